@@ -1,0 +1,96 @@
+"""Every exception a user can meet. Each message names the cause and says what to do next."""
+
+from __future__ import annotations
+
+
+class TFOSError(Exception):
+    """Base of all errors of this package: ``except TFOSError`` catches them all."""
+
+
+class UsageError(TFOSError):
+    """A magic or a call was given something it cannot use: an option, a name, a syntax error in the cell."""
+
+
+class CaptureError(TFOSError):
+    """A name the cell reads cannot be taken from the notebook, or cannot be sent to the workers."""
+
+
+class DataError(TFOSError):
+    """A DataFrame cannot become tensors as asked: a column, its type, nulls, ragged rows, no rows at all."""
+
+
+class ClusterError(TFOSError):
+    """The cluster is not in a state that allows what was asked, or it was lost."""
+
+
+class StartTimeout(ClusterError):
+    """The cluster did not come up in time; the message says what was missing."""
+
+
+class ExecutorError(ClusterError):
+    """An executor lacks what a worker needs, such as TensorFlow; the message names the host."""
+
+
+class FeedError(TFOSError):
+    """Rows could not be brought from Spark to the workers, through no fault of the data."""
+
+
+class ProtocolError(TFOSError):
+    """A message that does not follow the wire format; such a message is dropped, never acted on."""
+
+
+class TrainingError(TFOSError):
+    """The cell cannot be distributed as written; the message says why and what to write instead."""
+
+
+class RunStopped(TFOSError):
+    """The run was stopped at a step boundary because the user asked for it."""
+
+
+class WorkerError(TFOSError):
+    """An exception raised by the cell on a worker, brought back to the notebook.
+
+    Attributes
+    ----------
+    rank: the rank it happened on (the lowest one, where several failed alike).
+    host: where that worker runs.
+    kind: name of the remote exception's class.
+    remote_traceback: the worker's traceback as text, without frames of this package.
+    cell_lines: the lines of the cell around the failing one, the failing one marked.
+    output: the last lines that the worker printed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        host: str = "",
+        kind: str = "Exception",
+        remote_traceback: str = "",
+        cell_lines: str = "",
+        output: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+        self.kind = kind
+        self.remote_traceback = remote_traceback
+        self.cell_lines = cell_lines
+        self.output = output
+
+    def __str__(self) -> str:
+        where = f"worker {self.rank}" + (f" on {self.host}" if self.host else "")
+        parts = [f"{self.kind} on {where}: {self.args[0]}"]
+        for title, text in (
+            ("In the cell", self.cell_lines),
+            ("Remote traceback", self.remote_traceback),
+            ("Last output of this worker", self.output),
+        ):
+            if text:
+                parts.append(f"{title}:\n{text.rstrip()}")
+        return "\n\n".join(parts)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints in place of the local stack, which would say nothing about the cause."""
+        return str(self).splitlines()

@@ -1,0 +1,1 @@
+"""What IPython sees: magics, options, name capture and views."""

@@ -1,0 +1,305 @@
+"""The messages between kernel, agents and trainers, and their only wire format.
+
+A message is a frozen dataclass. On the wire it is two frames: a JSON header with the message's type and fields, and
+the raw bytes of its ``payload`` field (empty where it has none). Nothing here is pickled: where a payload holds a
+pickle, only the authenticated peer it is meant for opens it.
+
+Directions: *agent* messages go from an agent to the kernel, *command* messages from the kernel to an agent (which
+hands those for its trainer on), *event* messages from a trainer through its agent to the kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tfos_magic.errors import ProtocolError
+
+MAX_HEADER_BYTES = 64 << 20
+
+_TYPES: dict[str, type[Message]] = {}
+_T = TypeVar("_T", bound="type[Message]")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Base of all messages."""
+
+
+def _message(cls: _T) -> _T:
+    """Make a class a frozen dataclass and register it under its name."""
+    made = dataclass(frozen=True)(cls)
+    _TYPES[made.__name__] = made
+    return made
+
+
+# --- agent to kernel ---------------------------------------------------------------------------------------------
+
+
+@_message
+class Register(Message):
+    """An agent is up. ``slot`` is its Spark partition, ``tensor_port`` the port it holds for TensorFlow."""
+
+    slot: int
+    host: str
+    pid: int
+    tensor_port: int
+    feed_uri: str
+    gpus: list[str] = field(default_factory=list)
+    cores: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@_message
+class Heartbeat(Message):
+    """Sent each second by every agent. Sizes in bytes; ``feeds`` maps an open feed to its rows so far."""
+
+    trainer_pid: int = 0
+    trainer_rss: int = 0
+    spool_bytes: int = 0
+    feeds: dict[str, int] = field(default_factory=dict)
+
+
+@_message
+class TrainerExited(Message):
+    """The trainer process ended without being asked to. ``signal`` is 0 for an ordinary exit."""
+
+    generation: int
+    exit_code: int
+    signal: int
+    output: str
+
+
+@_message
+class FeedAttached(Message):
+    """An agent's answer to ``CommitFeed``: what its spool holds of the feed, or why it cannot serve it."""
+
+    feed_id: str
+    rows: int
+    bytes: int
+    error: str = ""
+
+
+@_message
+class AgentFailed(Message):
+    """The agent cannot go on; it ends after this message."""
+
+    host: str
+    reason: str
+
+
+# --- kernel to agent ---------------------------------------------------------------------------------------------
+
+
+@_message
+class StartTrainer(Message):
+    """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank."""
+
+    generation: int
+    rank: int
+    addresses: list[str]
+    local_rank: int = 0
+    local_size: int = 1
+    sys_path: list[str] = field(default_factory=list)
+    timeout: float = 60.0
+
+
+@_message
+class RunCell(Message):
+    """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts."""
+
+    run_id: str
+    source: str
+    filename: str
+    strategy: str
+    seed: int
+    outputs: list[str]
+    feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+@_message
+class StopRun(Message):
+    """End the run at the next step that all ranks share; the trainer lives on."""
+
+    run_id: str
+
+
+@_message
+class KillTrainer(Message):
+    """End the trainer process now."""
+
+    generation: int
+
+
+@_message
+class OpenFeed(Message):
+    """Make room in the spool for a feed; ``schema`` is an Arrow schema as base64 of its IPC form."""
+
+    feed_id: str
+    rank: int
+    world: int
+    schema: str
+
+
+@_message
+class CommitFeed(Message):
+    """All rows are sent: keep these ``(partition, attempt, rows)`` of the whole DataFrame, drop other attempts."""
+
+    feed_id: str
+    partitions: list[list[int]]
+
+
+@_message
+class ReleaseFeed(Message):
+    """Forget a feed and give its disk space back. Unknown feeds are ignored."""
+
+    feed_id: str
+
+
+@_message
+class Shutdown(Message):
+    """End the trainer, drop the spool, end the agent: the Spark task returns."""
+
+
+# --- trainer to kernel -------------------------------------------------------------------------------------------
+
+
+@_message
+class TrainerReady(Message):
+    """TensorFlow is loaded and the cluster of this generation is formed on this rank."""
+
+    generation: int
+    rank: int
+    pid: int
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+    error: str = ""
+
+
+@_message
+class RunStarted(Message):
+    """The cell's first line is about to run."""
+
+    run_id: str
+    rank: int
+
+
+@_message
+class Output(Message):
+    """Text that a trainer printed; ``run_id`` is empty outside a run, ``stream`` is ``stdout`` or ``stderr``."""
+
+    run_id: str
+    rank: int
+    stream: str
+    text: str
+
+
+@_message
+class Progress(Message):
+    """Where a rank is. Steps count within the epoch, epochs from 0; ``steps`` and ``epochs`` are 0 when unknown.
+
+    ``rows`` counts the rows this rank trained on since the run began; ``phase`` is ``train`` or ``validate``;
+    ``metrics`` are this rank's running values.
+    """
+
+    run_id: str
+    rank: int
+    phase: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    rows: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@_message
+class EpochEnd(Message):
+    """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0."""
+
+    run_id: str
+    rank: int
+    epoch: int
+    epochs: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@_message
+class Notice(Message):
+    """Something the user should know about how the run was distributed."""
+
+    run_id: str
+    rank: int
+    text: str
+
+
+@_message
+class RunFinished(Message):
+    """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
+
+    ``payload`` (rank 0, status ok) is a cloudpickle of the names asked back; ``error`` holds ``kind``, ``message``,
+    ``traceback`` and ``line`` of the cell. ``clean`` is false when the process cannot be used for another cell.
+    """
+
+    run_id: str
+    rank: int
+    status: str
+    error: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    clean: bool = True
+    payload: bytes = b""
+
+
+def encode(message: Message) -> list[bytes]:
+    """Give the two frames of ``message``: JSON header and payload bytes."""
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    payload = fields.pop("payload", b"")
+    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"))
+    return [header.encode(), payload]
+
+
+def decode(frames: list[bytes]) -> Message:
+    """Read two frames back into a message. Raises :class:`ProtocolError` on anything unexpected."""
+    if len(frames) != 2 or len(frames[0]) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a message has two frames, this has {len(frames)}, or its header is too long")
+    try:
+        fields = json.loads(frames[0])
+        cls = _TYPES[fields.pop("type")]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ProtocolError(f"unreadable message header: {type(error).__name__}") from None
+    if any(f.name == "payload" for f in dataclasses.fields(cls)):
+        fields["payload"] = bytes(frames[1])
+    _check_fields(cls, fields)
+    return cls(**fields)
+
+
+def _check_fields(cls: type[Message], fields: dict[str, Any]) -> None:
+    """Refuse missing, unknown or wrongly typed fields, so that no handler meets them."""
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    if unknown := fields.keys() - known.keys():
+        raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}")
+    for name, spec in known.items():
+        if name not in fields:
+            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+                raise ProtocolError(f"{cls.__name__} lacks its field {name!r}")
+            continue
+        base = str(spec.type).split("[")[0]
+        accepted = _JSON_TYPES[base]
+        if not isinstance(fields[name], accepted) or (base != "bool" and isinstance(fields[name], bool)):
+            raise ProtocolError(f"{cls.__name__}.{name} must be {base}")
+
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "bytes": (bytes,),
+    "list": (list,),
+    "dict": (dict,),
+}

@@ -1,0 +1,1 @@
+"""Schemas, and the way between Spark columns, Arrow arrays and tensors."""

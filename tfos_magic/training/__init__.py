@@ -1,0 +1,1 @@
+"""Inside a trainer: what makes plain Keras distributed."""
