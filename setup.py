@@ -98,6 +98,5 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
-        "Typing :: Typed",
     ],
 )

@@ -1,0 +1,56 @@
+# Everything runs in .venv, made on first use. `make` alone says what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := cpu,connect,notebook,test
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+RUN_WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME;
+
+.DEFAULT_GOAL := help
+.PHONY: help env java chromium demo lab lint test test-fast clean
+
+help:
+	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
+	@echo "make lab        open JupyterLab on notebooks/"
+	@echo "make test       lint, types and the whole test suite (up to 25 minutes)"
+	@echo "make test-fast  unit tests (under a minute)"
+	@echo "make lint       ruff and mypy"
+	@echo "make env        only make .venv, with everything the above need"
+	@echo "make clean      delete what runs and builds leave behind (.venv stays)"
+
+env: $(STAMP)
+
+$(STAMP): setup.py pyproject.toml
+	@tools/venv.sh "$(PYTHON)" "$(VENV)"
+	@echo "Installing tfos_magic[$(EXTRAS)] into $(VENV) (about 2 GB, some minutes on first use) ..."
+	@$(PIP) install --editable ".[$(EXTRAS)]"
+	@touch $@
+
+java:
+	@tools/java.sh > /dev/null
+
+chromium:
+	@tools/chromium.sh
+
+demo: java $(STAMP)
+	@$(RUN_WITH_JAVA) $(BIN)/python tools/demo.py
+
+lab: java $(STAMP)
+	@$(RUN_WITH_JAVA) exec $(BIN)/jupyter lab --notebook-dir=notebooks
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: java chromium lint
+	@$(RUN_WITH_JAVA) $(BIN)/python -m pytest tests --durations=25
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest tests/unit --durations=10
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log
+	rm -rf notebooks/executed notebooks/data notebooks/runs tests/artefacts benchmarks/results
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
