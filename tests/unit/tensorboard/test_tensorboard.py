@@ -1,0 +1,166 @@
+"""TensorBoards: real processes, asked through their port, gone when their owner is."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfos_magic.cluster import tensorboard
+from tfos_magic.cluster.tensorboard import Failed, Reused, Started, TensorBoards, TimedOut, embed, embed_html
+
+EXIT_SECONDS = 10.0
+
+
+@pytest.fixture
+def boards() -> Iterator[TensorBoards]:
+    made = TensorBoards()
+    yield made
+    made.close()
+
+
+def location(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/environment", timeout=5) as reply:
+        return str(json.load(reply)["data_location"])
+
+
+def descendants(pid: int) -> list[int]:
+    """``pid`` and every process below it."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    children = sorted({child for task in tasks for child in (task / "children").read_text().split()})
+    return [pid] + [below for child in children for below in descendants(int(child))]
+
+
+def await_exit(pids: list[int]) -> None:
+    """Wait until none of ``pids`` lives, through pidfds: an event, not a poll."""
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([handle], [], [], EXIT_SECONDS)[0], f"process {pid} still lives"
+        finally:
+            os.close(handle)
+
+
+def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_path: Path) -> None:
+    first = boards.ensure(str(tmp_path))
+    assert isinstance(first, Started)
+    assert location(first.port) == str(tmp_path)
+    assert boards.ensure(str(tmp_path) + "/") == Reused(str(tmp_path), first.port)
+
+
+def test_stopping_one_directory_leaves_the_other_and_no_process(boards: TensorBoards, tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    kept = boards.ensure(str(tmp_path / "kept"))
+    assert isinstance(kept, Started)
+    between = set(descendants(os.getpid()))
+    boards.ensure(str(tmp_path / "stopped"))
+    own = set(descendants(os.getpid())) - between
+    assert own
+    assert boards.stop(str(tmp_path / "stopped")) == 1
+    await_exit(sorted(own))
+    assert location(kept.port) == str(tmp_path / "kept")
+    assert boards.stop() == 1
+    await_exit(sorted(between - before))
+
+
+def test_a_dead_process_is_replaced_not_trusted(boards: TensorBoards, tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    boards.ensure(str(tmp_path))
+    children = sorted(set(descendants(os.getpid())) - before)
+    os.kill(children[0], signal.SIGKILL)
+    again = boards.ensure(str(tmp_path))
+    assert isinstance(again, Started)
+    assert location(again.port) == str(tmp_path)
+
+
+def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from tfos_magic.cluster.tensorboard import TensorBoards; import threading\n"
+            f"boards = TensorBoards(); print(boards.ensure({str(tmp_path)!r}).port, flush=True)\n"
+            "threading.Event().wait()",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    with owner.stdout:
+        port = int(owner.stdout.readline())
+    assert location(port) == str(tmp_path)
+    below = [pid for pid in descendants(owner.pid) if pid != owner.pid]
+    assert below
+    owner.send_signal(signal.SIGKILL)
+    owner.wait(EXIT_SECONDS)
+    await_exit(below)
+
+
+def test_an_interrupt_of_the_kernel_does_not_reach_tensorboard(boards: TensorBoards, tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    boards.ensure(str(tmp_path))
+    groups = {os.getpgid(pid) for pid in set(descendants(os.getpid())) - before}
+    assert groups
+    assert os.getpgrp() not in groups
+
+
+def test_a_start_that_takes_too_long_is_ended_and_says_so(boards: TensorBoards, tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    result = boards.ensure(str(tmp_path), timeout=0.001)
+    assert result == TimedOut(str(tmp_path), 0.001)
+    assert set(descendants(os.getpid())) == before
+    assert "did not serve within 0.001 s" in embed(result)["text/plain"]
+
+
+def test_a_start_that_fails_shows_what_was_printed(
+    boards: TensorBoards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "tensorboard"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('this TensorBoard is <broken>')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = boards.ensure(str(tmp_path / "logs"))
+    assert isinstance(result, Failed)
+    assert result.exit_code == 1
+    bundle = embed(result)
+    assert "this TensorBoard is <broken>" in bundle["text/plain"]
+    assert "this TensorBoard is &lt;broken&gt;" in bundle["text/html"]
+
+
+def test_two_threads_that_ask_at_once_share_one_tensorboard(boards: TensorBoards, tmp_path: Path) -> None:
+    results: list[tensorboard.Result] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(boards.ensure(str(tmp_path))), name=f"asker-{i}") for i in (1, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(type(result).__name__ for result in results) == ["Reused", "Started"]
+
+
+def test_a_link_is_only_a_link_and_an_embed_is_an_iframe() -> None:
+    result = Started("/logs", 6123)
+    assert embed(result)["text/plain"] == "TensorBoard of /logs: http://127.0.0.1:6123/"
+    assert "<iframe" in embed(result, height=321)["text/html"]
+    assert 'height="321"' in embed(result, height=321)["text/html"]
+    link = embed(result, link=True)["text/html"]
+    assert link.startswith('<a href="http://127.0.0.1:6123/"')
+    assert "<iframe" not in link
+
+
+def test_the_hub_prefix_reaches_the_page_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", '/user/ann"/')
+    assert 'data-proxy="/user/ann&quot;/"' in embed_html(6123)
