@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tfos_magic.cluster import tensorboard
@@ -33,24 +32,14 @@ def location(port: int) -> str:
         return str(json.load(reply)["data_location"])
 
 
-def descendants(pid: int) -> list[int]:
-    """``pid`` and every process below it."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = sorted({child for task in tasks for child in (task / "children").read_text().split()})
-    return [pid] + [below for child in children for below in descendants(int(child))]
+def await_exit(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=EXIT_SECONDS)
+    assert not alive
 
 
-def await_exit(pids: list[int]) -> None:
-    """Wait until none of ``pids`` lives, through pidfds: an event, not a poll."""
-    for pid in pids:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            assert select.select([handle], [], [], EXIT_SECONDS)[0], f"process {pid} still lives"
-        finally:
-            os.close(handle)
+def below(pid: int | None = None) -> list[psutil.Process]:
+    """Every process under ``pid``, or under this one."""
+    return psutil.Process(pid).children(recursive=True)
 
 
 def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_path: Path) -> None:
@@ -61,66 +50,59 @@ def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_pa
 
 
 def test_stopping_one_directory_leaves_the_other_and_no_process(boards: TensorBoards, tmp_path: Path) -> None:
-    before = set(descendants(os.getpid()))
+    before = set(below())
     kept = boards.ensure(str(tmp_path / "kept"))
     assert isinstance(kept, Started)
-    between = set(descendants(os.getpid()))
+    between = set(below())
     boards.ensure(str(tmp_path / "stopped"))
-    own = set(descendants(os.getpid())) - between
+    own = set(below()) - between
     assert own
     assert boards.stop(str(tmp_path / "stopped")) == 1
-    await_exit(sorted(own))
+    await_exit(list(own))
     assert location(kept.port) == str(tmp_path / "kept")
     assert boards.stop() == 1
-    await_exit(sorted(between - before))
+    await_exit(list(between - before))
 
 
 def test_a_dead_process_is_replaced_not_trusted(boards: TensorBoards, tmp_path: Path) -> None:
-    before = set(descendants(os.getpid()))
     boards.ensure(str(tmp_path))
-    children = sorted(set(descendants(os.getpid())) - before)
-    os.kill(children[0], signal.SIGKILL)
+    for process in below():
+        process.kill()
     again = boards.ensure(str(tmp_path))
     assert isinstance(again, Started)
     assert location(again.port) == str(tmp_path)
 
 
 def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
-    owner = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from tfos_magic.cluster.tensorboard import TensorBoards; import threading\n"
-            f"boards = TensorBoards(); print(boards.ensure({str(tmp_path)!r}).port, flush=True)\n"
-            "threading.Event().wait()",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+    code = (
+        "from tfos_magic.cluster.tensorboard import TensorBoards; import threading\n"
+        f"boards = TensorBoards(); print(boards.ensure({str(tmp_path)!r}).port, flush=True)\n"
+        "threading.Event().wait()"
     )
-    assert owner.stdout is not None
-    with owner.stdout:
-        port = int(owner.stdout.readline())
-    assert location(port) == str(tmp_path)
-    below = [pid for pid in descendants(owner.pid) if pid != owner.pid]
-    assert below
-    owner.send_signal(signal.SIGKILL)
-    owner.wait(EXIT_SECONDS)
-    await_exit(below)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert location(int(owner.stdout.readline())) == str(tmp_path)
+            children = below(owner.pid)
+        finally:
+            owner.kill()
+    assert children
+    await_exit(children)
 
 
 def test_an_interrupt_of_the_kernel_does_not_reach_tensorboard(boards: TensorBoards, tmp_path: Path) -> None:
-    before = set(descendants(os.getpid()))
+    before = set(below())
     boards.ensure(str(tmp_path))
-    groups = {os.getpgid(pid) for pid in set(descendants(os.getpid())) - before}
+    groups = {os.getpgid(process.pid) for process in set(below()) - before}
     assert groups
     assert os.getpgrp() not in groups
 
 
 def test_a_start_that_takes_too_long_is_ended_and_says_so(boards: TensorBoards, tmp_path: Path) -> None:
-    before = set(descendants(os.getpid()))
+    before = set(below())
     result = boards.ensure(str(tmp_path), timeout=0.001)
     assert result == TimedOut(str(tmp_path), 0.001)
-    assert set(descendants(os.getpid())) == before
+    assert set(below()) == before
     assert "did not serve within 0.001 s" in embed(result)["text/plain"]
 
 
