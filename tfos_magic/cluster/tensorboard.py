@@ -7,6 +7,7 @@ with the kernel, however the kernel ends (see :mod:`tfos_magic.cluster.tensorboa
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -117,7 +118,7 @@ class TensorBoards:
             if port is None:
                 _end(process)
                 return TimedOut(logdir, timeout)
-            return Failed(logdir, process.wait(STOP_TIMEOUT), _tail(printed))
+            return Failed(logdir, _exit_code(process), _tail(printed))
 
 
 def embed(result: Result, height: int = 600, link: bool = False) -> dict[str, str]:
@@ -195,6 +196,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(STOP_TIMEOUT)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Let a process that gave up end by itself: its own exit code says more than that of being told to."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_TIMEOUT)
+    _end(process)
+    return process.returncode
 
 
 def _tail(printed: IO[bytes]) -> str:
