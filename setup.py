@@ -40,7 +40,10 @@ INSTALL = [
 
 # The executors need one of `cpu` and `gpu`; the kernel needs neither. TensorFlow is held to the minor version that
 # the test suite runs: its collective operations are not a stable public interface.
-KERAS = ["keras>=3.15,<4"]
+KERAS = [
+    'keras>=3.15,<4; python_version >= "3.11"',
+    'keras>=3.12,<4; python_version < "3.11"',  # the last that runs on Python 3.10
+]
 CONNECT = ["pyspark[connect]>=4.0"]
 NOTEBOOK = ["ipykernel>=6.29", "jupyterlab>=4.2", "jupyter-server-proxy>=4.4"]
 TEST = [
@@ -57,7 +60,9 @@ TEST = [
     "pytest-timeout>=2.3",
     "ruff>=0.17,<0.18",  # its formatter's style may change from one minor version to the next
     "scikit-learn>=1.5",
+    "setuptools>=64",
     "types-psutil",
+    "wheel",
 ]
 
 setup(

@@ -1,0 +1,93 @@
+"""Ground rules of the whole suite: a quiet, local environment, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+# Inherited by every process the suite starts, however far down and whoever adopts it: so leaks can be told from
+# processes of other suites on the same machine.
+MARK = "TFOS_TEST_SUITE"
+SUITE = os.environ.setdefault(MARK, uuid.uuid4().hex)
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "agg")
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+# As the project promises for a kernel that goes.
+GRACE_SECONDS = 10.0
+THREAD_PREFIX = "tfos"
+# A classic session's JVM with its Python workers, and multiprocessing's own processes.
+HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_behind() -> Iterator[None]:
+    """Fail the suite when a process that it started outlives it."""
+    yield
+    _, leaked = psutil.wait_procs(_processes_of_the_suite(), timeout=GRACE_SECONDS)
+    commands = [f"{process.pid}: {_command(process)}" for process in leaked]
+    for process in leaked:
+        process.kill()
+    assert not commands, f"still running {GRACE_SECONDS:.0f} s after the last test:\n" + "\n".join(commands)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """Fail a test that leaves one of our threads running; those of wider fixtures were there before it."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + GRACE_SECONDS
+    ours = [t for t in threading.enumerate() if t not in before and t.name.startswith(THREAD_PREFIX)]
+    for thread in ours:
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
+    leaked = sorted(thread.name for thread in ours if thread.is_alive())
+    assert not leaked, f"threads still running {GRACE_SECONDS:.0f} s after the test: {leaked}"
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    """The top folder of the source tree."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def artefacts(project: Path) -> Path:
+    """A folder for screenshots, logs and notebooks worth a look after the run; git ignores it."""
+    folder = project / "tests" / "artefacts"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _processes_of_the_suite() -> list[psutil.Process]:
+    """All marked processes but ourselves, and but helpers that end by themselves when this process does."""
+    here = psutil.Process()
+    spared = {here.pid, *(parent.pid for parent in here.parents())}
+    for child in here.children():
+        if any(helper in _command(child) for helper in HELPERS):
+            spared |= {child.pid, *(process.pid for process in child.children(recursive=True))}
+    return [process for process in psutil.process_iter() if process.pid not in spared and _is_marked(process)]
+
+
+def _is_marked(process: psutil.Process) -> bool:
+    try:
+        return process.environ().get(MARK) == SUITE and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone meanwhile, or another user's
+        return False
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

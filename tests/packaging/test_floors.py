@@ -1,0 +1,109 @@
+"""The house stands: an import never climbs from a lower floor to a higher one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FLOORS = {
+    "tfos_magic.errors": 0,
+    "tfos_magic.protocol": 0,
+    "tfos_magic.records": 1,
+    "tfos_magic.training": 2,
+    "tfos_magic.node": 3,
+    "tfos_magic.cluster": 4,
+    "tfos_magic.notebook": 5,
+    "tfos_magic.widgets": 6,
+    "tfos_magic": 7,  # the front door hands out what the house has
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import, wherever in a module it stands; ``target`` is absolute."""
+
+    module: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+@pytest.fixture(scope="module")
+def imports(project: Path) -> list[Import]:
+    return [found for module, path in _modules(project) for found in _imports(module, path.read_text(encoding="utf-8"))]
+
+
+def test_every_module_stands_on_a_floor(project: Path) -> None:
+    homeless = [module for module, _ in _modules(project) if module != "tfos_magic" and _floor(module) == 7]
+    assert not homeless, f"give these a floor in FLOORS: {homeless}"
+
+
+def test_no_import_climbs(imports: list[Import]) -> None:
+    inside = [found for found in imports if found.target.partition(".")[0] == "tfos_magic"]
+    climbing = [str(found) for found in inside if _floor(found.target) > _floor(found.module)]
+    assert not climbing, "\n".join(climbing)
+
+
+def test_nothing_imports_the_top_folder_by_its_bare_name(imports: list[Import]) -> None:
+    assert not [str(found) for found in imports if found.target.partition(".")[0] == "widgets"]
+
+
+@pytest.mark.parametrize("room", ["tfos_magic.training", "tfos_magic.node", "tfos_magic.records"])
+def test_workers_know_nothing_of_notebooks(imports: list[Import], room: str) -> None:
+    notebook = {"IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets"}
+    own = [found for found in imports if found.module.startswith(room)]
+    assert not [str(found) for found in own if found.target.partition(".")[0] in notebook]
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "target"),
+    [
+        ("tfos_magic.node.agent", "import tfos_magic.cluster.state", "tfos_magic.cluster.state"),
+        ("tfos_magic.node.agent", "def f():\n    from tfos_magic.cluster import state", "tfos_magic.cluster.state"),
+        ("tfos_magic.node.agent", "from ..cluster.state import RunState", "tfos_magic.cluster.state.RunState"),
+        ("tfos_magic.errors", "from tfos_magic import notebook", "tfos_magic.notebook"),
+        ("tfos_magic.cluster.state", "import_module('tfos_magic.widgets.panel')", "tfos_magic.widgets.panel"),
+    ],
+)
+def test_a_climbing_import_is_seen_however_it_is_written(module: str, source: str, target: str) -> None:
+    (found,) = _imports(module, source)
+    assert found.target == target
+    assert _floor(found.target) > _floor(module)
+
+
+def _modules(project: Path) -> Iterator[tuple[str, Path]]:
+    """All modules of the package with the names they have once installed."""
+    for name, folder in (("tfos_magic", project / "tfos_magic"), ("tfos_magic.widgets", project / "widgets")):
+        for path in sorted(folder.rglob("*.py")):
+            parts = [part for part in path.relative_to(folder).with_suffix("").parts if part != "__init__"]
+            yield ".".join([name, *parts]), path
+
+
+def _floor(module: str) -> int:
+    while module not in FLOORS:
+        module = module.rpartition(".")[0]
+    return FLOORS[module]
+
+
+def _imports(module: str, source: str) -> Iterator[Import]:
+    for node in ast.walk(ast.parse(source)):
+        for target in _targets(module, node):
+            yield Import(module, getattr(node, "lineno", 0), target)
+
+
+def _targets(module: str, node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=source, names=names, level=level):
+            base = [*module.split(".")[:-level], *([source] if source else [])] if level else [source or ""]
+            return [".".join([*base, alias.name]) for alias in names]
+        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant(v)]):
+            return [str(v)]
+    return []
