@@ -1,0 +1,97 @@
+"""The feed job, driver side: one Spark job that brings a DataFrame's rows to the workers' spools."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tfos_magic.errors import DataError, FeedError
+from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
+from tfos_magic.records.columns import FeedPlan
+
+_FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
+_CANCELLED = re.compile(r"JOB_CANCELLED|OPERATION_CANCELED|cancelled|canceled", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class FeedReport:
+    """What a feed brought: ``(partition, attempt, rows)`` of every task whose rows count, and totals over all ranks."""
+
+    partitions: list[tuple[int, int, int]]
+    rows: int
+    bytes: int
+    seconds: float
+
+
+def feed_dataframe(
+    df: Any, plan: FeedPlan, *, feed_id: str, endpoints: Sequence[str], token: str, timeout: float = 120.0
+) -> FeedReport:
+    """Send the planned columns of ``df`` to the receivers at ``endpoints`` (Flight URIs by rank) and wait for the end.
+
+    Uses the DataFrame API alone, so a classic and a Connect session serve alike. The caller tags the job to be able to
+    cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. Raises :class:`DataError` for nulls,
+    ragged arrays, a DataFrame without rows or one that Spark cannot compute, :class:`FeedError` when rows cannot be
+    delivered.
+    """
+    started = time.monotonic()
+    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout)
+    rows = _run(df, job)
+    for row in sorted(rows, key=lambda row: row.partition):
+        if row.error:
+            raise (DataError if row.kind == "DataError" else FeedError)(row.error)
+    total = sum(row.rows for row in rows)
+    if not total:
+        raise DataError("the DataFrame has no rows, so there is nothing to train on: check its filters and its source")
+    partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
+    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started)
+
+
+def _run(df: Any, job: FeedJob) -> list[Any]:
+    """Run the job and collect one result row by partition."""
+    from pyspark.errors import PySparkException
+
+    selected = df.select([_quoted(name) for name in job.plan.names])
+    try:
+        return list(selected.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+    except PySparkException as error:
+        raise explain(error) from None
+    except Exception as error:
+        if type(error).__module__.startswith(("py4j", "grpc")):
+            raise explain(error) from None
+        raise
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def explain(error: Exception) -> DataError | FeedError:
+    """Give the cause of a failed feed job, without the stacks of the JVM and of Python workers."""
+    text = str(error)
+    own = re.findall(r"tfos_magic\.errors\.(?:FeedError|Refused): (.+)", text)
+    if own:
+        return FeedError(own[-1].strip())
+    if _CANCELLED.search(text.splitlines()[0] if text else ""):
+        return FeedError("the feed was cancelled before all rows were sent: run the cell again to feed the DataFrame")
+    cause = spark_cause(text)
+    if re.search(r"ExecutorLostFailure|SparkContext was shut down|Connection refused|StatusCode.UNAVAILABLE", text):
+        return FeedError(
+            f"Spark lost an executor or its session during the feed ({cause}): check the cluster, then run again"
+        )
+    return DataError(f"Spark cannot compute this DataFrame: {cause}. Make df.count() or df.show() work first")
+
+
+def spark_cause(text: str) -> str:
+    """Give the line of a Spark error that names its cause: the end of a worker's traceback, else the first line."""
+    if "Traceback (most recent call last)" in text:
+        tail = text[text.rindex("Traceback (most recent call last)") :]
+        for line in tail.splitlines()[1:]:
+            if not _FRAME.match(line):
+                return line.strip()
+    reason = re.search(r"Job aborted due to stage failure: (.+)", text)
+    line = reason.group(1) if reason else next((line for line in text.splitlines() if line.strip()), "no reason given")
+    return re.sub(r"^.*?(?:Exception|Error): ", "", line).split(" SQLSTATE")[0].strip()

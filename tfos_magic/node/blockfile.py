@@ -1,0 +1,118 @@
+"""A file without a name that only grows: its disk space is gone with the last process that holds it open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tfos_magic.errors import FeedError
+
+ALIGNMENT = 64
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+
+
+class BlockFile:
+    """Append-only file in ``directory``, nameless and readable by its owner alone. Thread-safe.
+
+    Raises :class:`FeedError` when it cannot be made.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._fd = _open_nameless(directory)
+        self._lock = threading.Lock()
+        self._end = 0
+        self._writers = 0
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """Bytes reserved so far."""
+        return self._end
+
+    @property
+    def path(self) -> str:
+        """A path by which other processes of the same user open this file while this process holds it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode number: they tell whether ``path`` still leads to this file."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
+
+    def write(self, block: pa.Buffer) -> int:
+        """Write ``block`` at the end; gives its offset, a multiple of 64. Raises :class:`FeedError` on a full disk."""
+        with self._reserved(block.size) as offset:
+            try:
+                _write_all(self._fd, memoryview(block), offset)
+            except OSError as error:
+                raise self._write_error(error) from error
+        return offset
+
+    def close(self) -> None:
+        """Give the disk space back, once the writes under way have ended; later writes are refused."""
+        with self._lock:
+            self._closed = True
+            self._close_when_idle()
+
+    @contextmanager
+    def _reserved(self, size: int) -> Iterator[int]:
+        with self._lock:
+            if self._closed:
+                raise FeedError("this feed was released while rows still came: feed the DataFrame again")
+            self._writers += 1
+            offset = self._end
+            self._end += -(-size // ALIGNMENT) * ALIGNMENT
+        try:
+            yield offset
+        finally:
+            with self._lock:
+                self._writers -= 1
+                self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        # A number closed under a writer could by then be another file's: the last one out closes.
+        if self._closed and not self._writers and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write_error(self, error: OSError) -> FeedError:
+        if error.errno in _FULL:
+            return FeedError(
+                f"no space is left for the feed in {self._directory}: free some, or point spark.local.dir elsewhere"
+            )
+        return FeedError(f"the feed cannot be written in {self._directory}: {error.strerror}; check that disk")
+
+
+def _open_nameless(directory: str) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE:
+            raise _cannot_open(directory, error) from error
+    try:
+        fd, name = tempfile.mkstemp(prefix="tfos-spool-", dir=directory)
+        os.unlink(name)
+    except OSError as error:
+        raise _cannot_open(directory, error) from error
+    return fd
+
+
+def _cannot_open(directory: str, error: OSError) -> FeedError:
+    return FeedError(
+        f"no spool file can be made in {directory}: {error.strerror}; point spark.local.dir at a writable directory"
+    )
+
+
+def _write_all(fd: int, view: memoryview, offset: int) -> None:
+    while view.nbytes:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,150 @@
+"""The door of an agent for rows: an Arrow Flight server that takes streams from whoever holds the cluster's token.
+
+One ``DoPut`` call brings a run of rows of one task, its command naming feed, partition and attempt; gRPC's flow control
+holds back feeders that are faster than the disk.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tfos_magic.errors import DataError, FeedError, TFOSError
+from tfos_magic.node.spool import Spool
+
+FAIL_ACTION = "fail-feed"
+CLOSE_TIMEOUT = 5.0
+_LOG = logging.getLogger("tfos_magic.node")
+
+
+@dataclass(frozen=True)
+class PutCommand:
+    """What a ``DoPut`` call brings."""
+
+    feed_id: str
+    partition: int
+    attempt: int
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, command: bytes | None) -> PutCommand:
+        try:
+            fields = json.loads(command or b"")
+            return cls(str(fields["feed_id"]), int(fields["partition"]), int(fields["attempt"]))
+        except (ValueError, KeyError, TypeError):
+            raise FeedError(
+                "a stream of rows came without feed, partition and attempt: it is no feed of tfos_magic"
+            ) from None
+
+
+def encode_error(error: TFOSError) -> bytes:
+    """Give an error as bytes that cross Flight beside the message gRPC makes of it."""
+    return json.dumps({"kind": type(error).__name__, "message": str(error)}).encode()
+
+
+def decode_error(info: bytes | None) -> TFOSError | None:
+    """Read what :func:`encode_error` gave; ``None`` for anything else."""
+    try:
+        fields = json.loads(info or b"")
+        return (DataError if fields["kind"] == "DataError" else FeedError)(str(fields["message"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class FeedReceiver:
+    """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token."""
+
+    def __init__(self, host: str, token: str, spool: Spool) -> None:
+        self._host = f"[{host}]" if ":" in host else host
+        self._token = token
+        self._spool = spool
+        self._server: _Server | None = None
+
+    @property
+    def uri(self) -> str:
+        """Flight location of the running server. Raises :class:`FeedError` before ``start`` and after ``close``."""
+        if self._server is None:
+            raise FeedError("the feed receiver is not running: start it first")
+        return f"grpc://{self._host}:{self._server.port}"
+
+    def start(self) -> None:
+        """Listen. Raises :class:`FeedError` where ``host`` is no address of this machine."""
+        guard = {"token": _TokenGuard(self._token)}
+        try:
+            self._server = _Server(f"grpc://{self._host}:0", self._spool, guard)
+        except (pa.ArrowException, OSError) as error:
+            raise FeedError(
+                f"no feed can be received on {self._host}: {error}; check the executor's host name"
+            ) from error
+
+    def close(self) -> None:
+        """Stop listening and wait, at most 5 s, for calls under way; one whose peer is gone ends by its deadline."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        stopper = threading.Thread(target=server.shutdown, name="tfos-feed-receiver-close", daemon=True)
+        stopper.start()
+        stopper.join(CLOSE_TIMEOUT)
+        if stopper.is_alive():
+            _LOG.warning("the feed receiver still had a stream open %.0f s after it was closed", CLOSE_TIMEOUT)
+
+
+class _TokenGuard(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token before their first message is read."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+        self._refused = 0
+        self._lock = threading.Lock()
+
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> None:
+        given = next(iter(headers.get("authorization", [])), "")
+        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._expected):
+            self._log_refusal(info.method)
+            raise flight.FlightUnauthenticatedError("the cluster's token is missing or wrong")
+
+    def _log_refusal(self, method: Any) -> None:
+        with self._lock:
+            self._refused += 1
+            count = self._refused
+        # gRPC does not tell who called before the call is accepted; powers of two keep a hostile caller from filling
+        # the log.
+        if count & (count - 1) == 0:
+            _LOG.warning(
+                "refused a %s call without this cluster's token (%d so far)", getattr(method, "name", method), count
+            )
+
+
+class _Server(flight.FlightServerBase):
+    def __init__(self, location: str, spool: Spool, guard: dict[str, _TokenGuard]) -> None:
+        super().__init__(location, middleware=guard)
+        self._spool = spool
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        try:
+            command = PutCommand.decode(descriptor.command)
+            task = command.feed_id, command.partition, command.attempt
+            self._spool.append(*task, pa.RecordBatch.from_pylist([], schema=reader.schema))
+            for chunk in reader:
+                self._spool.append(*task, chunk.data)
+        except TFOSError as error:
+            raise flight.FlightServerError(str(error), extra_info=encode_error(error)) from error
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        if action.type != FAIL_ACTION:
+            raise flight.FlightServerError(f"there is no action {action.type!r}")
+        body = json.loads(action.body.to_pybytes())
+        reason = decode_error(body["error"].encode())
+        if reason is not None:
+            self._spool.fail(str(body["feed_id"]), reason)
+        return []

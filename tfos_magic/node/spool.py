@@ -1,0 +1,186 @@
+"""Where an agent keeps the rows it was fed: one nameless file per feed, read by the trainer through mmap.
+
+Feed once, train many times: the blocks are Arrow record batches in IPC form, so a trainer reads them where they lie.
+Tasks that Spark tried again or ran twice leave blocks that no commit names; such blocks are never read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_magic.errors import FeedError, TFOSError
+from tfos_magic.node.blockfile import BlockFile
+from tfos_magic.records.arrow import agree
+from tfos_magic.records.columns import decode_schema, encode_schema
+from tfos_magic.records.shares import share_size
+
+Task = tuple[int, int]
+"""A Spark partition and the attempt id of the task that sent it."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of one task's rows: where it lies in the file, its size in bytes, its rows."""
+
+    offset: int
+    size: int
+    rows: int
+
+
+@dataclass
+class _Feed:
+    """What is known of one feed. Changed only under the spool's lock; blocks of a task are in row order."""
+
+    rank: int
+    world: int
+    planned: pa.Schema
+    file: BlockFile
+    schema: pa.Schema | None = None
+    blocks: dict[Task, list[Block]] = field(default_factory=dict)
+    failure: TFOSError | None = None
+    partitions: list[tuple[int, int]] | None = None
+    chosen: list[Block] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        kept = [self.chosen] if self.partitions is not None else list(self.blocks.values())
+        return sum(block.rows for blocks in kept for block in blocks)
+
+
+class Spool:
+    """The feeds of one agent. Thread-safe. ``directory``: by default Spark's local one, else the temporary one."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory or _local_directory()
+        self._feeds: dict[str, _Feed] = {}
+        self._lock = threading.Lock()
+
+    def open(self, feed_id: str, rank: int, world: int, schema: str) -> None:
+        """Make room for the share of ``rank`` of a feed; ``schema`` is what :attr:`FeedPlan.schema` gives.
+
+        A feed that is open already is dropped with all its rows. Raises :class:`FeedError` when no file can be made.
+        """
+        feed = _Feed(rank, world, decode_schema(schema), BlockFile(self._directory))
+        with self._lock:
+            before = self._feeds.pop(feed_id, None)
+            self._feeds[feed_id] = feed
+        if before is not None:
+            before.file.close()
+
+    def append(self, feed_id: str, partition: int, attempt: int, batch: pa.RecordBatch) -> None:
+        """Keep the next rows that a task sends, in its row order. A batch without rows only makes its schema known.
+
+        Raises :class:`FeedError` for an unknown, committed or failed feed or a full disk, and :class:`DataError` where
+        the width of a list column differs from other partitions.
+        """
+        with self._lock:
+            feed = self._get(feed_id)
+            if feed.failure is not None:
+                raise type(feed.failure)(str(feed.failure))
+            if feed.partitions is not None:
+                raise FeedError(f"feed {feed_id!r} is complete: these rows of partition {partition} came too late")
+            feed.schema = agree(feed.planned, feed.schema, batch.schema)
+        if batch.num_rows:
+            self._write(feed, (partition, attempt), batch)
+
+    def fail(self, feed_id: str, reason: TFOSError) -> None:
+        """Refuse further rows of a feed with ``reason``, to end its other tasks early. Unknown feeds are ignored."""
+        with self._lock:
+            feed = self._feeds.get(feed_id)
+            if feed is not None and feed.failure is None:
+                feed.failure = reason
+
+    def commit(self, feed_id: str, partitions: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """Settle on the tasks whose rows count, ``(partition, attempt, rows of the whole partition)`` each.
+
+        Gives rows and bytes of this rank's share. Raises :class:`FeedError` where it is not exactly what should have
+        come.
+        """
+        ordered = sorted((int(p), int(attempt), int(rows)) for p, attempt, rows in partitions)
+        with self._lock:
+            feed = self._get(feed_id)
+            chosen: list[Block] = []
+            for partition, attempt, rows in ordered:
+                blocks = feed.blocks.get((partition, attempt), [])
+                _check_share(feed, partition, rows, sum(block.rows for block in blocks))
+                chosen += blocks
+            feed.chosen = chosen
+            feed.partitions = [(partition, rows) for partition, _, rows in ordered]
+        return sum(block.rows for block in chosen), sum(block.size for block in chosen)
+
+    def handle(self, feed_id: str) -> dict[str, Any]:
+        """Give what :func:`~tfos_magic.node.dataset.feed_dataset` needs to read a committed feed, JSON-able."""
+        with self._lock:
+            feed = self._get(feed_id)
+            if feed.partitions is None or feed.schema is None:
+                raise FeedError(f"feed {feed_id!r} is not complete yet: commit it first")
+            return {
+                "path": feed.file.path,
+                "identity": list(feed.file.identity),
+                "schema": encode_schema(feed.schema),
+                "blocks": [[block.offset, block.size, block.rows] for block in feed.chosen],
+                "partitions": [list(partition) for partition in feed.partitions],
+                "rank": feed.rank,
+                "world": feed.world,
+            }
+
+    def release(self, feed_id: str) -> None:
+        """Forget a feed and give its disk space back. Unknown feeds are ignored."""
+        with self._lock:
+            feed = self._feeds.pop(feed_id, None)
+        if feed is not None:
+            feed.file.close()
+
+    def rows(self) -> dict[str, int]:
+        """Rows held of every feed; until its commit those of repeated tasks are counted too."""
+        with self._lock:
+            return {feed_id: feed.rows for feed_id, feed in self._feeds.items()}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk over all feeds."""
+        with self._lock:
+            return sum(feed.file.size for feed in self._feeds.values())
+
+    def close(self) -> None:
+        """Release all feeds."""
+        with self._lock:
+            feeds, self._feeds = list(self._feeds.values()), {}
+        for feed in feeds:
+            feed.file.close()
+
+    def _get(self, feed_id: str) -> _Feed:
+        if feed_id not in self._feeds:
+            raise FeedError(f"feed {feed_id!r} is not open here: it was released, or never opened")
+        return self._feeds[feed_id]
+
+    def _write(self, feed: _Feed, task: Task, batch: pa.RecordBatch) -> None:
+        buffer = batch.serialize()
+        try:
+            offset = feed.file.write(buffer)
+        except FeedError as error:
+            with self._lock:
+                feed.failure = feed.failure or error
+            raise
+        with self._lock:
+            feed.blocks.setdefault(task, []).append(Block(offset, buffer.size, batch.num_rows))
+
+
+def _check_share(feed: _Feed, partition: int, rows: int, held: int) -> None:
+    due = share_size(rows, partition, feed.rank, feed.world)
+    if held != due:
+        raise FeedError(
+            f"rank {feed.rank} holds {held} rows of partition {partition} instead of {due}: feed the DataFrame again"
+        )
+
+
+def _local_directory() -> str:
+    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
+    return next((path for path in listed.split(",") if os.path.isdir(path)), tempfile.gettempdir())
