@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+import pkgutil
+import sys
+from typing import Any, Protocol
 
 from tfos_magic.cluster.state import RunState
+from tfos_magic.errors import UsageError
+
+VIEW_VARIABLE = "TFOS_VIEW"
+CHOICES = ("auto", "widget", "html", "text")
+
+# By name, so that nothing is imported that is not used, and that the widgets room plugs in from above.
+_VIEWS = {
+    "widget": "tfos_magic.widgets:WidgetView",
+    "html": "tfos_magic.notebook.views.html:HtmlView",
+    "text": "tfos_magic.notebook.views.text:TextView",
+}
 
 
 class View(Protocol):
@@ -21,3 +35,49 @@ class View(Protocol):
     def output(self, text: str, stream: str) -> None: ...
 
     def close(self, state: RunState) -> None: ...
+
+
+def choose_view(requested: str = "auto") -> View:
+    """Make the view to use: ``widget``, ``html``, ``text``, or by itself with ``auto``. Updates may come at any rate.
+
+    The environment variable ``TFOS_VIEW`` wins over ``requested``. ``auto`` decides by what asked the kernel to run
+    the cell, since while a cell runs no front end can be asked anything:
+
+    - no IPython kernel (terminal IPython, a script): text;
+    - Colab, and VS Code's notebooks (the cell's id is a URI): html;
+    - JupyterLab and Notebook 7, which send the cell's id with the request: widget;
+    - a client that neither names the cell nor takes input (nbclient, papermill, nbconvert): text that ends in the card;
+    - anything else: html, whose last update is a static card wherever it runs.
+
+    Raises :class:`~tfos_magic.errors.UsageError` for an unknown name.
+    """
+    from tfos_magic.notebook.views.ticker import Throttled
+
+    kernel = _kernel()
+    name = os.environ.get(VIEW_VARIABLE) or requested
+    if name not in CHOICES:
+        source = VIEW_VARIABLE if os.environ.get(VIEW_VARIABLE) else "--view"
+        raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
+    if name == "auto":
+        name = detect(kernel.get_parent("shell") if kernel else None)
+    made = pkgutil.resolve_name(_VIEWS[name])
+    return Throttled(made(card=kernel is not None) if name == "text" else made())
+
+
+def detect(request: dict[str, Any] | None) -> str:
+    """Name the view for the client that sent this ``execute_request``; None where there is no kernel."""
+    if request is None:
+        return "text"
+    cell = str(request.get("metadata", {}).get("cellId", ""))
+    if "google.colab" in sys.modules or "://" in cell or cell.startswith("vscode-"):
+        return "html"
+    if cell:
+        return "widget"
+    return "html" if request.get("content", {}).get("allow_stdin", True) else "text"
+
+
+def _kernel() -> Any:
+    """The ipykernel this runs in, if any; asked of IPython only where it is loaded already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell, "kernel", None)

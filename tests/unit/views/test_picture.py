@@ -1,0 +1,112 @@
+"""What a run is said to look like, the same for all views."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from tfos_magic.cluster.state import FeedState, RunPhase
+from tfos_magic.notebook.views.curve import POINTS, draw_curve
+from tfos_magic.notebook.views.picture import duration, feed_text, number, pace, size, summary, take_picture
+
+from .simulated import epoch_end, finish, new_state, pass_time, progress, run_through, tell
+
+
+def test_epochs_and_steps_are_counted_as_people_do() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, epoch_end(0), progress(0, 1, 4))
+    assert take_picture(state).position == "epoch 2 of 3 · step 4 of 10"
+    tell(state, progress(0, 1, 1, phase="validate"))
+    assert take_picture(state).position == "epoch 2 of 3 · validating"
+
+
+def test_unknown_totals_are_not_made_up() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, progress(0, 0, 7, epochs=0, steps=0))
+    picture = take_picture(state)
+    assert picture.position == "epoch 1 · step 7"
+    assert picture.fraction is None
+
+
+def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, epoch_end(0))
+    pass_time(state, 61)
+    finish(state, "stopped")
+    assert summary(state).startswith("Stopped on 2 workers after 1:01 · epoch 1 of 3 · loss 0.5")
+
+
+def test_the_whole_of_a_run_is_plain_json_of_bounded_size() -> None:
+    for state in run_through(new_state(world=100), steps=3):
+        text = json.dumps(take_picture(state).as_json(), allow_nan=False)
+        assert len(text) < 20_000
+
+
+def test_a_diverged_run_can_still_be_sent_to_the_page() -> None:
+    state = tell(new_state(), epoch_end(0, loss=math.inf), epoch_end(1, loss=math.nan))
+    picture = take_picture(state)
+    json.dumps(picture.as_json(), allow_nan=False)
+    assert picture.metrics[0].text == "nan"
+
+
+def test_overall_share_never_falls_back_while_a_run_goes_on() -> None:
+    shares = [take_picture(state).fraction or 0.0 for state in run_through(new_state())]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0 s"), (0.44, "0.4 s"), (9.96, "10 s"), (59.7, "1:00"), (185, "3:05"), (3723, "1:02:03")],
+)
+def test_durations_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(812, "812 B"), (4_140_000, "4.1 MB"), (240_000, "240 kB")])
+def test_sizes_are_decimal(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_numbers_keep_four_significant_digits() -> None:
+    assert [number(value) for value in (0.123456, 12.3456, 3e-05, math.nan)] == ["0.1235", "12.35", "3e-05", "nan"]
+
+
+def test_a_pace_that_is_not_known_is_left_out() -> None:
+    assert [pace(value) for value in (0, math.nan, 3.25, 12345.6)] == ["", "", "3.2 rows/s", "12,346 rows/s"]
+
+
+def test_a_feed_says_when_it_was_there_already() -> None:
+    assert feed_text(FeedState("train", rows=1437, reused=True)) == "1,437 rows · already on the workers"
+    assert feed_text(FeedState("train", rows=1, bytes=10, seconds=2)) == "1 row · 10 B · 2.0 s · 0.5 rows/s"
+
+
+def test_a_curve_needs_two_epochs() -> None:
+    assert draw_curve([]) == draw_curve([{"loss": 1.0}]) == ""
+
+
+def test_a_curve_is_lifted_over_values_that_are_not_finite() -> None:
+    svg = draw_curve([{"loss": 1.0}, {"loss": math.nan}, {"loss": 0.5}])
+    path = re.search(r' d="([^"]*)"', svg)
+    assert path is not None
+    assert path[1].count("M") == 2
+    assert "nan" not in path[1]
+
+
+def test_a_curve_of_equal_values_is_a_line_in_the_middle() -> None:
+    assert "32.0" in draw_curve([{"loss": 1.0}, {"loss": 1.0}])
+
+
+def test_a_curve_of_many_epochs_stays_small_and_keeps_both_ends() -> None:
+    svg = draw_curve([{"loss": 1 / (1 + epoch)} for epoch in range(10_007)])
+    path = re.search(r' d="([^"]*)"', svg)
+    assert path is not None
+    points = re.findall(r"[ML]([\d.]+) ", path[1])
+    assert len(points) <= POINTS + 1
+    assert (points[0], points[-1]) == ("4.0", "236.0")

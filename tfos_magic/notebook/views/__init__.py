@@ -1,0 +1,1 @@
+"""The views of a run that need nothing but IPython: text, and an HTML card. The live panel is in the widgets room."""

@@ -1,0 +1,84 @@
+"""The static card: a run as HTML that needs no kernel, no script and no style sheet.
+
+Styles are inline, with JupyterLab's variables and fallbacks that suit light and dark; where they are stripped, as on
+GitHub, what is left still reads in order: headline, metrics, one table row per DataFrame and worker, notices.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
+
+from IPython.display import display
+
+from tfos_magic.cluster.state import RunPhase, RunState
+from tfos_magic.notebook.views.picture import Picture, summary, take_picture
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+_BRAND = "var(--jp-brand-color1,#1976d2)"
+_TONES = {
+    RunPhase.DONE: ("✓", "var(--jp-success-color1,#388e3c)"),
+    RunPhase.STOPPED: ("■", "var(--jp-warn-color1,#ef6c00)"),
+    RunPhase.FAILED: ("✗", "var(--jp-error-color1,#d32f2f)"),
+}
+
+
+def card_bundle(state: RunState) -> dict[str, str]:
+    """The MIME bundle of the card: HTML, and the same in one line of plain text."""
+    return {"text/html": render_card(state), "text/plain": summary(state)}
+
+
+def show_card(state: RunState) -> None:
+    """Display the card under the cell that runs."""
+    display(card_bundle(state), raw=True)
+
+
+def render_card(state: RunState) -> str:
+    """Render ``state`` as self-contained HTML; all text from outside is escaped."""
+    picture = take_picture(state)
+    mark, tone = _TONES.get(state.phase, ("●", _BRAND))
+    return _fill(
+        "card",
+        phase=picture.phase,
+        tone=tone,
+        mark=mark,
+        headline=escape(picture.headline),
+        subtitle=escape(" · ".join(part for part in _subtitle(picture) if part)),
+        percent=f"{100 * (picture.fraction or 0.0):.1f}",
+        error=_fill("error", text=escape(picture.error)) if picture.error else "",
+        metrics=_metrics(picture),
+        curve=_fill("curve", svg=picture.curve) if picture.curve else "",
+        table=_table(picture),
+        notices="".join(_fill("notice", text=escape(text)) for text in picture.notices),
+    )
+
+
+def _subtitle(picture: Picture) -> tuple[str, ...]:
+    return (picture.name, picture.strategy, picture.position, picture.elapsed)
+
+
+def _metrics(picture: Picture) -> str:
+    pairs = [(metric.name, metric.text) for metric in picture.metrics]
+    if picture.pace:
+        pairs.append(("pace", picture.pace))
+    return "".join(_fill("metric", name=escape(name), text=escape(text)) for name, text in pairs)
+
+
+def _table(picture: Picture) -> str:
+    feeds = [(feed.name, feed.text, "fed" if feed.done else "feeding", "") for feed in picture.feeds]
+    workers = [(f"worker {w.rank}", w.where, w.state, w.pace) for w in picture.workers]
+    rows = (map(escape, row) for row in feeds + workers)
+    names = ("first", "second", "third", "fourth")
+    return _fill("table", rows="".join(_fill("row", **dict(zip(names, row, strict=True))) for row in rows))
+
+
+def _fill(name: str, /, **values: str) -> str:
+    return _template(name).substitute(values)
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template((_TEMPLATES / f"{name}.html").read_text(encoding="utf-8"))

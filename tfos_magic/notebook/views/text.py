@@ -1,0 +1,135 @@
+"""A run as plain text: one redrawn line on a terminal, one line per event everywhere else."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TextIO
+
+from tfos_magic.cluster.state import RunState
+from tfos_magic.notebook.views.card import show_card
+from tfos_magic.notebook.views.picture import epoch_text, feed_text, summary
+
+_CLEAR_LINE = "\r\x1b[2K"
+_BAR_CELLS = 20
+
+
+class _Screen:
+    """Writes lines, and a status that is cleared before anything else is written; never tears a line of the cell.
+
+    Without a stream it writes to ``sys.stdout`` and ``sys.stderr`` as they are at each moment: a kernel replaces them.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._open_line = False
+        self._status_shown = False
+
+    @property
+    def terminal(self) -> bool:
+        return self._target("stdout").isatty()
+
+    def raw(self, text: str, stream: str = "stdout") -> None:
+        if not text:
+            return
+        self.clear()
+        self._write(text, stream)
+        self._open_line = not text.endswith("\n")
+
+    def line(self, text: str) -> None:
+        self.raw(("\n" if self._open_line else "") + text + "\n")
+
+    def status(self, text: str) -> None:
+        self._write(("\n" if self._open_line else _CLEAR_LINE) + text)
+        self._open_line, self._status_shown = False, True
+
+    def clear(self) -> None:
+        if self._status_shown:
+            self._write(_CLEAR_LINE)
+        self._status_shown = False
+
+    def _write(self, text: str, stream: str = "stdout") -> None:
+        target = self._target(stream)
+        target.write(text)
+        target.flush()
+
+    def _target(self, stream: str) -> TextIO:
+        return self._stream or (sys.stderr if stream == "stderr" else sys.stdout)
+
+
+class _Events:
+    """What happened since the last call, one line each; told from the state, so that no update need come in time."""
+
+    def __init__(self) -> None:
+        self._feeds: set[str] = set()
+        self._notices = 0
+        self._epochs = 0
+        self._first: dict[str, float] | None = None
+
+    def feeds(self, state: RunState) -> list[str]:
+        new = [feed for feed in state.feeds.values() if (feed.done or feed.reused) and feed.name not in self._feeds]
+        self._feeds |= {feed.name for feed in new}
+        return [f"{feed.name}: {feed_text(feed)}" for feed in new]
+
+    def notices(self, state: RunState) -> list[str]:
+        new = state.notices[self._notices :]
+        self._notices = len(state.notices)
+        return [f"note: {text}" for text in new]
+
+    def epochs(self, state: RunState) -> list[str]:
+        first = state.history[0] if state.history else None
+        if first is not self._first:  # a second fit in the same cell
+            self._first, self._epochs = first, 0
+        start, self._epochs = self._epochs, len(state.history)
+        return [epoch_text(state, epoch) for epoch in range(start, self._epochs)]
+
+
+class TextView:
+    """Prints a run.
+
+    On a terminal one line is redrawn, with notices and text of the cell above it. Elsewhere (nbclient, papermill, a
+    pipe, a log file) there is one line at the start, one per DataFrame fed, per epoch and per notice, and one at the
+    end: never more, however long the run. With ``card`` the end is the static card, whose plain text is that last line.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, card: bool = False) -> None:
+        self._screen = _Screen(stream)
+        self._events = _Events()
+        self._card = card
+        self._live = False
+
+    def open(self, state: RunState) -> None:
+        self._live = self._screen.terminal
+        if not self._live:
+            self._screen.line(summary(state))
+        self.update(state)
+
+    def update(self, state: RunState) -> None:
+        self._print_events(state)
+        if self._live:
+            self._screen.status(_status_line(state))
+
+    def output(self, text: str, stream: str) -> None:
+        """Print text of rank 0's cell as it is, on the stream it was printed to."""
+        self._screen.raw(text, stream)
+
+    def close(self, state: RunState) -> None:
+        self._screen.clear()
+        self._print_events(state)
+        if self._card:
+            show_card(state)
+        else:
+            self._screen.line(summary(state))
+
+    def _print_events(self, state: RunState) -> None:
+        notices = self._events.notices(state)
+        lines = notices if self._live else [*self._events.feeds(state), *notices, *self._events.epochs(state)]
+        for line in lines:
+            self._screen.line(line)
+
+
+def _status_line(state: RunState) -> str:
+    """A bar and the summary, cut to the terminal's width so that clearing one line clears it all."""
+    filled = round(_BAR_CELLS * state.fraction)
+    text = f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {summary(state)}"
+    return text[: shutil.get_terminal_size().columns - 1]
