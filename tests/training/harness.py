@@ -1,0 +1,181 @@
+"""Groups of real trainer processes on loopback, without Spark: each runs cells one after another, as a trainer does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+START_SECONDS = 90.0
+CELL_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell left on one rank: the names asked for, or the exception's class name and text."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+
+class Group:
+    """``size`` processes that form one TensorFlow cluster. ``size`` 0 is one process that knows nothing of us."""
+
+    def __init__(self, size: int, *, collective_seconds: float = 60.0) -> None:
+        self.size = size
+        self._held = [_held_port() for _ in range(max(size, 1))]
+        addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(max(size, 1)):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve,
+                args=(rank, addresses if size else [], theirs, collective_seconds),
+                name=f"tfos-test-trainer-{rank}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+        for pipe in self._pipes:
+            if not pipe.poll(START_SECONDS):
+                raise TimeoutError(f"a trainer did not start within {START_SECONDS} s")
+            kind, text = pipe.recv()
+            if kind != "ready":
+                raise RuntimeError(text)
+
+    def run(
+        self,
+        cell: str,
+        *names: str,
+        seed: int = 7,
+        inputs: dict[str, Any] | None = None,
+        on_message: Callable[[int, Any], None] | None = None,
+        seconds: float = CELL_SECONDS,
+    ) -> list[Outcome]:
+        """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back."""
+        for pipe in self._pipes:
+            pipe.send(("run", (cell, names, seed, inputs or {})))
+        outcomes: dict[int, Outcome] = {}
+        deadline = time.monotonic() + seconds
+        while len(outcomes) < len(self._pipes):
+            pending = [pipe for rank, pipe in enumerate(self._pipes) if rank not in outcomes]
+            ready = wait(pending, timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"the cell did not end within {seconds} s; ended: {sorted(outcomes)}")
+            for pipe in ready:
+                self._take(self._pipes.index(pipe), outcomes, on_message)
+        return [outcomes[rank] for rank in range(len(self._pipes))]
+
+    def stop(self, rank: int) -> None:
+        """Ask one rank alone to stop its run."""
+        self._pipes[rank].send(("stop", None))
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            try:
+                pipe.send(("exit", None))
+            except OSError:
+                pass
+        for process in self.processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join(10)
+        for held in self._held:
+            held.close()
+
+    def _take(self, rank: int, outcomes: dict[int, Outcome], on_message: Callable[[int, Any], None] | None) -> None:
+        try:
+            kind, value = self._pipes[rank].recv()
+        except EOFError:
+            outcomes[rank] = Outcome(kind="Died", error="the process ended")
+            return
+        if kind == "outcome":
+            outcomes[rank] = value
+        elif on_message is not None:
+            on_message(rank, value)
+
+
+def _held_port() -> socket.socket:
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+def _serve(rank: int, addresses: list[str], pipe: Connection, collective_seconds: float) -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    from tfos_magic.training.collectives import form_cluster
+
+    try:
+        collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1)
+        collectives.timeout = collective_seconds
+    except Exception as error:
+        pipe.send(("failed", repr(error)))
+        return
+    pipe.send(("ready", ""))
+    while True:
+        kind, job = pipe.recv()
+        if kind == "exit":
+            break
+        if kind == "run":
+            _run_job(job, collectives if addresses else None, pipe)
+    os._exit(0)  # a killed peer leaves TensorFlow's threads in a state that an orderly exit waits for
+
+
+def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
+    import keras
+
+    from tfos_magic.training.run import RunContext, StopSignal, distributed
+
+    cell, names, seed, inputs = job
+    lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
+
+    def emit(message: Any) -> None:
+        with lock:
+            pipe.send(("message", message))
+
+    def listen() -> None:
+        while not done.is_set():
+            if pipe.poll(0.02) and pipe.recv()[0] == "stop":
+                stop.request()
+
+    listener = threading.Thread(target=listen, name="tfos-test-listener")
+    listener.start()
+    namespace: dict[str, Any] = {"__name__": "__main__", "rank": collectives.rank if collectives else 0, **inputs}
+    started = time.monotonic()
+    try:
+        if collectives is None:
+            keras.utils.set_random_seed(seed)
+            exec(compile(cell, "<cell>", "exec"), namespace)
+        else:
+            namespace["collectives"] = collectives
+            with distributed(RunContext("run", collectives, emit, stop, seed=seed)):
+                exec(compile(cell, "<cell>", "exec"), namespace)
+        outcome = Outcome({name: namespace[name] for name in names}, seconds=time.monotonic() - started)
+    except Exception as error:
+        outcome = Outcome(
+            kind=type(error).__name__,
+            error=f"{error}\n{traceback.format_exc()}",
+            seconds=time.monotonic() - started,
+        )
+    finally:
+        done.set()
+        listener.join(5)
+    del namespace
+    keras.backend.clear_session()
+    with lock:
+        pipe.send(("outcome", outcome))

@@ -1,0 +1,70 @@
+"""BatchNormalization over the global batch, with its exact gradient.
+
+Each rank's count, mean and sum of squared deviations are gathered and combined by the parallel formula of Chan, Golub
+and LeVeque (1983), which keeps float32 accuracy where E[x^2] - E[x]^2 does not (compare Ioffe and Szegedy 2015, and the
+synchronized variants that followed).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.step import Step
+
+
+def global_moments(
+    layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, step: Step, collectives: Collectives
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance of ``inputs`` per channel over all ranks, each of shape (channels,), in the inputs' dtype."""
+    axes = layer._reduction_axes
+    count, mean, deviation = _local_moments(inputs, mask, axes)
+    table = _gather(tf.concat([[count], mean, deviation], 0), step, collectives)
+    channels = tf.size(mean)
+    counts = tf.stop_gradient(table[:, :1])
+    means, deviations = table[:, 1 : 1 + channels], table[:, 1 + channels :]
+    # Keras adds epsilon to the weights of a mask, and nothing to plain counts.
+    total = tf.reduce_sum(counts) + (keras.backend.epsilon() if mask is not None else 0.0)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+    variance = tf.math.divide_no_nan(tf.reduce_sum(deviations + counts * tf.square(means - mean), 0), total)
+    shape = [inputs.shape[layer.axis]]
+    return tf.ensure_shape(mean, shape), tf.ensure_shape(variance, shape)
+
+
+def _local_moments(inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int]) -> tuple[tf.Tensor, ...]:
+    weights = tf.ones_like(inputs[..., :1]) if mask is None else tf.cast(mask, inputs.dtype)[..., tf.newaxis]
+    if mask is None:
+        shape = tf.shape(inputs)
+        count = tf.cast(tf.reduce_prod(tf.gather(shape, axes)), inputs.dtype)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes, keepdims=True), count)
+        deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean), axes)
+    else:
+        count = tf.reduce_sum(weights)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
+        deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * weights, axes)
+    return count, tf.reshape(mean, [-1]), deviation
+
+
+def _gather(vector: tf.Tensor, step: Step, collectives: Collectives) -> tf.Tensor:
+    """Give every rank the vectors of all, shape (size, len(vector)), differentiably.
+
+    A rank's loss counts with the weight of its rows, by which its gradients are multiplied later on. So the gradient
+    that comes back to a rank is the sum over ranks of theirs times their rows, divided by its own rows.
+    """
+    rank, size = collectives.rank, collectives.size
+    rows = tf.cast(step.rows, vector.dtype)
+
+    @tf.custom_gradient
+    def gather(own: tf.Tensor) -> Any:
+        table = tf.one_hot(rank, size, dtype=own.dtype)[:, tf.newaxis] * own[tf.newaxis]
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            weighted = tf.math.multiply_no_nan(upstream, tf.broadcast_to(rows, tf.shape(upstream)))
+            return tf.math.divide_no_nan(collectives.all_reduce([weighted])[0][rank], rows)
+
+        return collectives.all_reduce([table])[0], backward
+
+    return gather(vector)

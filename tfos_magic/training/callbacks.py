@@ -1,0 +1,69 @@
+"""Callbacks in a distributed run: who keeps which, and the one that conducts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfos_magic.training.session import Loop, Session
+
+CHIEF_ONLY = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.ProgbarLogger,
+)
+
+
+def of_rank(callbacks: Any, rank: int) -> list[Any]:
+    """The callbacks that act on this rank: those that write files or print do so on rank 0 alone."""
+    given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
+    flat = keras.tree.flatten(given)
+    return [callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY)]
+
+
+def verbosity(verbose: Any, rank: int) -> Any:
+    """Rank 0 prints one line per epoch where the cell asks for output; a panel shows the rest."""
+    return 0 if rank != 0 or verbose in ("auto", 0) else 2
+
+
+class Conductor(keras.callbacks.Callback):
+    """Keeps ranks together at the seams of a loop; the last of the callbacks, so that it sees what the others did."""
+
+    def __init__(self, session: Session, loop: Loop) -> None:
+        super().__init__()
+        self._session = session
+        self._loop = loop
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._loop.epochs = self.params.get("epochs") or 0
+        self._loop.steps = self.params.get("steps") or 0
+        self._session.take_over(self.model, self._loop)
+        if self._session.many:
+            # BackupAndRestore, which acts on rank 0, may have moved the start.
+            epoch = int(self._session.collectives.gather([self.model._initial_epoch or 0])[0, 0])
+            self.model._initial_epoch = epoch or self.model._initial_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._loop.epoch, self._loop.step = epoch, 0
+        self._session.report("train", self._loop)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._session.report("train", self._loop, logs)
+        self._session.reporter.epoch_end(epoch, self._loop.epochs, logs or {})
+        if self._session.many:
+            self._session.poll_end(self._loop)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        loop = self._session.loop
+        if loop is None:
+            return
+        if loop is self._loop:
+            loop.steps = self.params.get("steps") or 0
+            self._session.take_over(self.model, loop)
+        else:
+            loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
+        self._session.report("validate", loop)

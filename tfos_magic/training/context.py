@@ -1,0 +1,36 @@
+"""What a run is given: its peers, where its messages go, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfos_magic.protocol import Message
+from tfos_magic.training.collectives import Collectives
+
+
+class StopSignal:
+    """A request to end the run at the next step that all ranks share. Any thread may ask; asking twice is harmless."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def request(self) -> None:
+        self._event.set()
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step."""
+
+    run_id: str
+    collectives: Collectives
+    emit: Callable[[Message], None]
+    stop: StopSignal
+    strategy: str = "sync"
+    seed: int = 0

@@ -1,0 +1,218 @@
+"""The places where Keras is taken hold of, all of them. Each is put back when the run ends.
+
+Written against Keras 3 on its TensorFlow backend: ``TFEpochIterator`` is the one seam through which ``fit`` and
+``evaluate`` get their data, ``make_train_function`` the one where a step becomes a graph, and ``Optimizer.apply`` the
+one through which every gradient passes, as Horovod's ``DistributedOptimizer`` found first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.callbacks import CallbackList
+from keras.src.losses import loss as loss_module
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+from keras.src.trainers.trainer import Trainer
+
+from tfos_magic.training import checks
+from tfos_magic.training.batchnorm import global_moments
+from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
+from tfos_magic.training.patching import replace, wrap
+from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.sharding import is_sharded, shard_adapter
+
+_ADAPTING = (
+    keras.layers.Normalization,
+    keras.layers.Discretization,
+    keras.layers.StringLookup,
+    keras.layers.IntegerLookup,
+    keras.layers.TextVectorization,
+)
+
+
+def install(stack: ExitStack, session: Session) -> None:
+    """Take hold of Keras until ``stack`` closes. One rank alone needs only loops, steps and progress."""
+    _install_loops(stack, session)
+    _install_steps(stack, session)
+    if session.many:
+        _install_data(stack, session)
+        _install_gradients(stack, session)
+        _install_reductions(stack, session)
+        _install_agreement(stack, session)
+
+
+def _install_loops(stack: ExitStack, session: Session) -> None:
+    owner = tf_trainer.TensorFlowTrainer
+    signatures = {name: inspect.signature(getattr(owner, name)) for name in ("fit", "evaluate", "predict")}
+
+    def loop(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        with session.entered(kind, model) as entered:
+            call = signatures[kind].bind(model, *args, **kwargs)
+            call.apply_defaults()
+            _prepare(session, entered, call.arguments)
+            return original(*call.args, **call.kwargs)
+
+    for name in signatures:
+        wrap(stack, owner, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
+    wrap(stack, Trainer, "_get_metrics_result_or_logs", session.global_logs)
+
+
+def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
+    """Adjust a call to this rank: its callbacks, its output, a step that can be traced with collectives."""
+    rank, model = session.collectives.rank, loop.model
+    arguments["verbose"] = verbosity(arguments["verbose"], rank)
+    if loop.kind == "predict":
+        return
+    if loop.kind == "fit" and session.many:
+        session.collectives.align()
+        loop.restore_jit = checks.turn_off_jit(model, session.reporter)
+    if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
+        return  # fit() validates with its own list, the conductor in it
+    arguments["callbacks"] = [*of_rank(arguments["callbacks"], rank), Conductor(session, loop)]
+
+
+def _install_steps(stack: ExitStack, session: Session) -> None:
+    def make(kind: str, original: Any, model: Any, force: bool = False) -> None:
+        if session.loop is None or session.loop.kind == "predict":
+            original(model, force)
+            return
+        name = f"{kind}_function"
+        if getattr(getattr(model, name), "tfos_session", None) is session and not force:
+            return
+        training = kind == "train"
+        inner = model._make_function(session.traced(model, getattr(model, f"{kind}_step"), training))
+        setattr(model, name, (session.training_function if training else session.test_function)(model, inner))
+
+    for kind in ("train", "test"):
+        wrap(
+            stack,
+            tf_trainer.TensorFlowTrainer,
+            f"make_{kind}_function",
+            lambda original, *a, _kind=kind, **k: make(_kind, original, *a, **k),
+        )
+
+
+def _install_data(stack: ExitStack, session: Session) -> None:
+    rank, size = session.collectives.rank, session.collectives.size
+
+    class SharedEpochIterator(tf_trainer.TFEpochIterator):
+        """Yields this rank's rows of each global batch; all rows in ``predict``."""
+
+        def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+            if not session.sharing:
+                super().__init__(distribute_strategy, *args, **kwargs)
+                return
+            EpochIterator.__init__(self, *args, **kwargs)
+            self._distribute_strategy = distribute_strategy
+            _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
+            self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
+            session.build(session.loops[-1].model, self._distributed_dataset.element_spec)
+
+    replace(stack, tf_trainer, "TFEpochIterator", SharedEpochIterator)
+    for layer_type in _ADAPTING:
+        wrap(stack, layer_type, "adapt", _adapt)
+
+
+def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
+    sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
+    batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
+    own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded)]
+    checks.check_same_input(session.collectives.gather(own), sharded, steps is not None)
+
+
+def _adapt(original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+    checks.refuse_adapt_on_share(layer, isinstance(data, tf.data.Dataset) and is_sharded(data))
+    return original(layer, data, *args, **kwargs)
+
+
+def _install_gradients(stack: ExitStack, session: Session) -> None:
+    def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if session.applying:  # an optimizer around another one: the gradients are combined already
+            return original(optimizer, grads, trainable_variables)
+        if session.step is None:
+            checks.refuse_own_loop("A training loop of your own", "Put the step into Model.train_step and call fit().")
+        session.applying = True
+        try:
+            combined = session.strategy.combine(session.step, list(grads))
+            return original(optimizer, combined, trainable_variables)
+        finally:
+            session.applying = False
+
+    for optimizer_type in (BaseOptimizer, LossScaleOptimizer):
+        wrap(stack, optimizer_type, "apply", apply)
+
+    def train_on_batch(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        checks.refuse_own_loop("train_on_batch()", "Call fit(x, y, batch_size=len(x)), or fit() on a dataset.")
+
+    wrap(stack, tf_trainer.TensorFlowTrainer, "train_on_batch", train_on_batch)
+
+
+def _install_reductions(stack: ExitStack, session: Session) -> None:
+    """What is computed over a batch: losses are checked, means and BatchNormalization made global."""
+
+    current: list[Any] = []
+
+    def call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        current.append(loss)
+        try:
+            return original(loss, *args, **kwargs)
+        finally:
+            current.pop()
+
+    def reduce_weighted(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        if session.sharing:
+            checks.check_reduction(values, sample_weight, mask, kwargs.get("reduction", "sum_over_batch_size"))
+            checks.check_loss_shape(current[-1], values, session.reporter)
+        return original(values, sample_weight=sample_weight, mask=mask, **kwargs)
+
+    def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
+        if session.step is None:
+            return original(layer, inputs, mask)
+        return global_moments(layer, inputs, mask, session.step, session.collectives)
+
+    def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        if session.step is None:
+            return original(metric, values, sample_weight)
+        return original(metric, *_batch_mean(session, metric, values, sample_weight))
+
+    wrap(stack, loss_module.Loss, "__call__", call_loss)
+    wrap(stack, loss_module, "reduce_weighted_values", reduce_weighted)
+    wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
+    wrap(stack, keras.metrics.Mean, "update_state", update)
+
+
+def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Weight one number per batch by the rows behind it, and let that of an empty batch, often NaN, not count."""
+    values = tf.convert_to_tensor(values, metric.dtype)
+    if values.shape.rank != 0 or session.step is None:
+        return values, sample_weight
+    rows = session.step.rows
+    if sample_weight is None:
+        session.reporter.notice(
+            f"Metric {metric.name!r} gets one number per batch, which is averaged over the workers by their rows."
+        )
+        sample_weight = rows
+    return tf.where(rows > 0, values, tf.zeros_like(values)), sample_weight
+
+
+def _install_agreement(stack: ExitStack, session: Session) -> None:
+    """``stop_training`` becomes a wish that takes effect when all ranks know of it: at the next step or epoch's end."""
+
+    def get(model: Any) -> bool:
+        loop = session.loop
+        if loop is not None and loop.model is model and loop.kind == "fit":
+            return loop.agreed
+        return bool(model.__dict__.get("stop_training", False))
+
+    def wish(model: Any, value: bool) -> None:
+        model.__dict__["stop_training"] = value
+
+    replace(stack, tf_trainer.TensorFlowTrainer, "stop_training", property(get, wish))

@@ -1,0 +1,66 @@
+"""Metrics of the global data: the state of every metric is summed over ranks before Keras reads its result.
+
+Keras's metrics keep sums and counts, so the sum of their states over ranks is the state that one process would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.trainers.compile_utils import CompileMetrics
+
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.progress import Reporter
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+
+
+def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
+    """Replace the state of the model's metrics by its sum over ranks; tell whether any rank wants to stop."""
+    variables = [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in _DTYPES]
+    *states, votes = collectives.all_reduce([*(v.value for v in variables), tf.constant([float(stop)])])
+    for variable, state in zip(variables, states, strict=True):
+        variable.assign(state)
+    return bool(votes[0] > 0)
+
+
+def average_logs(logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
+    """Average the scalars that a custom step returned over ranks, weighted by the rows of their last step."""
+    values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+    scalars = [name for name, value in values.items() if value.shape.rank == 0 and value.dtype.is_floating]
+    weighted = [tf.math.multiply_no_nan(tf.cast(values[name], tf.float32), rows) for name in scalars]
+    *sums, total = collectives.all_reduce([*weighted, tf.constant(rows)])
+    return {**logs, **{name: value / total for name, value in zip(scalars, sums, strict=True)}}
+
+
+def leaf_metrics(model: Any) -> Iterator[Any]:
+    """The model's metrics, those given to ``compile`` one by one, each once."""
+    seen: set[int] = set()
+    for metric in model.metrics:
+        for leaf in metric.metrics if isinstance(metric, CompileMetrics) else [metric]:
+            if id(leaf) not in seen:
+                seen.add(id(leaf))
+                yield leaf
+
+
+def report_unknown(model: Any, reporter: Reporter) -> None:
+    """Say which metrics are not Keras's own, for whether their state is a sum is not known."""
+    for metric in leaf_metrics(model):
+        if not type(metric).__module__.startswith("keras."):
+            reporter.notice(
+                f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is "
+                "right when its variables are sums or counts; otherwise its value is not that of one process."
+            )
+
+
+def is_scalar_update(values: Any, sample_weight: Any) -> bool:
+    """Whether a ``Mean`` is given one number for a whole batch."""
+    shape = getattr(values, "shape", ())
+    return len(shape) == 0 and (sample_weight is None or len(getattr(sample_weight, "shape", ())) == 0)
+
+
+def mean_type() -> type:
+    return keras.metrics.Mean

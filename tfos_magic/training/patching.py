@@ -1,0 +1,31 @@
+"""Replacing attributes for a while, and putting back exactly what was there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+_ABSENT = object()
+
+
+def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set ``owner.name`` until ``stack`` closes. What ``owner`` only inherits is not copied into it afterwards."""
+    own = vars(owner).get(name, _ABSENT)
+    setattr(owner, name, value)
+    if own is _ABSENT:
+        stack.callback(delattr, owner, name)
+    else:
+        stack.callback(setattr, owner, name, own)
+
+
+def wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace ``owner.name`` by ``around(original, *args, **kwargs)`` until ``stack`` closes."""
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    replace(stack, owner, name, wrapped)

@@ -1,0 +1,55 @@
+"""Telling the notebook how far this rank is, often enough to look alive and seldom enough to cost nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from numbers import Number
+from typing import Any
+
+from tfos_magic.protocol import EpochEnd, Message, Notice, Progress
+
+SECONDS_BETWEEN = 0.25
+
+
+class Reporter:
+    """Emits this rank's messages: ``Progress`` at most each ``SECONDS_BETWEEN`` seconds, unless forced."""
+
+    def __init__(self, run_id: str, rank: int, emit: Callable[[Message], None], rows: Callable[[], int]) -> None:
+        self.run_id = run_id
+        self.rank = rank
+        self._emit = emit
+        self._rows = rows
+        self._last = 0.0
+        self._noticed: set[str] = set()
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= SECONDS_BETWEEN
+
+    def progress(
+        self, phase: str, *, epoch: int, epochs: int, step: int, steps: int, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Report where the rank is; reads the row counter and the metrics from the device."""
+        self._last = time.monotonic()
+        values = numbers(metrics or {})
+        self._emit(Progress(self.run_id, self.rank, phase, epoch, epochs, step, steps, self._rows(), values))
+
+    def epoch_end(self, epoch: int, epochs: int, metrics: Mapping[str, Any]) -> None:
+        if self.rank == 0:
+            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics)))
+
+    def notice(self, text: str) -> None:
+        """Say once in a run, and from rank 0 only, what the user should know."""
+        if self.rank == 0 and text not in self._noticed:
+            self._noticed.add(text)
+            self._emit(Notice(self.run_id, self.rank, text))
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The scalars of Keras logs as Python floats; anything else is left out."""
+    values = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in metrics.items()}
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, Number) or getattr(value, "shape", 1) == ()
+    }

@@ -1,0 +1,38 @@
+"""Making plain Keras distributed for the time of one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import keras
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training.context import RunContext, StopSignal
+from tfos_magic.training.hooks import install
+from tfos_magic.training.session import Session
+from tfos_magic.training.sync import SyncStrategy
+
+__all__ = ["RunContext", "StopSignal", "distributed"]
+
+STRATEGIES = {SyncStrategy.name: SyncStrategy}
+
+
+@contextmanager
+def distributed(context: RunContext) -> Iterator[None]:
+    """Make ``keras.Model.fit`` and ``evaluate`` work on the global batch together with the other ranks.
+
+    Seeds Python, NumPy, TensorFlow and Keras with ``context.seed``, so that ranks shuffle and initialise alike. The
+    cell then gives the weights of one plain process, whatever the number of ranks. ``fit`` raises :class:`RunStopped`
+    after ``context.stop`` was requested on any rank, :class:`TrainingError` for what cannot be distributed, and
+    :class:`ClusterError` when a peer is lost. When the block ends, Keras is as it was.
+    """
+    if context.strategy not in STRATEGIES:
+        raise TrainingError(f"unknown strategy {context.strategy!r}: choose one of {', '.join(sorted(STRATEGIES))}")
+    keras.utils.set_random_seed(context.seed)
+    context.collectives.align()
+    session = Session(context, STRATEGIES[context.strategy](context.collectives))
+    with ExitStack() as stack:
+        stack.callback(session.close)
+        install(stack, session)
+        yield

@@ -1,0 +1,255 @@
+"""The state of one run on one rank, between the patches of Keras and the strategy."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.errors import RunStopped, TrainingError
+from tfos_magic.training import checks, metrics
+from tfos_magic.training.context import RunContext
+from tfos_magic.training.progress import Reporter
+from tfos_magic.training.step import Step, rows_in
+
+_BROADCAST = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+
+
+class Loop:
+    """A ``fit`` or ``evaluate`` that is going on: what it trains and where it is. ``kind`` is the method's name."""
+
+    def __init__(self, kind: str, model: Any, steps: int = 0) -> None:
+        self.kind = kind
+        self.model = model
+        self.epoch = 0
+        self.epochs = 0
+        self.step = 0
+        self.steps = 0
+        self.agreed = False
+        self.broadcast_late = False
+        self.restore_jit = False
+
+
+class Session:
+    """One run of one cell. Everything here happens in the thread that runs the cell."""
+
+    def __init__(self, context: RunContext, strategy: Any) -> None:
+        self.context = context
+        self.collectives = context.collectives
+        self.strategy = strategy
+        self.loops: list[Loop] = []
+        self.step: Step | None = None
+        self.applying = False
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        with tf.device("CPU:0"):
+            self._ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
+            self._tally = tf.Variable([0.0, 0.0], trainable=False, name="tfos_tally")
+            self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
+            self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
+        self._cast_vote = (0.0, 0.0)
+        self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
+
+    @property
+    def many(self) -> bool:
+        return self.collectives.size > 1
+
+    @property
+    def loop(self) -> Loop | None:
+        """The innermost ``fit``, ``evaluate`` or ``predict``."""
+        return self.loops[-1] if self.loops else None
+
+    @property
+    def sharing(self) -> bool:
+        """Whether rows, losses and metrics at this moment belong to a global batch that several ranks share."""
+        return self.many and self.loop is not None and self.loop.kind != "predict"
+
+    @contextmanager
+    def entered(self, kind: str, model: Any) -> Iterator[Loop]:
+        loop = Loop(kind, model)
+        self.loops.append(loop)
+        try:
+            with self.collectives.explained(f"{kind}()"):
+                yield loop
+        finally:
+            self.loops.pop()
+            if loop.restore_jit:
+                model.jit_compile = True
+
+    def close(self) -> None:
+        """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
+        for model in list(self._models):
+            model.train_function = None
+            model.test_function = None
+
+    # Steps
+
+    def traced(self, model: Any, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
+        """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
+
+        def traced_step(data: Any) -> Any:
+            rows = rows_in(data)
+            self.step = Step(tf.cast(rows, tf.float32), self._ballot.read_value(), self._tally)
+            try:
+                logs = step(data)
+                if training and self.many and not self.step.has_voted:
+                    self.strategy.combine(self.step, [])
+            finally:
+                self.step = None
+            if training:
+                self._rows.assign_add(rows)
+            if self.many:
+                self._last_rows.assign(tf.cast(rows, tf.float32))
+            return logs
+
+        self._models.add(model)
+        return traced_step
+
+    def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap the function that Keras calls for each training step, or each ``steps_per_execution`` of them."""
+
+        def train(iterator: Any) -> Any:
+            loop = self._loop_of(model)
+            if self.many:
+                self._vote(model)
+            logs = inner(iterator)
+            loop.step += model.steps_per_execution
+            if loop.broadcast_late:
+                self._broadcast_late(model, loop)
+            self._heed_votes(loop)
+            if self.reporter.due():
+                self.report("train", loop, logs)
+            return logs
+
+        train.tfos_session = self  # type: ignore[attr-defined]
+        return train
+
+    def test_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap the function that Keras calls for each test step. Ranks need no common step to stop: the sum of the
+        metrics, to which all come, carries the vote."""
+
+        def test(iterator: Any) -> Any:
+            loop = self._loop_of(model)
+            if self.context.stop.requested:
+                if not self.many:
+                    self.raise_stopped("validation")
+                model.stop_evaluating = True
+            logs = inner(iterator)
+            loop.step += model.steps_per_execution
+            if self.reporter.due():
+                self.report("validate", loop, logs)
+            return logs
+
+        test.tfos_session = self  # type: ignore[attr-defined]
+        return test
+
+    def report(self, phase: str, loop: Loop, logs: Any = None) -> None:
+        shown = logs if isinstance(logs, dict) else {}
+        self.reporter.progress(
+            phase, epoch=loop.epoch, epochs=loop.epochs, step=loop.step, steps=loop.steps, metrics=shown
+        )
+
+    def raise_stopped(self, where: str) -> None:
+        raise RunStopped(
+            f"the run was stopped in {where}, at the same step on every worker. Run the cell to start again."
+        )
+
+    def _loop_of(self, model: Any) -> Loop:
+        if self.loop is None or self.loop.model is not model:
+            raise TrainingError("a training function of fit() was called outside of it: call model.fit() instead.")
+        return self.loop
+
+    def _vote(self, model: Any) -> None:
+        vote = (float(self.context.stop.requested), float(model.__dict__.get("stop_training", False)))
+        if vote != self._cast_vote:
+            self._ballot.assign(vote)
+            self._cast_vote = vote
+
+    def _heed_votes(self, loop: Loop) -> None:
+        if not self.many:
+            if self.context.stop.requested:
+                self.raise_stopped(f"epoch {loop.epoch + 1}")
+            return
+        stop, end = self._tally.numpy()
+        if end > 0:
+            self.agree_to_end(loop)
+        if stop > 0:
+            self.raise_stopped(f"epoch {loop.epoch + 1}")
+
+    def agree_to_end(self, loop: Loop) -> None:
+        loop.agreed = True
+        loop.model.__dict__["stop_training"] = True
+
+    def poll_end(self, loop: Loop) -> None:
+        """After an epoch: all ranks end the training when any of them wants to."""
+        wish = bool(loop.model.__dict__.get("stop_training", False))
+        if self.collectives.gather([wish]).any():
+            self.agree_to_end(loop)
+
+    # Models
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
+        spec = tf.nest.map_structure(lambda leaf: leaf if hasattr(leaf, "dtype") else None, element_spec)
+        try:
+            model._symbolic_build(data_batch=spec)
+        except TrainingError:
+            raise
+        except Exception as error:  # whatever a user's call() may raise: training itself will raise it again, if real
+            self.loops[-1].broadcast_late = True
+            self.reporter.notice(
+                f"The model could not be built before its first step ({type(error).__name__}), so the workers take "
+                "over rank 0's weights after it. Give the model an Input layer to have them equal from the start."
+            )
+
+    def take_over(self, model: Any, loop: Loop) -> None:
+        """Give every rank rank 0's variables, and each random layer numbers of its own."""
+        if not self.many:
+            return
+        if loop.kind == "evaluate" and model in self._synced:
+            return
+        if not loop.broadcast_late:
+            self._broadcast(model)
+        self._part_generators(model)
+
+    def _broadcast(self, model: Any) -> None:
+        optimizer = getattr(model, "optimizer", None)
+        found = {id(v): v for v in [*model.variables, *(optimizer.variables if optimizer is not None else [])]}
+        variables = [v for v in found.values() if v.dtype in _BROADCAST]
+        for variable, value in zip(variables, self.collectives.broadcast([v.value for v in variables]), strict=True):
+            variable.assign(value)
+        self._synced.add(model)
+
+    def _broadcast_late(self, model: Any, loop: Loop) -> None:
+        loop.broadcast_late = False
+        self._broadcast(model)
+        self._part_generators(model)
+
+    def _part_generators(self, model: Any) -> None:
+        drawing = [layer for layer in model._flatten_layers() if getattr(layer, "_seed_generators", None)]
+        checks.note_random_layers([layer for layer in drawing if layer is not model], self.reporter)
+        for generator in (g for layer in drawing for g in layer._seed_generators):
+            if generator not in self._generators:
+                self._generators.add(generator)
+                state = np.array(generator.state)
+                state[0] ^= np.array(self.collectives.rank * 0x9E3779B1 & 0x7FFFFFFF, state.dtype)
+                generator.state.assign(state)
+
+    # Metrics
+
+    def global_logs(self, original: Callable[..., Any], model: Any, logs: Any) -> Any:
+        """Stand in for Keras's reading of the metrics after an epoch or an evaluation."""
+        if not self.sharing:
+            return original(model, logs)
+        metrics.report_unknown(model, self.reporter)
+        if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
+            self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
+        result = original(model, logs)
+        if result is logs and isinstance(logs, dict) and logs:
+            return metrics.average_logs(logs, self.collectives, float(self._last_rows.numpy()))
+        return result

@@ -1,0 +1,127 @@
+"""Which rows of a global batch are this rank's, for every kind of input that Keras takes.
+
+The global batch is what the user wrote. Of its n rows rank r of N takes ``[r * n // N, (r + 1) * n // N)``, so the
+ranks together take each row once, in the order of one plain process, whatever n and N are. A dataset that a feed made is
+already shared out and is left alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from keras.src import tree
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from tfos_magic.errors import TrainingError
+
+_MARK = "_tfos_sharded"
+_D = TypeVar("_D")
+
+
+def mark_sharded(dataset: _D) -> _D:
+    """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it."""
+    setattr(dataset, _MARK, True)
+    return dataset
+
+
+def is_sharded(dataset: Any) -> bool:
+    """Whether ``dataset`` comes from a marked one, through any chain of tf.data transformations.
+
+    Raises :class:`TrainingError` where marked and unmarked sources meet, for their rows would not match.
+    """
+    kinds = _source_kinds(dataset)
+    if len(kinds) > 1:
+        raise TrainingError(
+            "this dataset joins rows fed from a DataFrame, of which each worker holds its share, with rows that every "
+            "worker holds in full, so they would not belong together. Put both into one DataFrame, or use arrays only."
+        )
+    return kinds == {True}
+
+
+def rank_slice(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
+    """First row and end of this rank's share of ``rows`` rows; an int, an array or an integer tensor alike."""
+    return rank * rows // size, (rank + 1) * rows // size
+
+
+def shard_adapter(adapter: Any, rank: int, size: int) -> Any:
+    """Give the ``tf.data.Dataset`` of a Keras data adapter, with only this rank's rows of each global batch."""
+    if isinstance(adapter, ArrayDataAdapter) and (dataset := _shard_arrays(adapter, rank, size)) is not None:
+        return dataset
+    dataset = adapter.get_tf_dataset()
+    if isinstance(adapter, TFDatasetAdapter) and is_sharded(dataset):
+        return dataset
+    return shard_batches(dataset, rank, size)
+
+
+def shard_batches(dataset: Any, rank: int, size: int) -> Any:
+    """Cut each batch of ``dataset`` to this rank's rows; sparse, ragged and nested elements included."""
+
+    def cut(*element: Any) -> Any:
+        batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
+        begin, end = rank_slice(_rows_of(batch), rank, size)
+        return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
+
+    return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None:
+    """Slice the row numbers that Keras shuffles and batches, then gather only this rank's rows of the arrays.
+
+    Keras itself makes the row numbers, from an adapter over ``arange``, so the shuffle is that of a plain process.
+    None where an input is not a plain array.
+    """
+    arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow"))
+    if not all(leaf is None or (tf.is_tensor(leaf) and _is_dense(leaf)) for leaf in tree.flatten(arrays)):
+        return None
+    numbers = copy.copy(adapter)
+    numbers._inputs = (np.arange(adapter._num_samples),)
+
+    def gather(batch: Any) -> Any:
+        begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
+        mine = batch[begin:end]
+        return tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
+
+    dataset = numbers.get_tf_dataset().map(
+        lambda *batch: gather(batch[0]), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _source_kinds(dataset: Any) -> set[bool]:
+    if getattr(dataset, _MARK, False):
+        return {True}
+    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    if inputs:
+        return set().union(*(_source_kinds(source) for source in inputs))
+    # Counting carries no rows of its own: enumerate() on a feed zips it with a range.
+    return set() if type(dataset).__name__ == "_RangeDataset" else {False}
+
+
+def _rows_of(batch: Any) -> Any:
+    for leaf in tf.nest.flatten(batch):
+        if _is_dense(leaf) and leaf.shape.rank != 0:
+            return tf.shape(leaf, tf.int64)[0]
+        if isinstance(leaf, tf.RaggedTensor):
+            return leaf.nrows(tf.int64)
+        if isinstance(leaf, tf.SparseTensor):
+            return leaf.dense_shape[0]
+    raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
+
+
+def _cut_leaf(leaf: Any, begin: Any, end: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape[1:]
+        start = tf.concat([[begin], tf.zeros_like(rest)], 0)
+        return tf.sparse.slice(leaf, start, tf.concat([[end - begin], rest], 0))
+    if isinstance(leaf, tf.RaggedTensor) or (_is_dense(leaf) and leaf.shape.rank != 0):
+        return leaf[begin:end]
+    return leaf
+
+
+def _is_dense(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) and not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
