@@ -73,6 +73,14 @@ class TrainerExited(Message):
 
 
 @_message
+class FeedOpened(Message):
+    """An agent's answer to ``OpenFeed``: rows may come now, or why they may not."""
+
+    feed_id: str
+    error: str = ""
+
+
+@_message
 class FeedAttached(Message):
     """An agent's answer to ``CommitFeed``: what its spool holds of the feed, or why it cannot serve it."""
 

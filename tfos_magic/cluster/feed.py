@@ -14,7 +14,7 @@ from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
 from tfos_magic.records.columns import FeedPlan
 
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
-_CANCELLED = re.compile(r"JOB_CANCELLED|OPERATION_CANCELED|cancelled|canceled", re.IGNORECASE)
+_CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,8 @@ def _run(df: Any, job: FeedJob) -> list[Any]:
     """Run the job and collect one result row by partition."""
     from pyspark.errors import PySparkException
 
-    selected = df.select([_quoted(name) for name in job.plan.names])
     try:
-        return list(selected.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+        return list(_select(df, job.plan.names).mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
     except PySparkException as error:
         raise explain(error) from None
     except Exception as error:
@@ -65,8 +64,11 @@ def _run(df: Any, job: FeedJob) -> list[Any]:
         raise
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _select(df: Any, names: list[str]) -> Any:
+    """Select columns by position, for names with dots, backticks or another case trip Spark's look-up."""
+    known = df.columns
+    plain = df.toDF(*(f"c{index}" for index in range(len(known))))
+    return plain.select([f"c{known.index(name)}" for name in names])
 
 
 def explain(error: Exception) -> DataError | FeedError:
@@ -75,7 +77,7 @@ def explain(error: Exception) -> DataError | FeedError:
     own = re.findall(r"tfos_magic\.errors\.(?:FeedError|Refused): (.+)", text)
     if own:
         return FeedError(own[-1].strip())
-    if _CANCELLED.search(text.splitlines()[0] if text else ""):
+    if _CANCELLED.search(text):
         return FeedError("the feed was cancelled before all rows were sent: run the cell again to feed the DataFrame")
     cause = spark_cause(text)
     if re.search(r"ExecutorLostFailure|SparkContext was shut down|Connection refused|StatusCode.UNAVAILABLE", text):
@@ -93,5 +95,8 @@ def spark_cause(text: str) -> str:
             if not _FRAME.match(line):
                 return line.strip()
     reason = re.search(r"Job aborted due to stage failure: (.+)", text)
-    line = reason.group(1) if reason else next((line for line in text.splitlines() if line.strip()), "no reason given")
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")
+    ]
+    line = reason.group(1) if reason else (lines or ["no reason given"])[0]
     return re.sub(r"^.*?(?:Exception|Error): ", "", line).split(" SQLSTATE")[0].strip()

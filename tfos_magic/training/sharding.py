@@ -1,8 +1,8 @@
 """Which rows of a global batch are this rank's, for every kind of input that Keras takes.
 
 The global batch is what the user wrote. Of its n rows rank r of N takes ``[r * n // N, (r + 1) * n // N)``, so the
-ranks together take each row once, in the order of one plain process, whatever n and N are. A dataset that a feed made is
-already shared out and is left alone.
+ranks together take each row once, in the order of one plain process, whatever n and N are. A dataset that a feed made
+is already shared out and is left alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,144 @@
+"""The notebook's Spark session: classic or Connect, its slots, its address, its job tags.
+
+Everything here uses the user's session without changing it: no setting is written, no job but our own is cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from tfos_magic.errors import ClusterError
+
+Session = Any
+"""A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
+
+
+def is_connect(spark: Session) -> bool:
+    """True for a Spark Connect session, which has no SparkContext on this side."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def make_local_session(slots: int) -> Session:
+    """A local session with ``slots`` task slots, whose workers run this very Python."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return (
+        SparkSession.builder.master(f"local[{slots}]")
+        .appName("tfos_magic")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+
+
+def master_of(spark: Session) -> str:
+    """The master URL, such as ``local[3]``; on a Connect session what the server says, or ``connect``."""
+    if not is_connect(spark):
+        return str(spark.sparkContext.master)
+    try:
+        return str(spark.conf.get("spark.master"))
+    except Exception:  # a server may keep this setting to itself; the name is only for people
+        return "connect"
+
+
+def runs_in_this_process_tree(spark: Session) -> bool:
+    """True where the executors share this machine's Python: local mode of a classic session."""
+    return not is_connect(spark) and master_of(spark).startswith("local") and "cluster" not in master_of(spark)
+
+
+def driver_address(spark: Session) -> str:
+    """The address of this machine that executors reach: loopback where all is on one machine."""
+    if not is_connect(spark):
+        if master_of(spark).startswith("local"):
+            return "127.0.0.1"
+        return str(spark.sparkContext.getConf().get("spark.driver.host", "") or socket.gethostname())
+    return _own_address_toward(_connect_host(spark))
+
+
+def _connect_host(spark: Session) -> str:
+    host = str(spark._client.host)
+    return urlsplit(f"//{host}").hostname or "127.0.0.1"
+
+
+def _own_address_toward(host: str) -> str:
+    """The local address a packet to ``host`` would leave from; nothing is sent."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def total_cores(spark: Session) -> int | None:
+    """Cores that Spark can give to tasks at this moment, or None where the session does not tell (Connect)."""
+    if is_connect(spark):
+        return None
+    jsc = spark.sparkContext._jsc.sc()
+    slots = int(jsc.maxNumConcurrentTasks(jsc.resourceProfileManager().defaultResourceProfile()))
+    return slots * task_cpus(spark)
+
+
+def task_cpus(spark: Session) -> int:
+    """``spark.task.cpus``: the cores of one ordinary task."""
+    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+
+
+def busy_cores(spark: Session) -> int:
+    """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell."""
+    if is_connect(spark):
+        return 0
+    tracker = spark.sparkContext.statusTracker()
+    infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return sum(info.numActiveTasks for info in infos if info) * task_cpus(spark)
+
+
+def refuse_dynamic_allocation(spark: Session) -> None:
+    """Barrier stages cannot run with dynamic allocation; say so before Spark does, in words that help."""
+    if is_connect(spark):
+        return
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ClusterError(
+            "This session uses spark.dynamicAllocation.enabled=true, under which Spark does not run barrier stages, "
+            "and the workers are one. Make the session with spark.dynamicAllocation.enabled=false and a fixed "
+            "spark.executor.instances."
+        )
+
+
+@contextmanager
+def job_tag(spark: Session, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled."""
+    if is_connect(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        spark.sparkContext.removeJobTag(tag)
+
+
+def cancel_tag(spark: Session, tag: str) -> None:
+    """Cancel the jobs with this tag; nothing happens where there are none or the session is gone."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    elif spark.sparkContext._jsc is not None:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def is_stopped(spark: Session) -> bool:
+    """True when the user has stopped the session, so that nothing of it may be called any more."""
+    if is_connect(spark):
+        return bool(getattr(spark, "is_stopped", False))
+    return spark.sparkContext._jsc is None

@@ -1,0 +1,297 @@
+"""The agent: a Spark task that holds its slot, receives the feed and supervises one trainer process.
+
+It dials the kernel's control socket, does what it is told, and passes its trainer's messages on. It ends when told to,
+when its Spark task is cancelled, or by itself when the kernel has been gone for ``GRACE`` seconds; with it go the
+trainer, the Flight server and the spool.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import sys
+import time
+from typing import Any
+
+import psutil
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+import tfos_magic
+from tfos_magic.errors import FeedError, ProtocolError
+from tfos_magic.node.place import Place, hold_port
+from tfos_magic.node.task import AgentConfig
+from tfos_magic.node.process import TrainerProcess
+from tfos_magic.node.receiver import FeedReceiver
+from tfos_magic.node.spool import Spool
+from tfos_magic.protocol import (
+    AgentFailed,
+    CommitFeed,
+    FeedAttached,
+    FeedOpened,
+    Heartbeat,
+    KillTrainer,
+    Message,
+    OpenFeed,
+    Output,
+    Register,
+    ReleaseFeed,
+    RunCell,
+    RunFinished,
+    RunStarted,
+    Shutdown,
+    StartTrainer,
+    StopRun,
+    TrainerExited,
+    decode,
+    encode,
+)
+
+log = logging.getLogger("tfos_magic.node")
+
+GRACE = 5.0
+HEARTBEAT = 1.0
+OUTPUT_INTERVAL = 0.1
+
+
+def dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:
+    """Connect to the kernel's control socket with the cluster's key."""
+    control = context.socket(zmq.DEALER)
+    control.curve_serverkey = config.server_public
+    control.curve_publickey, control.curve_secretkey = config.public, config.secret
+    control.linger = 1000
+    control.sndhwm = control.rcvhwm = 0
+    # Answered by the library's own thread, so that a busy kernel is not taken for a dead one.
+    control.heartbeat_ivl, control.heartbeat_timeout = 1000, 10_000
+    control.reconnect_ivl = 100
+    control.connect(config.endpoint)
+    return control
+
+
+def report_failure(config: AgentConfig, host: str, reason: str) -> None:
+    """Tell the kernel that no agent can run on this host, and why."""
+    with zmq.Context() as context, dial(context, config) as control:
+        control.send_multipart(encode(AgentFailed(host, reason)))
+
+
+class Agent:
+    """One loop over the control socket, the trainer's link and its output; commands are carried out in it."""
+
+    def __init__(self, config: AgentConfig, place: Place) -> None:
+        self._config = config
+        self.place = place
+        self._context = zmq.Context()
+        self._control = dial(self._context, config)
+        self._monitor = self._control.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._poller = zmq.Poller()
+        self._spool = Spool(config.spool_dir)
+        self._receiver = FeedReceiver(self.place.host, config.feed_token, self._spool)
+        self._port = hold_port(self.place.host)
+        self._trainer: TrainerProcess | None = None
+        self._run_id = ""
+        self._pending: dict[str, list[str]] = {}
+        self._flushed = self._beat = 0.0
+        self._lost_at: float | None = time.monotonic()
+        self._outcome = ""
+
+    def run(self) -> str:
+        """Serve until the end; gives why it ended. Everything that was opened is closed on the way out."""
+        previous = [(s, signal.signal(s, self._on_signal)) for s in (signal.SIGTERM, signal.SIGHUP)]
+        try:
+            self._receiver.start()
+            self._send(self._register())
+            self._poller.register(self._control, zmq.POLLIN)
+            self._poller.register(self._monitor, zmq.POLLIN)
+            while not self._outcome:
+                self._turn()
+            return self._outcome
+        finally:
+            self._close()
+            for number, handler in previous:
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._outcome = self._outcome or f"signal {number}"
+
+    def _register(self) -> Register:
+        return Register(
+            slot=self.place.slot,
+            host=self.place.host,
+            pid=os.getpid(),
+            tensor_port=int(self._port.getsockname()[1]),
+            feed_uri=self._receiver.uri,
+            gpus=self.place.gpus,
+            cores=self.place.cores,
+            versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
+        )
+
+    def _send(self, message: Message) -> None:
+        self._control.send_multipart(encode(message), copy=False)
+
+    def _turn(self) -> None:
+        """One round: what arrived, then what is due."""
+        wait = OUTPUT_INTERVAL if self._pending else HEARTBEAT / 2
+        ready = dict(self._poller.poll(int(wait * 1000)))
+        if self._monitor in ready:
+            self._note_connection()
+        if self._control in ready:
+            self._obey()
+        if self._trainer:
+            self._listen_to_trainer(self._trainer, ready)
+        self._do_what_is_due()
+
+    def _note_connection(self) -> None:
+        event = recv_monitor_message(self._monitor)["event"]
+        self._lost_at = time.monotonic() if event == zmq.EVENT_DISCONNECTED else None
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        if self._pending and now - self._flushed >= OUTPUT_INTERVAL:
+            self._flush_output()
+        if now - self._beat >= HEARTBEAT:
+            self._beat = now
+            self._send(self._heartbeat())
+        if self._lost_at is not None and now - self._lost_at > GRACE:
+            self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
+
+    def _heartbeat(self) -> Heartbeat:
+        pid = rss = 0
+        if self._trainer:
+            pid = self._trainer.pid
+            try:
+                rss = psutil.Process(pid).memory_info().rss
+            except psutil.NoSuchProcess:
+                rss = 0
+        return Heartbeat(pid, rss, self._spool.bytes, self._spool.rows())
+
+    def _obey(self) -> None:
+        try:
+            message = decode(self._control.recv_multipart())
+        except ProtocolError as error:
+            log.warning("dropped a malformed command: %s", error)
+            return
+        match message:
+            case StartTrainer():
+                self._start_trainer(message)
+            case RunCell():
+                self._run_id = message.run_id
+                self._to_trainer(self._with_feeds(message))
+            case StopRun():
+                self._to_trainer(message)
+            case KillTrainer():
+                self._end_trainer()
+            case OpenFeed():
+                self._open(message)
+            case CommitFeed():
+                self._commit(message)
+            case ReleaseFeed():
+                self._spool.release(message.feed_id)
+            case Shutdown():
+                self._outcome = "asked to stop"
+
+    def _with_feeds(self, message: RunCell) -> RunCell:
+        feeds = {
+            name: {**use, "handle": self._spool.handle(str(use["feed_id"]))} for name, use in message.feeds.items()
+        }
+        return RunCell(**{**message.__dict__, "feeds": feeds})
+
+    def _open(self, message: OpenFeed) -> None:
+        try:
+            self._spool.open(message.feed_id, message.rank, message.world, message.schema)
+            self._send(FeedOpened(message.feed_id))
+        except FeedError as error:
+            self._send(FeedOpened(message.feed_id, str(error)))
+
+    def _commit(self, message: CommitFeed) -> None:
+        try:
+            rows, size = self._spool.commit(message.feed_id, [(p, a, n) for p, a, n in message.partitions])
+            self._send(FeedAttached(message.feed_id, rows, size))
+        except FeedError as error:
+            self._send(FeedAttached(message.feed_id, 0, 0, str(error)))
+
+    def _start_trainer(self, message: StartTrainer) -> None:
+        self._end_trainer()
+        trainer = TrainerProcess(message.generation, message.rank, self._trainer_environment(message))
+        self._trainer = trainer
+        for fd in (trainer.link.fileno(), *trainer.streams):
+            self._poller.register(fd, zmq.POLLIN)
+        trainer.link.send(message)
+
+    def _trainer_environment(self, message: StartTrainer) -> dict[str, str]:
+        env = dict(os.environ)
+        env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        env["PYTHONUNBUFFERED"] = "1"
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(self.place.gpus) or "-1"
+        env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+        env["KERAS_BACKEND"] = "tensorflow"
+        return env
+
+    def _to_trainer(self, message: Message) -> None:
+        if self._trainer is None:
+            return
+        try:
+            self._trainer.link.send(message)
+        except OSError:
+            log.debug("the trainer is gone; its exit is reported on its own")
+
+    def _listen_to_trainer(self, trainer: TrainerProcess, ready: dict[Any, int]) -> None:
+        for fd in [fd for fd in trainer.streams if fd in ready]:
+            self._read_output(trainer, fd)
+        if trainer.link.fileno() not in ready:
+            return
+        try:
+            message = trainer.link.receive()
+        except (EOFError, OSError):
+            self._report_exit(trainer)
+            return
+        if isinstance(message, (RunStarted, RunFinished)):
+            for fd in list(trainer.streams):
+                self._read_output(trainer, fd)
+            self._flush_output()
+        self._send(message)
+
+    def _read_output(self, trainer: TrainerProcess, fd: int) -> None:
+        stream = trainer.streams[fd][0]
+        if text := trainer.read(fd):
+            self._pending.setdefault(stream, []).append(text)
+        elif fd not in trainer.streams:
+            self._poller.unregister(fd)
+
+    def _flush_output(self) -> None:
+        self._flushed = time.monotonic()
+        rank = self._trainer.rank if self._trainer else self.place.slot
+        for stream, parts in self._pending.items():
+            self._send(Output(self._run_id, rank, stream, "".join(parts)))
+        self._pending.clear()
+
+    def _report_exit(self, trainer: TrainerProcess) -> None:
+        for fd in list(trainer.streams):
+            self._read_output(trainer, fd)
+        self._flush_output()
+        deadline = time.monotonic() + 5
+        while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        code, number = status or (0, 0)
+        tail = "\n".join(trainer.tail)
+        self._end_trainer()
+        self._send(TrainerExited(trainer.generation, code, number, tail))
+
+    def _end_trainer(self) -> None:
+        trainer, self._trainer = self._trainer, None
+        if trainer is None:
+            return
+        for fd in (trainer.link.fileno(), *trainer.streams):
+            self._poller.unregister(fd)
+        trainer.kill()
+
+    def _close(self) -> None:
+        self._end_trainer()
+        self._receiver.close()
+        self._spool.close()
+        self._port.close()
+        self._control.disable_monitor()
+        self._monitor.close(0)
+        self._control.close()
+        self._context.term()

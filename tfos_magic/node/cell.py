@@ -1,0 +1,138 @@
+"""Running one cell in a trainer: a fresh main module, the notebook's names in it, errors told in the cell's own lines."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import linecache
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
+from typing import Any
+
+import cloudpickle
+
+from tfos_magic.errors import RunStopped
+from tfos_magic.node.dataset import feed_dataset
+from tfos_magic.protocol import RunCell
+
+CONTEXT_LINES = 2
+
+
+def build_namespace(cell: RunCell) -> dict[str, Any]:
+    """The cell's global names: values and functions sent along, modules imported by name, feeds as datasets."""
+    names: dict[str, Any] = cloudpickle.loads(cell.payload) if cell.payload else {}
+    for name, module in cell.modules.items():
+        names[name] = _import(name, module)
+    for name, use in cell.feeds.items():
+        names[name] = feed_dataset(
+            use["handle"], batch_size=use["batch_size"], features=use["features"], label=use["label"]
+        )
+    return names
+
+
+def _import(name: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"the cell uses the module {name!r} ({module}) of the notebook, and this worker cannot import it ({error}). "
+            "Install it on the executors, or send it with spark.sparkContext.addPyFile / spark.addArtifacts."
+        ) from None
+
+
+@contextmanager
+def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
+    """A fresh ``__main__`` for the cell, so that what it defines is pickled by value; the old one returns after."""
+    previous = sys.modules["__main__"]
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    linecache.cache[cell.filename] = (len(cell.source), None, cell.source.splitlines(keepends=True), cell.filename)
+    try:
+        yield module.__dict__
+    finally:
+        sys.modules["__main__"] = previous
+        linecache.cache.pop(cell.filename, None)
+        module.__dict__.clear()
+        _forget_session()
+
+
+def _forget_session() -> None:
+    """Give back what Keras keeps between models, so that a hundred cells cost what one does."""
+    if keras := sys.modules.get("keras"):
+        keras.backend.clear_session(free_memory=False)
+    sys.last_exc = None  # type: ignore[assignment]
+    gc.collect()
+
+
+def pack_outputs(names: list[str], namespace: dict[str, Any]) -> tuple[bytes, list[str]]:
+    """Pickle the names asked back, each on its own; gives the pickle and, for those that could not be, why."""
+    packed: dict[str, bytes] = {}
+    missing: list[str] = []
+    for name in names:
+        if name not in namespace:
+            missing.append(f"{name}: the cell did not define it")
+            continue
+        try:
+            packed[name] = cloudpickle.dumps(_portable(namespace[name]))
+        except Exception as error:  # any object of the user's may refuse in its own way
+            missing.append(f"{name}: {type(error).__name__}: {error}")
+    return cloudpickle.dumps(packed), missing
+
+
+def _portable(value: Any) -> Any:
+    """What the notebook should get for ``value``: a training history without its model, arrays for tensors."""
+    from tfos_magic.node.results import TrainingHistory
+
+    kind = type(value)
+    if kind.__name__ == "History" and kind.__module__.startswith(("keras", "tf_keras")):
+        return TrainingHistory(dict(value.history), list(value.epoch), dict(value.params or {}))
+    if kind.__name__ == "EagerTensor":
+        return value.numpy()
+    return value
+
+
+def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
+    """The failure as the notebook shows it: kind, message, traceback from the cell on, and the cell's lines."""
+    frames = _from_the_cell_on(error.__traceback__, cell.filename)
+    line = _cell_line(error, cell.filename)
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "traceback": text,
+        "line": line,
+        "cell_lines": mark_line(cell.source, line),
+        "stopped": isinstance(error, RunStopped),
+    }
+
+
+def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackType | None:
+    at = frames
+    while at is not None and at.tb_frame.f_code.co_filename != filename:
+        at = at.tb_next
+    return at or frames
+
+
+def _cell_line(error: BaseException, filename: str) -> int:
+    """The last line of the cell on the way to the error, from 1; 0 when the error did not pass through it."""
+    if isinstance(error, SyntaxError) and error.filename == filename:
+        return error.lineno or 0
+    numbers = [lineno for frame, lineno in traceback.walk_tb(error.__traceback__) if _file_of(frame) == filename]
+    return numbers[-1] if numbers else 0
+
+
+def _file_of(frame: Any) -> str:
+    return str(frame.f_code.co_filename)
+
+
+def mark_line(source: str, line: int) -> str:
+    """The lines of ``source`` around ``line`` (from 1), that one marked; empty for line 0."""
+    if not line:
+        return ""
+    lines = source.splitlines()
+    first = max(1, line - CONTEXT_LINES)
+    shown = range(first, min(len(lines), line + CONTEXT_LINES) + 1)
+    return "\n".join(f"{'-->' if n == line else '   '} {n:3d} {lines[n - 1]}" for n in shown)

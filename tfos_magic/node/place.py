@@ -1,0 +1,68 @@
+"""Where an agent runs: its slot, the address it binds, the devices Spark gave it, what it can import."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An agent's Spark partition, its address for others, its GPU addresses and its cores."""
+
+    slot: int
+    host: str
+    gpus: list[str]
+    cores: int
+
+
+def find_place(context: Any, endpoint: str) -> Place:
+    """Read the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
+    slot = int(context.partitionId())
+    advertised = context.getTaskInfos()[slot].address.rsplit(":", 1)[0]
+    gpu = context.resources().get("gpu")
+    driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
+    return Place(
+        slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1)
+    )
+
+
+def _reachable(advertised: str, driver: str) -> str:
+    """Spark's own name of this host where it can be bound, else the address that packets to the kernel leave from."""
+    if driver.startswith("127.") and not advertised.startswith("127."):
+        return "127.0.0.1"
+    with socket.socket() as probe:
+        try:
+            probe.bind((advertised, 0))
+            return advertised
+        except OSError:
+            pass
+    with socket.socket(type=socket.SOCK_DGRAM) as route:
+        route.connect((driver, 9))
+        return str(route.getsockname()[0])
+
+
+def hold_port(host: str) -> socket.socket:
+    """Bind a free port and keep it; TensorFlow binds the same one (SO_REUSEPORT), and nobody else can in between."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((host, 0))
+    return held
+
+
+def missing_packages() -> str:
+    """What this executor lacks to run a trainer, with the remedy; empty when nothing."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if not missing:
+        return ""
+    return (
+        f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install what is "
+        "missing there (pip install 'tfos_magic[cpu]' brings all), or point spark.pyspark.python at an environment that "
+        "has it."
+    )

@@ -1,0 +1,51 @@
+"""The function of the agents' Spark job. Light to import: it must load, and complain, where much is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfos_magic.node.place import find_place, missing_packages
+
+RESULT_SCHEMA = "slot bigint, outcome string"
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line."""
+
+    endpoint: str
+    server_public: bytes = field(repr=False)
+    public: bytes = field(repr=False)
+    secret: bytes = field(repr=False)
+    feed_token: str = field(repr=False)
+    spool_dir: str | None = None
+
+
+class AgentTask:
+    """One call per barrier task: run an agent in this slot until it ends; the result row says why it ended."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import BarrierTaskContext
+
+        for _ in batches:
+            pass
+        place = find_place(BarrierTaskContext.get(), self._config.endpoint)
+        missing = missing_packages()
+        if not missing:
+            from tfos_magic.node.agent import Agent
+
+            outcome = Agent(self._config, place).run()
+        else:
+            outcome = missing
+            if importlib.util.find_spec("zmq") and importlib.util.find_spec("psutil"):
+                from tfos_magic.node.agent import report_failure
+
+                report_failure(self._config, place.host, missing)
+        yield pa.RecordBatch.from_pydict({"slot": [place.slot], "outcome": [outcome]})

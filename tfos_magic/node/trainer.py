@@ -1,0 +1,151 @@
+"""The trainer: a child process of the agent in which TensorFlow lives and cells run, one after another.
+
+Its main thread loads TensorFlow, forms the cluster of its generation once, then runs cells. A second thread reads
+commands, so that a stop reaches a run that is under way.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+from tfos_magic.node.process import Link, die_with_parent
+from tfos_magic.protocol import Message, RunCell, RunFinished, RunStarted, StartTrainer, StopRun, TrainerReady
+
+
+class Trainer:
+    """One process's life: start, cells, end with the link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._cells: SimpleQueue[RunCell | None] = SimpleQueue()
+        self._stop: Any = None
+        self._stopped_runs: set[str] = set()
+        self._running = ""
+
+    def serve(self) -> None:
+        """Run until the agent closes the link."""
+        start = self._link.receive()
+        if not isinstance(start, StartTrainer):
+            raise SystemExit("the first message to a trainer must be StartTrainer")
+        if not self._prepare(start):
+            return
+        reader = threading.Thread(target=self._read, name="tfos-commands", daemon=True)
+        reader.start()
+        while (cell := self._cells.get()) is not None:
+            self._run(cell)
+
+    def _prepare(self, start: StartTrainer) -> bool:
+        """Load TensorFlow, form the cluster and say so; False when that failed, which is also said."""
+        sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
+        self._rank = start.rank
+        try:
+            import keras
+            import tensorflow as tf
+
+            from tfos_magic.training.collectives import form_cluster
+
+            threads = max(1, (os.cpu_count() or 1) // max(1, start.local_size))
+            self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
+            gpus = tf.config.list_physical_devices("GPU")
+            # First use of the runtime and of the training code costs a second; better now than in the user's cell.
+            import tfos_magic.node.cell
+            import tfos_magic.training.run  # noqa: F401
+        except Exception as error:
+            self._link.send(
+                TrainerReady(start.generation, start.rank, os.getpid(), error=f"{type(error).__name__}: {error}")
+            )
+            return False
+        versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "keras": keras.__version__}
+        device = f"gpu {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if gpus else "cpu"
+        self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), versions, device))
+        return True
+
+    def _read(self) -> None:
+        """Take commands off the link until it closes; then the process has no reason to live."""
+        while True:
+            try:
+                message = self._link.receive()
+            except (EOFError, OSError):
+                os._exit(0)
+            if isinstance(message, RunCell):
+                self._cells.put(message)
+            elif isinstance(message, StopRun):
+                self._stopped_runs.add(message.run_id)
+                if self._stop is not None and self._running == message.run_id:
+                    self._stop.request()
+
+    def _run(self, cell: RunCell) -> None:
+        from tfos_magic.training.run import StopSignal
+
+        self._stop, self._running = StopSignal(), cell.run_id
+        if cell.run_id in self._stopped_runs:
+            self._stop.request()
+        try:
+            self._send(self._outcome(cell))
+        finally:
+            self._stop, self._running = None, ""
+            self._stopped_runs.discard(cell.run_id)
+
+    def _outcome(self, cell: RunCell) -> RunFinished:
+        """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
+        from tfos_magic.errors import RunStopped
+        from tfos_magic.node.cell import build_namespace, describe_error, main_module, pack_outputs
+
+        with main_module(cell) as namespace:
+            try:
+                namespace.update(build_namespace(cell))
+                self._send(RunStarted(cell.run_id, self._rank))
+                self._execute(cell, namespace)
+                payload, missing = pack_outputs(cell.outputs if self._rank == 0 else [], namespace)
+                return RunFinished(cell.run_id, self._rank, "ok", missing=missing, payload=payload)
+            except RunStopped as stopped:
+                return RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
+            except BaseException as error:
+                return RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell))
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+
+    def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
+        from tfos_magic.training.run import RunContext, distributed
+
+        code = compile(cell.source, cell.filename, "exec")
+        if cell.strategy == "none":
+            exec(code, namespace)
+            return
+        context = RunContext(
+            run_id=cell.run_id,
+            collectives=self._collectives,
+            emit=self._send,
+            stop=self._stop,
+            strategy=cell.strategy,
+            seed=cell.seed,
+        )
+        with distributed(context):
+            exec(code, namespace)
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._link.send(message)
+        except OSError:
+            os._exit(0)
+
+
+def main() -> None:
+    """Entry of the child process."""
+    die_with_parent()
+    try:
+        Trainer(Link.from_environment()).serve()
+    finally:
+        sys.stdout.flush()
+        # TensorFlow's server threads do not join; nothing is left to be lost.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
