@@ -60,7 +60,7 @@ function overallBar() {
       if (known) bar.setAttribute("aria-valuenow", share);
       else bar.removeAttribute("aria-valuenow");
       done.style.transform = `scaleX(${picture.fraction ?? 0})`;
-      write(position, picture.position || "preparing");
+      write(position, picture.position);
       write(percent, known ? `${share}%` : "");
     },
   };
@@ -68,17 +68,18 @@ function overallBar() {
 
 function metrics() {
   const root = node("div", "tfos-metrics");
-  const values = root.appendChild(node("dl", "tfos-values"));
+  const values = root.appendChild(node("div", "tfos-values", { role: "list", "aria-label": "Metrics" }));
   const curve = root.appendChild(node("div", "tfos-curve"));
   let drawn = "";
   const make = () => {
-    const pair = node("div", "tfos-metric");
-    pair.append(node("dt", "tfos-muted"), node("dd", ""));
+    const pair = node("div", "tfos-metric", { role: "listitem" });
+    pair.append(node("span", "tfos-label tfos-muted"), node("strong", "tfos-value"));
     return pair;
   };
   const draw = (pair, metric) => {
     write(pair.firstElementChild, metric.name);
     write(pair.lastElementChild, metric.text);
+    pair.dataset.line = metric.line ?? "";
   };
   return {
     root,

@@ -75,7 +75,7 @@ def run_through(state: RunState, *, steps: int = 10, epochs: int = 3) -> Iterato
             pass_time(state, 0.1)
             tell(state, *(progress(w.rank, epoch, step, steps=steps, epochs=epochs) for w in state.workers))
             yield state
-        tell(state, *(progress(w.rank, epoch, 2, steps=3, epochs=epochs, phase="validate") for w in state.workers))
+        tell(state, *(progress(w.rank, epoch, 2, steps=steps, epochs=epochs, phase="validate") for w in state.workers))
         yield state
         tell(state, epoch_end(epoch, epochs=epochs))
         yield state

@@ -14,7 +14,8 @@ from string import Template
 from IPython.display import display
 
 from tfos_magic.cluster.state import RunPhase, RunState
-from tfos_magic.notebook.views.picture import Picture, summary, take_picture
+from tfos_magic.notebook.views.curve import COLOURS
+from tfos_magic.notebook.views.picture import Metric, Picture, summary, take_picture
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -61,10 +62,16 @@ def _subtitle(picture: Picture) -> tuple[str, ...]:
 
 
 def _metrics(picture: Picture) -> str:
-    pairs = [(metric.name, metric.text) for metric in picture.metrics]
-    if picture.pace:
-        pairs.append(("pace", picture.pace))
-    return "".join(_fill("metric", name=escape(name), text=escape(text)) for name, text in pairs)
+    metrics = [*picture.metrics, *([Metric("pace", picture.pace)] if picture.pace else [])]
+    return "".join(
+        _fill("metric", name=escape(metric.name), text=escape(metric.text), underline=_underline(metric.line))
+        for metric in metrics
+    )
+
+
+def _underline(line: str) -> str:
+    """Mark a metric as the curve draws it: this is the curve's legend."""
+    return f"border-bottom:2px {line} {COLOURS[line]}" if line else ""
 
 
 def _table(picture: Picture) -> str:

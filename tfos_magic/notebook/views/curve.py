@@ -7,22 +7,21 @@ import math
 WIDTH, HEIGHT, MARGIN = 240.0, 64.0, 4.0
 POINTS = 200
 
-_STYLES = {
-    "loss": "stroke:var(--jp-brand-color1,#1976d2);stroke-width:1.75",
-    "val_loss": "stroke:var(--jp-warn-color1,#ef6c00);stroke-width:1.75;stroke-dasharray:4 3",
-}
+LINES = {"loss": "solid", "val_loss": "dashed"}
+COLOURS = {"solid": "var(--jp-brand-color1,#1976d2)", "dashed": "var(--jp-warn-color1,#ef6c00)"}
+_DASHES = {"solid": "", "dashed": ";stroke-dasharray:4 3"}
 
 
 def draw_curve(history: list[dict[str, float]]) -> str:
     """Draw ``loss`` and ``val_loss`` by epoch; empty below two finite values. Values that are not finite are gaps."""
-    curves = {name: _thin([(i, h[name]) for i, h in enumerate(history) if name in h]) for name in _STYLES}
+    curves = {name: _thin([(i, h[name]) for i, h in enumerate(history) if name in h]) for name in LINES}
     finite = [value for points in curves.values() for _, value in points if math.isfinite(value)]
     if len(history) < 2 or len(finite) < 2:
         return ""
     low, high = min(finite), max(finite)
     paths = "".join(
-        f'<path d="{path}" fill="none" style="{_STYLES[name]};stroke-linejoin:round;stroke-linecap:round"></path>'
-        for name, points in curves.items()
+        f'<path d="{path}" fill="none" style="stroke:{COLOURS[line]};stroke-width:1.75{_DASHES[line]}"></path>'
+        for (name, line), points in zip(LINES.items(), curves.values(), strict=True)
         if (path := _path(points, len(history) - 1, low, high))
     )
     label = f"Loss by epoch, from {history[0].get('loss', math.nan):.4g} to {history[-1].get('loss', math.nan):.4g}"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState
-from tfos_magic.notebook.views.curve import draw_curve
+from tfos_magic.notebook.views.curve import LINES, draw_curve
 
 NOTICES_SHOWN = 6
 
@@ -24,13 +24,21 @@ _VERBS = {
     RunPhase.FAILED: "Failed",
 }
 
+_PREPARING = {
+    RunPhase.STARTING: "waiting for the workers",
+    RunPhase.FEEDING: "rows on their way to the workers",
+    RunPhase.RUNNING: "before the first step",
+    RunPhase.STOPPING: "until the next step that all workers share",
+}
+
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric's name and its value, ready to read."""
+    """A metric's name and its value, ready to read; ``line`` is how the curve draws it: solid, dashed or not at all."""
 
     name: str
     text: str
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ class Picture:
 
 def take_picture(state: RunState) -> Picture:
     """Put ``state`` in words."""
+    curve = draw_curve(state.history)
+    lines = LINES if curve else {}
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
@@ -88,14 +98,14 @@ def take_picture(state: RunState) -> Picture:
         strategy=state.strategy,
         elapsed=duration(state.elapsed),
         fraction=_fraction(state),
-        position=position(state),
-        metrics=[Metric(name, number(value)) for name, value in state.metrics.items()],
+        position=position(state) or _PREPARING.get(state.phase, ""),
+        metrics=[Metric(name, number(value), lines.get(name, "")) for name, value in state.metrics.items()],
         pace=pace(state.rows_per_second),
         feeds=[Feed(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
         workers=[_worker(worker) for worker in state.workers],
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
-        curve=draw_curve(state.history),
+        curve=curve,
     )
 
 
