@@ -9,7 +9,10 @@ import argparse
 import inspect
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +57,8 @@ def main(arguments: list[str]) -> int:
 
 def run(notebook: nbformat.NotebookNode, folder: Path) -> dict[str, Any]:
     """Run all cells in one kernel and give the facts, each as last seen: the cluster is gone once the notebook ends."""
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        # Sockets in the file system: other users of the machine cannot reach the kernel, and it does not warn of them.
-        config=Config({"ConnectionFileMixin": {"transport": "ipc"}}),
-    )
     facts: dict[str, Any] = {}
-    with client.setup_kernel():
+    with tempfile.TemporaryDirectory(prefix="tfos-demo-") as sockets, kernel(notebook, folder, sockets) as client:
         for index, cell in enumerate(list(notebook.cells)):
             if cell.cell_type != "code" or not cell.source.strip():
                 continue
@@ -73,6 +68,20 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> dict[str, Any]:
             print(f"  ({time.monotonic() - began:.1f} s)", flush=True)
             facts.update({name: value for name, value in ask(client).items() if value})
     return facts
+
+
+@contextmanager
+def kernel(notebook: nbformat.NotebookNode, folder: Path, sockets: str) -> Iterator[NotebookClient]:
+    """A kernel in ``folder`` that talks through files in ``sockets``, where no other user of the machine can listen."""
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
+    )
+    with client.setup_kernel():
+        yield client
 
 
 def ask(client: NotebookClient) -> dict[str, Any]:

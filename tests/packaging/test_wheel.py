@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -14,15 +15,21 @@ import pytest
 SOURCES = ["setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "tfos_magic", "widgets"]
 SHIPPED = {".py", ".js", ".css", ".html", "py.typed"}
 PROBE = """
-import importlib.util, json, sys
+import importlib.util, json
 import tfos_magic, tfos_magic.widgets
 print(json.dumps({
     "version": tfos_magic.__version__,
     "package": tfos_magic.__file__,
     "widgets": tfos_magic.widgets.__file__,
     "top level widgets": importlib.util.find_spec("widgets") is not None,
-    "modules": sorted(name for name in sys.modules if "." not in name),
 }))
+"""
+IMPORT_ALL = """
+import importlib, pkgutil
+import tfos_magic
+for module in pkgutil.walk_packages(tfos_magic.__path__, "tfos_magic."):
+    print(module.name)
+    importlib.import_module(module.name)
 """
 
 
@@ -41,13 +48,24 @@ def wheel(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a Python with nothing but the wheel says after importing the package."""
-    environment = tmp_path_factory.mktemp("empty") / "venv"
-    _run([sys.executable, "-m", "venv", "--without-pip", str(environment)])
-    python = environment / "bin" / "python"
-    options = ["--disable-pip-version-check", "--python", str(python)]
-    _run([sys.executable, "-m", "pip", *options, "install", "--no-index", "--no-deps", str(wheel)])
+def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel and nothing else, not even what it requires."""
+    return _environment(tmp_path_factory.mktemp("bare"), wheel)
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the wheel, and with what it requires borrowed from the running environment."""
+    made = _environment(tmp_path_factory.mktemp("required"), wheel)
+    (site,) = made.parent.parent.glob("lib/python*/site-packages")
+    # .pth files of a folder that is named in a .pth file are not read: the editable install stays out.
+    (site / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(python: Path) -> dict[str, object]:
+    """What that Python says after importing the package and its widgets."""
     seen: dict[str, object] = json.loads(_run([str(python), "-I", "-c", PROBE]))
     return seen
 
@@ -65,7 +83,17 @@ def test_the_panels_script_and_style_are_in_the_wheel(wheel: Path) -> None:
     assert kinds >= {".js", ".css"}
 
 
-def test_the_wheel_imports_where_nothing_else_is_installed(installed: dict[str, object]) -> None:
+def test_the_package_imports_where_nothing_else_is_installed(bare_python: Path) -> None:
+    found = _run([str(bare_python), "-I", "-c", "import tfos_magic; print(tfos_magic.__file__)"])
+    assert Path(found.strip()).is_relative_to(bare_python.parent.parent)
+
+
+def test_every_module_of_the_wheel_imports(python: Path) -> None:
+    imported = _run([str(python), "-I", "-c", IMPORT_ALL]).split()
+    assert {"tfos_magic.node", "tfos_magic.widgets"} <= set(imported)
+
+
+def test_package_and_widgets_come_from_the_wheel(installed: dict[str, object]) -> None:
     assert str(installed["package"]).endswith("site-packages/tfos_magic/__init__.py")
     assert str(installed["widgets"]).endswith("site-packages/tfos_magic/widgets/__init__.py")
 
@@ -85,6 +113,15 @@ def _shipped(folder: Path, target: str) -> set[str]:
     """The paths in a wheel of the Python files and assets under ``folder``."""
     files = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {f"{target}/{path.relative_to(folder)}" for path in files if path.suffix in SHIPPED or path.name in SHIPPED}
+
+
+def _environment(folder: Path, wheel: Path) -> Path:
+    """Make an environment with the wheel alone in it and give its Python; ours has the pip that fills it."""
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    python = folder / "bin" / "python"
+    options = ["--disable-pip-version-check", "--python", str(python)]
+    _run([sys.executable, "-m", "pip", *options, "install", "--no-index", "--no-deps", str(wheel)])
+    return python
 
 
 def _run(command: list[str]) -> str:
