@@ -45,7 +45,7 @@ def test_the_panel_updates_while_the_cell_runs_and_stays_as_a_card(
     notebook.start_run()
 
     panel = notebook.output(".tfos-panel")
-    expect(panel.locator(".tfos-headline")).to_have_text("Feeding on 2 workers")
+    expect(panel.locator(".tfos-headline")).to_have_text("Feeding 2 workers")
     expect(panel.locator(".tfos-feeds li")).to_contain_text("960 rows")
     panel.screenshot(path=artefacts / f"panel-feeding-{theme}.png")
     gates.open("fed")

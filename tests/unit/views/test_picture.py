@@ -42,6 +42,13 @@ def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
     assert summary(state).startswith("Stopped on 2 workers after 1:01 · epoch 1 of 3 · loss 0.5")
 
 
+def test_a_failed_run_does_not_say_that_all_workers_failed() -> None:
+    state = new_state()
+    pass_time(state, 3)
+    finish(state, "error")
+    assert summary(state) == "Training failed after 3.0 s"
+
+
 def test_the_whole_of_a_run_is_plain_json_of_bounded_size() -> None:
     for state in run_through(new_state(world=100), steps=3):
         text = json.dumps(take_picture(state).as_json(), allow_nan=False)

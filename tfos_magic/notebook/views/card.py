@@ -71,7 +71,7 @@ def _metrics(picture: Picture) -> str:
 
 def _underline(line: str) -> str:
     """Mark a metric as the curve draws it: this is the curve's legend."""
-    return f"border-bottom:2px {line} {COLOURS[line]}" if line else ""
+    return f"{line} {COLOURS[line]}" if line else "solid transparent"
 
 
 def _table(picture: Picture) -> str:

@@ -14,14 +14,14 @@ from tfos_magic.notebook.views.curve import LINES, draw_curve
 
 NOTICES_SHOWN = 6
 
-_VERBS = {
-    RunPhase.STARTING: "Starting",
-    RunPhase.FEEDING: "Feeding",
-    RunPhase.RUNNING: "Training",
-    RunPhase.STOPPING: "Stopping",
-    RunPhase.DONE: "Trained",
-    RunPhase.STOPPED: "Stopped",
-    RunPhase.FAILED: "Failed",
+_HEADLINES = {
+    RunPhase.STARTING: "Starting on {workers}",
+    RunPhase.FEEDING: "Feeding {workers}",
+    RunPhase.RUNNING: "Training on {workers}",
+    RunPhase.STOPPING: "Stopping {workers}",
+    RunPhase.DONE: "Trained on {workers}",
+    RunPhase.STOPPED: "Stopped on {workers}",
+    RunPhase.FAILED: "Training failed",
 }
 
 _PREPARING = {
@@ -93,7 +93,7 @@ def take_picture(state: RunState) -> Picture:
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
-        headline=f"{_VERBS[state.phase]} on {_count(len(state.workers), 'worker')}",
+        headline=_headline(state),
         name=state.name,
         strategy=state.strategy,
         elapsed=duration(state.elapsed),
@@ -111,7 +111,7 @@ def take_picture(state: RunState) -> Picture:
 
 def summary(state: RunState) -> str:
     """The run in one line, as a terminal and a notebook without HTML show it."""
-    head = f"{_VERBS[state.phase]} on {_count(len(state.workers), 'worker')}"
+    head = _headline(state)
     lead = f"{head} {'in' if state.phase is RunPhase.DONE else 'after'} {duration(state.elapsed)}"
     parts = [lead if state.phase.ended else head, position(state)]
     return " · ".join(part for part in (*parts, metrics_text(state.metrics), pace(state.rows_per_second)) if part)
@@ -184,6 +184,10 @@ def size(count: int) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def _headline(state: RunState) -> str:
+    return _HEADLINES[state.phase].format(workers=_count(len(state.workers), "worker"))
 
 
 def _fraction(state: RunState) -> float | None:
