@@ -23,7 +23,7 @@ from tfos_magic.records.columns import FeedPlan
 from tfos_magic.records.shares import first_row
 
 GROUP_BYTES = 16 << 20
-MESSAGE_BYTES = 4 << 20
+MESSAGE_BYTES = 1 << 20
 SENDERS = 4
 RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string"
 

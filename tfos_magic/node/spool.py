@@ -113,6 +113,7 @@ class Spool:
                 chosen += blocks
             feed.chosen = chosen
             feed.partitions = [(partition, rows) for partition, _, rows in ordered]
+            feed.file.trim()
         return sum(block.rows for block in chosen), sum(block.size for block in chosen)
 
     def handle(self, feed_id: str) -> dict[str, Any]:
