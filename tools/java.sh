@@ -4,6 +4,7 @@ set -eu
 . "$(dirname "$0")/apt.sh"
 
 MINIMUM=17
+JVMS=${JVMS:-/usr/lib/jvm}
 
 # Prints the Java home of the given java command if it is new enough.
 home_if_new_enough() {
@@ -16,7 +17,7 @@ home_if_new_enough() {
 
 # JAVA_HOME first, as Spark does; then the PATH; then what lies where Debian's packages put it.
 find_java() {
-    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*/bin/java; do
+    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" "$JVMS"/*/bin/java; do
         if [ -x "$java" ] && home_if_new_enough "$java"; then
             return 0
         fi
