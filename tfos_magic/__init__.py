@@ -1,5 +1,41 @@
 """Train ordinary Keras cells on TensorFlow clusters that live on Spark executors.
 
-Importing this package loads neither TensorFlow nor Spark.
+Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
+is the same engine without them.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tfos_magic import errors
+from tfos_magic.errors import TFOSError, WorkerError
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
 __version__ = "0.1.0.dev0"
+__all__ = ["TFCluster", "TFOSError", "WorkerError", "errors", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the engine only when it is asked for."""
+    if name == "TFCluster":
+        from tfos_magic.cluster.cluster import TFCluster
+
+        return TFCluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext tfos_magic``."""
+    from tfos_magic.notebook.magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """``%unload_ext tfos_magic``: ends what the magics started."""
+    from tfos_magic.notebook.magics import unload
+
+    unload(ipython)

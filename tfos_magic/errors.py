@@ -6,13 +6,24 @@ from __future__ import annotations
 class TFOSError(Exception):
     """Base of all errors of this package: ``except TFOSError`` catches them all."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints in place of the local stack, which would say nothing about the cause."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
 
 class UsageError(TFOSError):
     """A magic or a call was given something it cannot use: an option, a name, a syntax error in the cell."""
 
 
 class CaptureError(TFOSError):
-    """A name the cell reads cannot be taken from the notebook, or cannot be sent to the workers."""
+    """A name cannot be taken from the notebook, or cannot be sent to or from the workers.
+
+    ``values`` holds what did come back, where the error is about names that did not.
+    """
+
+    def __init__(self, message: str, values: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.values = values or {}
 
 
 class DataError(TFOSError):
@@ -90,7 +101,3 @@ class WorkerError(TFOSError):
             if text:
                 parts.append(f"{title}:\n{text.rstrip()}")
         return "\n\n".join(parts)
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython prints in place of the local stack, which would say nothing about the cause."""
-        return str(self).splitlines()

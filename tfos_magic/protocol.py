@@ -67,6 +67,7 @@ class TrainerExited(Message):
     """The trainer process ended without being asked to. ``signal`` is 0 for an ordinary exit."""
 
     generation: int
+    rank: int
     exit_code: int
     signal: int
     output: str

@@ -34,7 +34,9 @@ class FeedStore:
     ``tell(rank, message)`` sends to an agent; ``answers`` are handed in through :meth:`note` by whoever listens.
     """
 
-    def __init__(self, spark: Session, endpoints: Sequence[str], token: str, tell: Callable[[int, Message], None]) -> None:
+    def __init__(
+        self, spark: Session, endpoints: Sequence[str], token: str, tell: Callable[[int, Message], None]
+    ) -> None:
         self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
         self._feeds: dict[tuple[int, FeedPlan], Feed] = {}
         self._answers: dict[str, list[Message]] = {}
@@ -79,7 +81,9 @@ class FeedStore:
         attached = self._await_answers(feed_id, FeedAttached)
         rows = sum(answer.rows for answer in attached)
         if rows != report.rows:
-            raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
+            raise FeedError(
+                f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew"
+            )
         feed = Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds)
         key = (id(df), plan)
         self._feeds[key] = feed

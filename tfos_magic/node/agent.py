@@ -276,7 +276,7 @@ class Agent:
         code, number = status or (0, 0)
         tail = "\n".join(trainer.tail)
         self._end_trainer()
-        self._send(TrainerExited(trainer.generation, code, number, tail))
+        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail))
 
     def _end_trainer(self) -> None:
         trainer, self._trainer = self._trainer, None

@@ -1,4 +1,4 @@
-"""Running one cell in a trainer: a fresh main module, the notebook's names in it, errors told in the cell's own lines."""
+"""Running one cell in a trainer: a fresh main module with the notebook's names, errors told in the cell's lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ import cloudpickle
 
 from tfos_magic.errors import RunStopped
 from tfos_magic.node.dataset import feed_dataset
+from tfos_magic.node.excerpt import mark_line
+from tfos_magic.node.results import TrainingHistory
 from tfos_magic.protocol import RunCell
-
-CONTEXT_LINES = 2
 
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
     """The cell's global names: values and functions sent along, modules imported by name, feeds as datasets."""
-    names: dict[str, Any] = cloudpickle.loads(cell.payload) if cell.payload else {}
+    names: dict[str, Any] = {"display": print}
+    if cell.payload:
+        names.update(cloudpickle.loads(cell.payload))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
@@ -38,8 +40,8 @@ def _import(name: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"the cell uses the module {name!r} ({module}) of the notebook, and this worker cannot import it ({error}). "
-            "Install it on the executors, or send it with spark.sparkContext.addPyFile / spark.addArtifacts."
+            f"the cell uses the module {name!r} ({module}) of the notebook, and this worker cannot import it ({error}): "
+            "install it on the executors, or send it with spark.sparkContext.addPyFile / spark.addArtifacts."
         ) from None
 
 
@@ -84,8 +86,6 @@ def pack_outputs(names: list[str], namespace: dict[str, Any]) -> tuple[bytes, li
 
 def _portable(value: Any) -> Any:
     """What the notebook should get for ``value``: a training history without its model, arrays for tensors."""
-    from tfos_magic.node.results import TrainingHistory
-
     kind = type(value)
     if kind.__name__ == "History" and kind.__module__.startswith(("keras", "tf_keras")):
         return TrainingHistory(dict(value.history), list(value.epoch), dict(value.params or {}))
@@ -126,13 +126,3 @@ def _cell_line(error: BaseException, filename: str) -> int:
 
 def _file_of(frame: Any) -> str:
     return str(frame.f_code.co_filename)
-
-
-def mark_line(source: str, line: int) -> str:
-    """The lines of ``source`` around ``line`` (from 1), that one marked; empty for line 0."""
-    if not line:
-        return ""
-    lines = source.splitlines()
-    first = max(1, line - CONTEXT_LINES)
-    shown = range(first, min(len(lines), line + CONTEXT_LINES) + 1)
-    return "\n".join(f"{'-->' if n == line else '   '} {n:3d} {lines[n - 1]}" for n in shown)

@@ -28,9 +28,7 @@ def find_place(context: Any, endpoint: str) -> Place:
     advertised = context.getTaskInfos()[slot].address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
-    return Place(
-        slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1)
-    )
+    return Place(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))
 
 
 def _reachable(advertised: str, driver: str) -> str:

@@ -1,0 +1,343 @@
+"""TFCluster: a TensorFlow cluster on the executors of a Spark session, from start to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from tfos_magic.cluster import session as sessions
+from tfos_magic.cluster.control import ControlServer
+from tfos_magic.cluster.feeds import FeedStore
+from tfos_magic.cluster.launch import AgentJob
+from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, rank_workers, status_of
+from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
+from tfos_magic.node.task import AgentConfig
+from tfos_magic.protocol import (
+    AgentFailed,
+    FeedAttached,
+    FeedOpened,
+    Heartbeat,
+    Message,
+    Output,
+    Register,
+    Shutdown,
+    StartTrainer,
+    TrainerExited,
+    TrainerReady,
+)
+
+log = logging.getLogger("tfos_magic.cluster")
+
+STOP_TIMEOUT = 10.0
+QUICK_STOP_TIMEOUT = 1.5
+
+
+class TFCluster:
+    """``workers`` TensorFlow workers on the executors of ``spark``, one Spark task each.
+
+    ``cores`` and ``gpus`` are what Spark reserves for each. One more slot is needed for feeding DataFrames.
+    ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
+    executors reach, at a free port. Use it as a context manager, or call :meth:`start` and :meth:`stop`.
+
+    The idea of a cluster living in Spark tasks is TensorFlowOnSpark's.
+    """
+
+    def __init__(
+        self,
+        spark: Any = None,
+        *,
+        workers: int = 2,
+        cores: int = 1,
+        gpus: int = 0,
+        start_timeout: float = 120.0,
+        driver_host: str = "",
+        control_port: int = 0,
+        spool_dir: str | None = None,
+    ) -> None:
+        if workers < 1 or cores < 1 or gpus < 0:
+            raise ClusterError("A cluster needs at least 1 worker with at least 1 core: check -n, --cores and --gpus.")
+        self.spark = spark or sessions.make_local_session(workers * cores + 1)
+        self.size = workers
+        self.phase = ClusterPhase.STARTING
+        self.generation = 0
+        self.workers: list[Worker] = []
+        self._cores, self._gpus, self._start_timeout = cores, gpus, start_timeout
+        self._address = (driver_host, control_port)
+        self._spool_dir = spool_dir
+        self._token = secrets.token_urlsafe(32)
+        self._arrived: dict[bytes, Register] = {}
+        self._reason = ""
+        self._stale = False
+        self._listener: Callable[[Message], None] | None = None
+        self._changed = threading.Condition(threading.RLock())
+        self._control: ControlServer | None = None
+        self._job: AgentJob | None = None
+        self.feeds: FeedStore | None = None
+
+    def __enter__(self) -> TFCluster:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self, wait_for_trainers: bool = True) -> TFCluster:
+        """Start agents and trainers. Returns when all are there; with ``wait_for_trainers=False`` when the agents are.
+
+        Raises :class:`StartTimeout` naming what was missing, :class:`ExecutorError` when an executor cannot run a
+        trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
+        """
+        deadline = time.monotonic() + self._start_timeout
+        sessions.refuse_dynamic_allocation(self.spark)
+        self._await_slots(min(deadline, time.monotonic() + 15))
+        try:
+            self._launch()
+            self._await_agents(deadline)
+            self.spawn_trainers()
+            if wait_for_trainers:
+                self.wait_ready(deadline - time.monotonic())
+        except BaseException as error:
+            self.phase, self._reason = ClusterPhase.FAILED, str(error)
+            self._end(force=True, timeout=STOP_TIMEOUT)
+            raise
+        return self
+
+    def _await_slots(self, deadline: float) -> None:
+        """Refuse at once, and in numbers, what Spark would only retry for minutes. Executors may still be joining."""
+        needed = self.size * self._cores
+        while True:
+            total = sessions.total_cores(self.spark)
+            if total is None:
+                return
+            free = total - sessions.busy_cores(self.spark)
+            if free >= needed + 1:
+                return
+            local = sessions.runs_in_this_process_tree(self.spark)
+            if local or time.monotonic() > deadline:
+                raise StartTimeout(self._missing_slots(total, free))
+            time.sleep(0.2)
+
+    def _missing_slots(self, total: int, free: int) -> str:
+        each = f" of {self._cores} cores" if self._cores > 1 else ""
+        master = sessions.master_of(self.spark)
+        more = self.size * self._cores + 1
+        fix = f"make the session with master('local[{more}]')" if master.startswith("local[") else "add executor cores"
+        return (
+            f"{self.size} workers{each} and 1 feed slot asked, {free} slots free ({total} in all on {master}): "
+            f"{fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
+        )
+
+    def _launch(self) -> None:
+        host, port = self._address
+        self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)
+        keys = self._control.keys
+        config = AgentConfig(
+            self._control.endpoint, keys.server_public, keys.public, keys.secret, self._token, self._spool_dir
+        )
+        self._job = AgentJob(
+            self.spark,
+            self.size,
+            cores=self._cores,
+            gpus=self._gpus,
+            config=config,
+            tag=f"tfos-{uuid4().hex[:12]}",
+            on_end=self._on_job_end,
+        )
+        close_at_exit(self)
+        self._job.start()
+
+    def _await_agents(self, deadline: float) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._arrived) >= self.size or self.phase is ClusterPhase.FAILED,
+                max(0.0, deadline - time.monotonic()),
+            )
+            self._check_alive(ExecutorError)
+            if len(self._arrived) < self.size:
+                raise StartTimeout(
+                    f"{len(self._arrived)} of {self.size} workers came up within {self._start_timeout:.0f} s. Spark has "
+                    f"not started the other tasks, or they cannot reach {self._control_endpoint()}: see the executors' "
+                    "logs, set %config TFOS.driver_host to an address they reach, or give more --start-timeout."
+                )
+            self.workers = rank_workers(list(self._arrived.items()))
+            self.phase = ClusterPhase.RUNNING
+        endpoints = [worker.agent.feed_uri for worker in self.workers]
+        self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
+
+    def _control_endpoint(self) -> str:
+        return self._control.endpoint if self._control else "the kernel"
+
+    def spawn_trainers(self) -> None:
+        """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
+        with self._changed:
+            self.generation += 1
+            self._stale = False
+            for worker in self.workers:
+                worker.ready = None
+        addresses = [worker.address for worker in self.workers]
+        for worker in self.workers:
+            message = StartTrainer(
+                generation=self.generation,
+                rank=worker.rank,
+                addresses=addresses,
+                local_rank=worker.local_rank,
+                local_size=worker.local_size,
+                sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
+                timeout=self._start_timeout,
+            )
+            self.tell(worker.rank, message)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until every trainer of this generation has TensorFlow loaded; spawn them anew where one was lost."""
+        self.check()
+        if self._stale:
+            self.spawn_trainers()
+        timeout = self._start_timeout if timeout is None else max(0.0, timeout)
+        with self._changed:
+            self._changed.wait_for(lambda: self._settled(), timeout)
+            self._check_alive(ClusterError)
+            if failed := [w for w in self.workers if w.ready and w.ready.error]:
+                self._stale = True
+                raise ClusterError(f"Worker {failed[0].rank} on {failed[0].agent.host}: {failed[0].ready.error}")  # type: ignore[union-attr]
+            if self._stale:
+                raise ClusterError(f"A trainer died while it was starting: {self._reason}")
+            if loading := [str(w.rank) for w in self.workers if w.ready is None]:
+                raise StartTimeout(
+                    f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos logs, "
+                    "or give more --start-timeout."
+                )
+
+    def _settled(self) -> bool:
+        return (
+            all(worker.ready for worker in self.workers)
+            or any(worker.ready and worker.ready.error for worker in self.workers)
+            or self._stale
+            or self.phase is not ClusterPhase.RUNNING
+        )
+
+    @property
+    def ready(self) -> bool:
+        """True when a cell can run at once."""
+        return self.phase is ClusterPhase.RUNNING and not self._stale and all(w.ready for w in self.workers)
+
+    def check(self) -> None:
+        """Raise :class:`ClusterError` unless the cluster is running."""
+        with self._changed:
+            self._check_alive(ClusterError)
+
+    def _check_alive(self, kind: type[ClusterError]) -> None:
+        if self.phase is ClusterPhase.FAILED:
+            raise kind(f"{self._reason}")
+        if self.phase is ClusterPhase.STOPPED:
+            raise kind("This cluster was stopped: start one with %tfos start.")
+
+    def tell(self, rank: int, message: Message) -> None:
+        """Send a command to a rank's agent; nothing happens when the cluster has ended."""
+        if self._control is not None:
+            self._control.send(self.workers[rank].peer, message)
+
+    def listen(self, listener: Callable[[Message], None] | None) -> None:
+        """Set who hears the trainers' messages, in the control thread; one run at a time."""
+        with self._changed:
+            self._listener = listener
+
+    def _on_message(self, peer: bytes, message: Message) -> None:
+        with self._changed:
+            if isinstance(message, Register):
+                self._register(peer, message)
+            elif isinstance(message, AgentFailed):
+                self.phase, self._reason = ClusterPhase.FAILED, message.reason
+            elif worker := next((w for w in self.workers if w.peer == peer), None):
+                self._on_worker_message(worker, message)
+            self._changed.notify_all()
+
+    def _register(self, peer: bytes, message: Register) -> None:
+        if len(self._arrived) < self.size and self.phase is ClusterPhase.STARTING:
+            self._arrived[peer] = message
+        elif peer not in self._arrived and self._control is not None:
+            self._control.send(peer, Shutdown())
+
+    def _on_worker_message(self, worker: Worker, message: Message) -> None:
+        worker.seen = time.monotonic()
+        match message:
+            case Heartbeat():
+                worker.beat = message
+            case TrainerReady() if message.generation == self.generation:
+                worker.ready = message
+            case TrainerExited() if message.generation == self.generation:
+                worker.ready = None
+                self._stale = True
+                self._reason = f"worker {worker.rank} on {worker.agent.host}, {message.output[-500:]}"
+            case Output():
+                worker.log.extend(line for line in message.text.splitlines() if line.strip())
+            case FeedOpened() | FeedAttached():
+                if self.feeds is not None:
+                    self.feeds.note(message)
+        if self._listener is not None:
+            self._listener(message)
+
+    def _on_job_end(self, reason: str) -> None:
+        with self._changed:
+            if self.phase in (ClusterPhase.STARTING, ClusterPhase.RUNNING):
+                started = self.phase is ClusterPhase.RUNNING
+                self._reason = (
+                    f"The workers' Spark job ended: {reason}. Start a new cluster with %tfos start."
+                    if started
+                    else f"The workers could not start: {reason}"
+                )
+                self.phase = ClusterPhase.FAILED
+            self._changed.notify_all()
+
+    def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
+        """End trainers, agents and spools. Waits for Spark to have its slots back. ``force`` cancels without asking.
+
+        The session and its other jobs are not touched. Stopping twice is harmless.
+        """
+        if self.phase is not ClusterPhase.FAILED:
+            self.phase = ClusterPhase.STOPPED
+        self._end(force, timeout)
+
+    def close_quickly(self) -> None:
+        """What is done at the kernel's exit: ask the agents to end, in less than two seconds."""
+        self.phase = ClusterPhase.STOPPED
+        self._end(force=False, timeout=QUICK_STOP_TIMEOUT, cancel=False)
+
+    def _end(self, force: bool, timeout: float, cancel: bool = True) -> None:
+        control, self._control = self._control, None
+        if control is None:
+            return
+        forget(self)
+        if not force:
+            for peer in list(self._arrived):
+                control.send(peer, Shutdown())
+        if self._job is not None and (force or not self._job.wait(timeout)) and cancel:
+            self._job.cancel()
+            if not self._job.wait(timeout):
+                log.warning("the workers' Spark job did not end within %.0f s of its cancellation", timeout)
+        control.close()
+
+    def status(self) -> ClusterStatus:
+        """The cluster and its workers as they are now."""
+        with self._changed:
+            first = next((worker.ready for worker in self.workers if worker.ready), None)
+            return ClusterStatus(
+                phase=self.phase.value,
+                master=sessions.master_of(self.spark) if not sessions.is_stopped(self.spark) else "session stopped",
+                generation=self.generation,
+                workers=tuple(status_of(worker) for worker in self.workers),
+                tensorflow=first.versions.get("tensorflow", "") if first else "",
+                keras=first.versions.get("keras", "") if first else "",
+                reason=self._reason if self.phase is ClusterPhase.FAILED else "",
+            )
+
+    def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
+        """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""
+        with self._changed:
+            return {w.rank: list(w.log)[-tail:] for w in self.workers if rank is None or w.rank == rank}

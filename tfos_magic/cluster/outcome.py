@@ -1,0 +1,89 @@
+"""How the ranks of a run ended, and what that means for the notebook and for the trainers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from tfos_magic.cluster.state import WorkerState
+from tfos_magic.errors import ClusterError, WorkerError
+from tfos_magic.protocol import RunFinished, TrainerExited
+
+OUTPUT_LINES = 10
+_COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+
+
+class Outcome:
+    """Collects one end per rank: a finished cell or a lost trainer."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._finished: dict[int, RunFinished] = {}
+        self._lost: dict[int, TrainerExited] = {}
+
+    def finished(self, message: RunFinished) -> None:
+        self._finished[message.rank] = message
+
+    def lost(self, message: TrainerExited) -> None:
+        self._lost[message.rank] = message
+
+    @property
+    def complete(self) -> bool:
+        """Every rank has ended, one way or another."""
+        return len(self._finished.keys() | self._lost.keys()) == self._size
+
+    @property
+    def broken(self) -> bool:
+        """A rank has ended in a way that the others may wait for in vain."""
+        return bool(self._lost) or any(end.status != "ok" for end in self._finished.values())
+
+    @property
+    def reusable(self) -> bool:
+        """Every trainer has ended the cell by itself, and could run another."""
+        return len(self._finished) == self._size and all(end.clean for end in self._finished.values())
+
+    @property
+    def first(self) -> RunFinished:
+        return self._finished[0]
+
+    def raise_error(self, workers: Sequence[WorkerState]) -> None:
+        """Raise what ended the run, unless all ranks ended well: the cause, not what the others suffered from it."""
+        errors = [end for end in self._finished.values() if end.status == "error"]
+        causes = [end for end in errors if end.error.get("kind") not in _COLLATERAL]
+        if causes:
+            raise _worker_error(min(causes, key=lambda end: end.rank), workers)
+        if self._lost:
+            raise _lost_error(self._lost[min(self._lost)], workers)
+        if errors:
+            raise _worker_error(min(errors, key=lambda end: end.rank), workers)
+        if not self.complete:
+            missing = sorted(set(range(self._size)) - self._finished.keys())
+            raise ClusterError(
+                f"Worker {', '.join(map(str, missing))} did not end the cell when the others did, and was started anew."
+            )
+
+
+def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerError:
+    worker = workers[end.rank]
+    return WorkerError(
+        str(end.error.get("message", "")),
+        rank=end.rank,
+        host=worker.host,
+        kind=str(end.error.get("kind", "Exception")),
+        remote_traceback=str(end.error.get("traceback", "")),
+        cell_lines=str(end.error.get("cell_lines", "")),
+        output="\n".join(list(worker.log)[-OUTPUT_LINES:]),
+    )
+
+
+def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> ClusterError:
+    how = f"exit code {exit_.exit_code}"
+    if exit_.signal:
+        name = signal.Signals(exit_.signal).name
+        how = f"signal {exit_.signal} ({name}{', perhaps out of memory' if name == 'SIGKILL' else ''})"
+    tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
+    return ClusterError(
+        f"The trainer of worker {exit_.rank} on {workers[exit_.rank].host} died: {how}. The others were stopped, "
+        "and all trainers start anew: run the cell again, with a smaller batch or model if memory was short."
+        + (f"\nIts last output:\n{tail}" if tail else "")
+    )

@@ -1,0 +1,100 @@
+"""What the kernel knows of each worker: its agent, its trainer, the last lines of its output."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tfos_magic.protocol import Heartbeat, Register, TrainerReady
+
+LOG_LINES = 500
+
+
+class ClusterPhase(str, Enum):
+    """Where a cluster is. ``STOPPED`` and ``FAILED`` are ends."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass
+class Worker:
+    """One rank, from its agent's registration on. ``ready`` is the trainer's own report, None while it loads."""
+
+    rank: int
+    peer: bytes
+    agent: Register
+    local_rank: int = 0
+    local_size: int = 1
+    ready: TrainerReady | None = None
+    beat: Heartbeat = field(default_factory=Heartbeat)
+    seen: float = field(default_factory=time.monotonic)
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of this rank's TensorFlow server."""
+        return f"{self.agent.host}:{self.agent.tensor_port}"
+
+    @property
+    def pid(self) -> int:
+        """The trainer's process id; 0 while there is none."""
+        return self.ready.pid if self.ready else 0
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One line of ``%tfos status``. Memory and spool in bytes."""
+
+    rank: int
+    host: str
+    pid: int
+    agent_pid: int
+    device: str
+    state: str
+    memory: int
+    spool: int
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """What ``%tfos status`` shows."""
+
+    phase: str
+    master: str
+    generation: int
+    workers: tuple[WorkerStatus, ...]
+    tensorflow: str = ""
+    keras: str = ""
+    reason: str = ""
+
+
+def rank_workers(agents: Sequence[tuple[bytes, Register]]) -> list[Worker]:
+    """Give ranks by Spark slot, and each rank its place among those of its host."""
+    ordered = sorted(agents, key=lambda pair: pair[1].slot)
+    sizes = Counter(agent.host for _, agent in ordered)
+    seen: Counter[str] = Counter()
+    workers = []
+    for rank, (peer, agent) in enumerate(ordered):
+        workers.append(Worker(rank, peer, agent, seen[agent.host], sizes[agent.host]))
+        seen[agent.host] += 1
+    return workers
+
+
+def status_of(worker: Worker) -> WorkerStatus:
+    """The worker as one line."""
+    return WorkerStatus(
+        rank=worker.rank,
+        host=worker.agent.host,
+        pid=worker.pid,
+        agent_pid=worker.agent.pid,
+        device=worker.ready.device if worker.ready else "",
+        state="ready" if worker.ready and not worker.ready.error else "loading TensorFlow",
+        memory=worker.beat.trainer_rss,
+        spool=worker.beat.spool_bytes,
+    )

@@ -1,0 +1,131 @@
+"""What a cell needs of the notebook: values to send, modules to import, DataFrames to feed."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from tfos_magic.cluster.run import FrameUse
+from tfos_magic.errors import CaptureError, DataError, UsageError
+from tfos_magic.notebook.names import CellNames
+from tfos_magic.records.columns import plan_feed
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A cell's needs, ready to be sent. ``payload`` is the pickle of ``{name: value}`` for the names in ``sizes``.
+
+    ``sizes`` are bytes by name, as far as they are known without pickling each on its own.
+    """
+
+    payload: bytes
+    values: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    frames: Mapping[str, FrameUse] = field(default_factory=dict)
+
+
+def capture(
+    names: CellNames,
+    namespace: Mapping[str, Any],
+    *,
+    feeds: Mapping[str, str],
+    push: Sequence[str],
+    features: Sequence[str] | None,
+    label: str | None,
+) -> Captured:
+    """Take from ``namespace`` what the cell reads, what ``push`` names, and under each name of ``feeds`` a DataFrame.
+
+    Raises :class:`CaptureError` for a name that does not exist or cannot be pickled and :class:`DataError` for a
+    DataFrame that cannot be fed as asked. Nothing has been started by then.
+    """
+    wanted = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
+    _refuse_missing([*wanted, *feeds.values()], names, namespace, push)
+    found = {name: namespace[name] for name in wanted if name in namespace}
+    frames = {name: value for name, value in found.items() if is_dataframe(value)}
+    frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
+    if (features or label) and not frames:
+        raise UsageError("--features and --label are about DataFrames, and the cell names none: see --feed NAME=DF.")
+    modules = {name: value.__name__ for name, value in found.items() if isinstance(value, ModuleType)}
+    values = {name: value for name, value in found.items() if name not in frames and name not in modules}
+    return Captured(
+        payload=_pickle(values),
+        values=tuple(values),
+        modules=modules,
+        frames={name: _plan(name, frame, features, label) for name, frame in frames.items()},
+    )
+
+
+def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in namespace and (name in push or not names.open_ended)]
+    if not missing:
+        return
+    name = missing[0]
+    known = [key for key in namespace if not key.startswith("_")]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if name == "get_ipython":
+        raise UsageError(
+            "The cell holds a line magic or a shell command, which only the notebook can run: put it in a cell of its own."
+        )
+    hint = f" Did you mean {near[0]!r}?" if near else " Define it in an earlier cell, or in this one."
+    raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
+
+
+def is_dataframe(value: Any) -> bool:
+    """True for a Spark DataFrame, classic or Connect; Spark is not imported to find out."""
+    module = sys.modules.get("pyspark.sql.dataframe")
+    if module is not None and isinstance(value, module.DataFrame):
+        return True
+    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql")
+
+
+def _as_dataframe(name: str, namespace: Mapping[str, Any]) -> Any:
+    value = namespace[name]
+    if not is_dataframe(value):
+        raise UsageError(
+            f"--feed: {name!r} is no Spark DataFrame but {type(value).__name__}: spark.createDataFrame makes one."
+        )
+    return value
+
+
+def _plan(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
+    try:
+        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
+    except DataError as error:
+        raise DataError(f"DataFrame {name!r}: {error}") from None
+
+
+def _pickle(values: Mapping[str, Any]) -> bytes:
+    """Pickle all values together, so that what they share stays shared; on failure find out which one it was."""
+    for name, value in values.items():
+        _refuse_spark(name, value)
+    try:
+        return bytes(cloudpickle.dumps(dict(values)))
+    except Exception as error:
+        name, reason = next(_unpicklable(values), (next(iter(values)), error))
+    raise CaptureError(
+        f"The name {name!r} cannot be sent to the workers: {type(reason).__name__}: {reason}. Make it inside the cell, "
+        "or let the cell read plain values, arrays and functions instead."
+    )
+
+
+def _unpicklable(values: Mapping[str, Any]) -> Any:
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:  # any object of the user's may refuse in its own way
+            yield name, error
+
+
+def _refuse_spark(name: str, value: Any) -> None:
+    kind = type(value)
+    if kind.__module__.startswith("pyspark") and kind.__name__ in ("SparkSession", "SparkContext"):
+        raise CaptureError(
+            f"The cell reads {name!r}, a {kind.__name__}, which lives beside the notebook only. Prepare DataFrames in an "
+            "earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
+        )

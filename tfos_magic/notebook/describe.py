@@ -1,0 +1,39 @@
+"""The cluster, and a run that is only planned, as text."""
+
+from __future__ import annotations
+
+from tfos_magic.cluster.run import RunRequest
+from tfos_magic.cluster.workers import ClusterStatus
+from tfos_magic.notebook.capture import Captured
+
+_MEGABYTE = 1e6
+
+
+def describe_status(status: ClusterStatus) -> str:
+    """A few lines: the cluster, then each worker."""
+    versions = f", TensorFlow {status.tensorflow}, Keras {status.keras}" if status.tensorflow else ""
+    lines = [f"Cluster {status.phase} on {status.master}: {len(status.workers)} workers{versions}."]
+    if status.reason:
+        lines.append(status.reason)
+    for worker in status.workers:
+        lines.append(
+            f"  worker {worker.rank}  {worker.host}  pid {worker.pid or '-'}  {worker.device or '-'}  {worker.state}  "
+            f"memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
+        )
+    return "\n".join(lines)
+
+
+def describe_plan(request: RunRequest, captured: Captured, size: int, running: bool) -> str:
+    """What a run would do, for ``--dry-run``."""
+    lines = [
+        f"Cluster: {'the running one' if running else 'a new one'}, {size} workers, strategy {request.strategy}.",
+        f"Values sent: {', '.join(captured.values) or 'none'} ({len(captured.payload) / _MEGABYTE:.2f} MB pickled).",
+        f"Modules imported: {', '.join(captured.modules) or 'none'}.",
+    ]
+    for name, use in captured.frames.items():
+        columns = ", ".join(f"{c.name}: {c.kind} of {c.dtype}" for c in use.plan.columns)
+        label = f", label {use.label}" if use.label else ""
+        lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch.")
+    lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")
+    lines.append(f"TensorBoard scalars: {request.log_dir or 'none'}.")
+    return "\n".join(lines)

@@ -1,0 +1,165 @@
+"""The magics. They parse and delegate; what they do is in the rooms below."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
+
+from tfos_magic.cluster.run import RunRequest
+from tfos_magic.cluster.tensorboard import embed
+from tfos_magic.errors import CaptureError, UsageError
+from tfos_magic.notebook.capture import Captured, capture
+from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.describe import describe_plan, describe_status
+from tfos_magic.notebook.names import analyse
+from tfos_magic.notebook.options import COMMANDS, parse, train_options
+from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.view import choose_view
+
+
+@magics_class
+class TFOSMagics(Magics):
+    """``%tfos`` and ``%%tfos_train``."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.settings = TFOS(parent=shell)
+        self.runtime = Runtime(shell.user_ns, self.settings)
+
+    @line_magic
+    def tfos(self, line: str) -> None:
+        """The cluster: %tfos start | status | logs | stop | tensorboard. Each command has --help.
+
+        start        start a TensorFlow cluster on this notebook's Spark session
+        status       what the cluster and its workers are doing
+        logs         the last lines that workers printed
+        stop         end the cluster; the Spark session stays
+        tensorboard  show TensorBoard for a log directory
+        """
+        command, _, rest = line.strip().partition(" ")
+        if command in ("", "--help", "-h", "help"):
+            print(self.tfos.__doc__.replace("\n        ", "\n"))
+            return
+        if command not in COMMANDS:
+            raise UsageError(f"%tfos has no command {command!r}; it has {', '.join(COMMANDS)}.")
+        args = parse(COMMANDS[command], rest)
+        if args.help:
+            print(COMMANDS[command].parser.format_help())
+            return
+        getattr(self, f"_{command}")(args)
+
+    def _start(self, args: Any) -> None:
+        print(describe_status(self.runtime.start(args).status()))
+
+    def _status(self, args: Any) -> None:
+        cluster = self.runtime.cluster
+        if args.json:
+            print(json.dumps(dataclasses.asdict(cluster.status()) if cluster else {"phase": "none"}))
+        elif cluster is None:
+            print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
+        else:
+            print(describe_status(cluster.status()))
+
+    def _logs(self, args: Any) -> None:
+        if self.runtime.cluster is None:
+            print("There is no cluster, so there are no logs.")
+            return
+        for rank, lines in self.runtime.cluster.logs(args.worker, args.tail).items():
+            print(f"worker {rank}:")
+            print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
+
+    def _stop(self, args: Any) -> None:
+        stopped = self.runtime.close_cluster(args.force)
+        print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
+
+    def _tensorboard(self, args: Any) -> None:
+        if args.stop:
+            count = self.runtime.boards.stop(args.logdir)
+            print(f"{count} TensorBoard ended." if count else "No TensorBoard was running.")
+            return
+        display(embed(self.runtime.tensorboard(args.logdir), args.height, args.link), raw=True)
+
+    @cell_magic
+    @train_options
+    def tfos_train(self, line: str, cell: str) -> None:
+        """Run the cell on every worker of a TensorFlow cluster on Spark: an ordinary Keras cell trains distributed.
+
+        Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a
+        tf.data.Dataset of this worker's share. The weights are those that one process would get from the same cell.
+        """
+        args = parse(self.tfos_train, line)
+        if args.help:
+            print(self.tfos_train.parser.format_help())
+            return
+        view = choose_view(args.view or self.settings.view)
+        # The magic's own line counts, so that line numbers in errors are those the notebook shows.
+        source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(cell)
+        captured = self._capture(source, args)
+        name = self.runtime.next_name()
+        request = RunRequest(
+            source=source,
+            name=name,
+            filename=f"<{name}>",
+            modules=captured.modules,
+            frames=captured.frames,
+            batch_size=args.batch_size or self.settings.batch_size,
+            outputs=args.output,
+            strategy=args.strategy,
+            log_dir=self.runtime.log_dir_for(args.log_dir),
+            payload=captured.payload,
+        )
+        if args.dry_run:
+            print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))
+            return
+        self._show_tensorboard(request, args)
+        self._train(request, args, view)
+
+    def _capture(self, source: str, args: Any) -> Captured:
+        return capture(
+            analyse(source, "<cell>"),
+            self.shell.user_ns,
+            feeds=dict(args.feed),
+            push=args.push,
+            features=args.features,
+            label=args.label,
+        )
+
+    def _train(self, request: RunRequest, args: Any, view: Any) -> None:
+        try:
+            values = self.runtime.run(request, args, view)
+        except CaptureError as error:
+            self.shell.push(error.values)
+            raise
+        self.shell.push(values)
+
+    def _show_tensorboard(self, request: RunRequest, args: Any) -> None:
+        wanted = self.settings.tensorboard if args.tensorboard is None else args.tensorboard
+        if not wanted:
+            return
+        if not request.log_dir:
+            raise UsageError("--tensorboard needs a log directory: add --log-dir DIR.")
+        display(embed(self.runtime.tensorboard(os.path.dirname(request.log_dir))), raw=True)
+
+
+def load(shell: Any) -> None:
+    """Register the magics in ``shell``, and their defaults with ``%config``."""
+    magics = TFOSMagics(shell)
+    shell.register_magics(magics)
+    if magics.settings not in shell.configurables:
+        shell.configurables.append(magics.settings)
+
+
+def unload(shell: Any) -> None:
+    """End what the magics started and take them away again."""
+    magics = shell.magics_manager.registry.pop("TFOSMagics", None)
+    if magics is None:
+        return
+    magics.runtime.close()
+    shell.configurables.remove(magics.settings)
+    for kind, name in (("line", "tfos"), ("cell", "tfos_train")):
+        shell.magics_manager.magics[kind].pop(name, None)

@@ -1,0 +1,100 @@
+"""Which names a cell reads from outside and which it defines, found in its compiled code, as Python itself scopes them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+from tfos_magic.errors import UsageError
+from tfos_magic.node.excerpt import mark_line
+
+_ALWAYS_THERE = frozenset(dir(builtins)) | {
+    "__name__",
+    "__doc__",
+    "__file__",
+    "__builtins__",
+    "__annotations__",
+    "display",
+}
+
+
+@dataclass(frozen=True)
+class CellNames:
+    """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
+
+    ``open_ended`` is true after ``from … import *``, which may define anything.
+    """
+
+    reads: tuple[str, ...]
+    defines: frozenset[str]
+    open_ended: bool
+
+
+def analyse(source: str, filename: str) -> CellNames:
+    """Find a cell's names. Raises :class:`UsageError` with the line marked when it is not valid Python."""
+    code = compile_cell(source, filename)
+    loads, stores = _module_level(code)
+    nested_loads, nested_stores = _nested(code)
+    defines = frozenset(stores | nested_stores)
+    reads = [name for name in loads if name not in _ALWAYS_THERE]
+    reads += [name for name in nested_loads if name not in defines and name not in _ALWAYS_THERE]
+    return CellNames(tuple(dict.fromkeys(reads)), defines, "import *" in source and _imports_star(source))
+
+
+def compile_cell(source: str, filename: str) -> CodeType:
+    """Compile a cell's text, telling a syntax error in the cell's own lines."""
+    try:
+        return compile(source, filename, "exec")
+    except SyntaxError as error:
+        line = error.lineno or 0
+        raise UsageError(
+            f"The cell is not valid Python: {error.msg} (line {line}). Nothing was started.\n{mark_line(source, line)}"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"The cell is not valid Python: {error}. Nothing was started.") from None
+
+
+def _module_level(code: CodeType) -> tuple[list[str], set[str]]:
+    """Names that the cell's top level loads before it stores them, and all that it stores."""
+    loads: list[str] = []
+    stores: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        name = str(instruction.argval)
+        if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL") and name not in stores:
+            loads.append(name)
+        elif instruction.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            stores.add(name)
+    return loads, stores
+
+
+def _nested(code: CodeType) -> tuple[list[str], set[str]]:
+    """Global names that the functions and classes inside load, and those they store with ``global``."""
+    loads: list[str] = []
+    stores: set[str] = set()
+    for inner in _inner_codes(code):
+        local = {str(i.argval) for i in dis.get_instructions(inner) if i.opname == "STORE_NAME"}
+        for instruction in dis.get_instructions(inner):
+            name = str(instruction.argval)
+            if instruction.opname == "LOAD_GLOBAL" or (instruction.opname == "LOAD_NAME" and name not in local):
+                loads.append(name)
+            elif instruction.opname == "STORE_GLOBAL":
+                stores.add(name)
+    return loads, stores
+
+
+def _inner_codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner_codes(constant)
+
+
+def _imports_star(source: str) -> bool:
+    return any(
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        for node in ast.walk(ast.parse(source))
+    )

@@ -1,0 +1,148 @@
+"""The options of the magics, parsed with IPython's own tools; several magics share groups of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
+
+from tfos_magic.errors import UsageError
+from tfos_magic.notebook.view import CHOICES
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` as a list; blanks around names and empty parts do not count."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``NAME=DF`` as two names."""
+    name, sign, frame = text.partition("=")
+    if not (sign and name.strip().isidentifier() and frame.strip().isidentifier()):
+        raise UsageError(f"--feed takes NAME=DATAFRAME, such as --feed train=train_df; {text!r} is not that.")
+    return name.strip(), frame.strip()
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a whole number of at least 1.")
+    return int(text)
+
+
+def grouped(*decorators: Decorator) -> Decorator:
+    """One decorator from several, applied so that help lists them in the order given."""
+
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+help_option = argument("--help", action="store_true", help="Show this help and do nothing.")
+
+cluster_options = grouped(
+    argument("-n", "--workers", type=positive, default=None, help="Number of workers."),
+    argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
+    argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
+    argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
+)
+
+data_options = grouped(
+    argument(
+        "--features",
+        type=names,
+        default=None,
+        help="Columns that are features, with commas; default: all but the label.",
+    ),
+    argument("--label", default=None, help="Column that is the label; the dataset then yields (features, label)."),
+    argument("--batch-size", type=positive, default=None, help="Rows of a DataFrame in one global batch."),
+    argument(
+        "--feed",
+        type=pair,
+        action="append",
+        default=[],
+        help="NAME=DF: give DataFrame DF to the cell as NAME; repeatable.",
+    ),
+    argument("--push", type=names, default=[], help="Further names to send, with commas."),
+    argument("-o", "--output", type=names, default=[], help="Names to bring back from rank 0, with commas."),
+)
+
+view_options = grouped(
+    argument("--log-dir", default=None, help="Directory for TensorBoard scalars; each run makes its own folder in it."),
+    argument("--tensorboard", action="store_true", default=None, help="Show TensorBoard under the cell."),
+    argument("--no-tensorboard", dest="tensorboard", action="store_false", help="Do not show it."),
+    argument("--view", choices=CHOICES, default=None, help="How the run is shown."),
+)
+
+train_options = grouped(
+    magic_arguments(),
+    cluster_options,
+    argument("--strategy", choices=["sync"], default="sync", help="How gradients come together."),
+    data_options,
+    view_options,
+    argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
+    help_option,
+)
+
+
+def parse(function: Any, line: str) -> Any:
+    """Parse ``line`` for a magic. Raises :class:`UsageError` naming the nearest option when one is unknown."""
+    try:
+        return function.parser.parse_argstring(line)
+    except IPythonUsageError as error:
+        raise UsageError(_with_suggestion(function.parser, str(error))) from None
+    except ValueError as error:
+        raise UsageError(f"The options cannot be read: {error}.") from None
+
+
+def _with_suggestion(parser: MagicArgumentParser, message: str) -> str:
+    unknown = re.search(r"unrecognized arguments: (\S+)", message)
+    if not unknown:
+        return f"{message}. See %{parser.prog.lstrip('%')} --help."
+    word = unknown.group(1)
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(word.split("=")[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "--help lists what there is."
+    return f"Unknown option {word}: {hint}"
+
+
+def command_parser(name: str, *decorators: Decorator) -> Any:
+    """A stand-in function with a parser, for one command of ``%tfos``."""
+
+    def command(line: str) -> None: ...
+
+    command.__name__, command.__doc__ = name, None
+    decorated = grouped(magic_arguments(), *decorators, help_option)(command)
+    decorated.parser = construct_parser(decorated)  # type: ignore[attr-defined]
+    decorated.parser.prog = name.replace("_", " ")  # type: ignore[attr-defined]
+    return decorated
+
+
+COMMANDS = {
+    "start": command_parser("%tfos_start", cluster_options),
+    "status": command_parser("%tfos_status", argument("--json", action="store_true", help="Print JSON.")),
+    "logs": command_parser(
+        "%tfos_logs",
+        argument("-w", "--worker", type=int, default=None, help="One rank only."),
+        argument("--tail", type=positive, default=50, help="Lines of each worker."),
+    ),
+    "stop": command_parser(
+        "%tfos_stop", argument("--force", action="store_true", help="Cancel the Spark job without asking the workers.")
+    ),
+    "tensorboard": command_parser(
+        "%tfos_tensorboard",
+        argument("logdir", nargs="?", default=None, help="Log directory; default: that of the last run."),
+        argument("--height", type=positive, default=600, help="Height of the frame in pixels."),
+        argument("--link", action="store_true", help="Show a link instead of a frame."),
+        argument("--stop", action="store_true", help="End TensorBoard."),
+    ),
+}

@@ -1,0 +1,145 @@
+"""What lives as long as the kernel: the cluster, TensorBoard and the count of runs. One object, closed at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.lifecycle import close_at_exit
+from tfos_magic.cluster.run import Run, RunRequest
+from tfos_magic.cluster.session import is_stopped, make_local_session
+from tfos_magic.cluster.tensorboard import Result, TensorBoards
+from tfos_magic.cluster.workers import ClusterPhase
+from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.signals import interruptible
+from tfos_magic.notebook.view import View
+
+
+class Runtime:
+    """The notebook's side of everything that was started for it."""
+
+    def __init__(self, namespace: MutableMapping[str, Any], config: TFOS) -> None:
+        self.namespace, self.config = namespace, config
+        self.cluster: TFCluster | None = None
+        self.boards = TensorBoards()
+        self.last_run: Run | None = None
+        self._runs = 0
+        close_at_exit(self)
+
+    def session(self, slots: int) -> Any:
+        """``spark`` in the notebook, else the active session, else a local one with ``slots``, put in ``spark``."""
+        spark = self.namespace.get("spark")
+        if _is_session(spark):
+            return spark
+        module = sys.modules.get("pyspark.sql")
+        active = module.SparkSession.getActiveSession() if module else None
+        if active is not None:
+            return active
+        spark = make_local_session(slots)
+        self.namespace["spark"] = spark
+        return spark
+
+    @property
+    def running(self) -> bool:
+        """True when there is a cluster, and its session, that can take a cell."""
+        if self.cluster is None or self.cluster.phase is not ClusterPhase.RUNNING:
+            return False
+        return not is_stopped(self.cluster.spark)
+
+    def start(self, args: Any, wait_for_trainers: bool = True) -> TFCluster:
+        """The running cluster, or a new one as ``args`` and the defaults say.
+
+        Raises :class:`ClusterError` when the running one is not what ``args`` asks for.
+        """
+        wanted = {
+            "workers": args.workers or (self.cluster.size if self.running and self.cluster else self.config.workers),
+            "cores": args.cores or self.config.cores,
+            "gpus": self.config.gpus if args.gpus is None else args.gpus,
+        }
+        if self.running:
+            assert self.cluster is not None
+            if args.workers not in (None, self.cluster.size):
+                raise ClusterError(
+                    f"A cluster of {self.cluster.size} workers is running and {args.workers} are asked for: "
+                    "%tfos stop ends it, then start again."
+                )
+            return self.cluster
+        self.close_cluster()
+        cluster = TFCluster(
+            self.session(wanted["workers"] * wanted["cores"] + 1),
+            **wanted,
+            start_timeout=args.start_timeout or self.config.start_timeout,
+            driver_host=self.config.driver_host,
+            control_port=self.config.control_port,
+            spool_dir=self.config.spool_dir or None,
+        )
+        self.cluster = cluster
+        with interruptible():
+            cluster.start(wait_for_trainers)
+        return cluster
+
+    def size_for(self, args: Any) -> int:
+        """How many workers a run with these options will have."""
+        if self.running and self.cluster is not None:
+            return self.cluster.size
+        return int(args.workers or self.config.workers)
+
+    def run(self, request: RunRequest, args: Any, view: View) -> dict[str, Any]:
+        """Execute a request under ``view`` and give the names that came back."""
+        run = Run(request, self.size_for(args), lambda: self.start(args, wait_for_trainers=False))
+        self.last_run = run
+        view.open(run.state)
+        try:
+            with interruptible():
+                return run.execute(view)
+        finally:
+            view.close(run.state)
+
+    def next_name(self) -> str:
+        """A name for the next run, unique in this kernel."""
+        self._runs += 1
+        return f"run {self._runs}"
+
+    def log_dir_for(self, base: str | None) -> str:
+        """This run's own folder under the log directory asked for, or empty when none is."""
+        base = base if base is not None else self.config.log_dir
+        if not base:
+            return ""
+        return str(Path(os.path.expanduser(base)).absolute() / time.strftime(f"%Y%m%d-%H%M%S-{self._runs:03d}"))
+
+    def tensorboard(self, logdir: str | None) -> Result:
+        """TensorBoard for a log directory, by default that of the last run with one."""
+        if logdir is None:
+            if self.last_run is None or not self.last_run.state.log_dir:
+                raise UsageError("There is no log directory yet: %tfos tensorboard LOGDIR, or train with --log-dir.")
+            logdir = str(Path(self.last_run.state.log_dir).parent)
+        with interruptible():
+            return self.boards.ensure(os.path.expanduser(logdir))
+
+    def close_cluster(self, force: bool = False) -> bool:
+        """End the cluster if there is one; True when there was."""
+        cluster, self.cluster = self.cluster, None
+        if cluster is None:
+            return False
+        cluster.stop(force=force)
+        return True
+
+    def close_quickly(self) -> None:
+        """At the kernel's exit. The cluster closes itself."""
+        self.boards.close()
+
+    def close(self) -> None:
+        """End all that this kernel started through the magics."""
+        self.close_cluster()
+        self.boards.close()
+
+
+def _is_session(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ == "SparkSession" and kind.__module__.startswith("pyspark.sql") and not is_stopped(value)

@@ -1,0 +1,24 @@
+"""Making an interrupt mean KeyboardInterrupt while a magic waits, whoever else has set a handler."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT raises ``KeyboardInterrupt`` in this block.
+
+    In a terminal, PySpark's own handler would cancel all jobs of the session: the user's, and the workers' own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
