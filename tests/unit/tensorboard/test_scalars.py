@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,6 +14,12 @@ from tensorboard.util import tensor_util
 
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def reader_without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard's own switch for its pure Python reader; with TensorFlow it takes seconds to load."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
