@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -15,6 +16,23 @@ from typing import Any
 
 START_SECONDS = 90.0
 CELL_SECONDS = 120.0
+
+# A classification problem that every test may use: 131 rows for training, 39 for validation, three classes.
+DATA = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.set_random_seed(11)
+features = np.random.default_rng(5).normal(size=(170, 12)).astype("float32")
+labels = ((features[:, 0] > 0).astype("int64") + (features[:, 1] + features[:, 2] > 0))
+x, y, val_x, val_y = features[:131], labels[:131], features[131:], labels[131:]
+from_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def mlp():
+    return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3)])
+"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,7 @@ class Group:
 
     def __init__(self, size: int, *, collective_seconds: float = 60.0) -> None:
         self.size = size
+        self.broken = False
         self._held = [_held_port() for _ in range(max(size, 1))]
         addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
         context = multiprocessing.get_context("spawn")
@@ -77,6 +96,10 @@ class Group:
                 raise TimeoutError(f"the cell did not end within {seconds} s; ended: {sorted(outcomes)}")
             for pipe in ready:
                 self._take(self._pipes.index(pipe), outcomes, on_message)
+        # TensorFlow's collectives do not recover from an error.
+        self.broken = self.broken or any(
+            outcome.kind.endswith(("ClusterError", "Died")) for outcome in outcomes.values()
+        )
         return [outcomes[rank] for rank in range(len(self._pipes))]
 
     def stop(self, rank: int) -> None:
@@ -85,10 +108,8 @@ class Group:
 
     def close(self) -> None:
         for pipe in self._pipes:
-            try:
+            with contextlib.suppress(OSError):  # that trainer is gone already
                 pipe.send(("exit", None))
-            except OSError:
-                pass
         for process in self.processes:
             process.join(10)
             if process.is_alive():

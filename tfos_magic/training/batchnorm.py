@@ -21,7 +21,7 @@ def global_moments(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance of ``inputs`` per channel over all ranks, each of shape (channels,), in the inputs' dtype."""
     axes = layer._reduction_axes
-    count, mean, deviation = _local_moments(inputs, mask, axes)
+    count, mean, deviation = _local_moments(inputs, mask, axes, step.rows > 0)
     table = _gather(tf.concat([[count], mean, deviation], 0), step, collectives)
     channels = tf.size(mean)
     counts = tf.stop_gradient(table[:, :1])
@@ -34,18 +34,22 @@ def global_moments(
     return tf.ensure_shape(mean, shape), tf.ensure_shape(variance, shape)
 
 
-def _local_moments(inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int]) -> tuple[tf.Tensor, ...]:
-    weights = tf.ones_like(inputs[..., :1]) if mask is None else tf.cast(mask, inputs.dtype)[..., tf.newaxis]
+def _local_moments(
+    inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int], has_rows: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Count, mean and sum of squared deviations of this rank's rows; all zero where they are a stand-in."""
     if mask is None:
-        shape = tf.shape(inputs)
-        count = tf.cast(tf.reduce_prod(tf.gather(shape, axes)), inputs.dtype)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes, keepdims=True), count)
+        count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), inputs.dtype)
+        mean = tf.reduce_mean(inputs, axes, keepdims=True)
         deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean), axes)
     else:
+        weights = tf.cast(mask, inputs.dtype)[..., tf.newaxis]
         count = tf.reduce_sum(weights)
         mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
         deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * weights, axes)
-    return count, tf.reshape(mean, [-1]), deviation
+    return tuple(
+        tf.where(has_rows, value, tf.zeros_like(value)) for value in (count, tf.reshape(mean, [-1]), deviation)
+    )
 
 
 def _gather(vector: tf.Tensor, step: Step, collectives: Collectives) -> tf.Tensor:

@@ -57,6 +57,10 @@ class Conductor(keras.callbacks.Callback):
         if self._session.many:
             self._session.poll_end(self._loop)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._session.many:
+            self._session.unify_statistics(self.model)
+
     def on_test_begin(self, logs: Any = None) -> None:
         loop = self._session.loop
         if loop is None:

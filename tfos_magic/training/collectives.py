@@ -8,6 +8,7 @@ PyTorch's DDP buckets do (Sergeev and Del Balso 2018; Li et al. 2020).
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from tfos_magic.errors import ClusterError
 PIECE_BYTES = 1 << 20
 MAX_PIECES = 4
 GROUP_KEY = 1
+_POWERS = 32
 _PEER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -30,6 +32,7 @@ _PEER_ERRORS = (
     tf.errors.CancelledError,
     tf.errors.InternalError,
     tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
 )
 
 
@@ -59,6 +62,26 @@ class Collectives:
             return list(tensors)
         with self.explained("an all-reduce"):
             return self._fused(tensors, self.timeout)
+
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Concatenate tensors over ranks along their first axis, in the order of ranks.
+
+        All ``tensors`` of a rank have one length; lengths may differ between ranks and from call to call. The other
+        axes must be the same everywhere.
+        """
+        if self.size == 1 or not tensors:
+            return list(tensors)
+        lengths = self.all_reduce([tf.one_hot(self.rank, self.size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
+        total, offset = tf.reduce_sum(lengths), tf.reduce_sum(lengths[: self.rank])
+        # An operation keeps the shape it first had, so each power of two has an operation of its own.
+        power = tf.cast(tf.math.log(tf.cast(tf.maximum(total, 1), tf.float64)) / math.log(2.0), tf.int32) + 1
+        room = tf.bitwise.left_shift(1, power) - offset - lengths[self.rank]
+        results = []
+        for tensor in tensors:
+            padding = [[offset, room], *([0, 0] for _ in tensor.shape[1:])]
+            key = self._key((tensor.dtype.name, "concat", *tensor.shape[1:]), _POWERS) + power
+            results.append(self._reduce(tf.pad(tensor, padding), key, self.timeout)[:total])
+        return results
 
     def broadcast(self, tensors: Sequence[tf.Tensor], root: int = 0) -> list[tf.Tensor]:
         """Give every rank the tensors of rank ``root``: a sum to which the others add zeros."""
@@ -124,17 +147,18 @@ class Collectives:
     def _in_pieces(self, tensor: tf.Tensor, timeout: float) -> tf.Tensor:
         pieces = min(MAX_PIECES, _nbytes(tensor) // PIECE_BYTES)
         if pieces < 2:
-            return self._reduce(tensor, timeout)
+            return self._reduce(tensor, self._key((tensor.dtype.name, *tensor.shape)), timeout)
         count = tensor.shape.num_elements()
         sizes = [count // pieces + (1 if i < count % pieces else 0) for i in range(pieces)]
-        return tf.concat([self._reduce(p, timeout) for p in tf.split(tf.reshape(tensor, [-1]), sizes)], 0)
+        parts = tf.split(tf.reshape(tensor, [-1]), sizes)
+        return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape)), timeout) for p in parts], 0)
 
-    def _reduce(self, tensor: tf.Tensor, timeout: float) -> tf.Tensor:
+    def _reduce(self, tensor: tf.Tensor, key: Any, timeout: float) -> tf.Tensor:
         return tf.raw_ops.CollectiveReduceV2(
             input=tensor,
             group_size=self.size,
             group_key=GROUP_KEY,
-            instance_key=self._key(tensor),
+            instance_key=key,
             ordering_token=[],
             merge_op="Add",
             final_op="Id",
@@ -142,18 +166,18 @@ class Collectives:
             timeout_seconds=timeout,
         )
 
-    def _key(self, tensor: tf.Tensor) -> int:
-        """Name an operation. In a graph every op needs its own name; eager calls run one by one and reuse theirs."""
+    def _key(self, signature: tuple[Any, ...], count: int = 1) -> int:
+        """Name an operation, or ``count`` of them in a row. In a graph each needs a name of its own; eager calls run
+        one by one and reuse theirs."""
         if not tf.executing_eagerly():
-            return self._new_key()
-        signature = (tensor.dtype.name, *tensor.shape.as_list())
+            return self._new_key(count)
         if signature not in self._eager_keys:
-            self._eager_keys[signature] = self._new_key()
+            self._eager_keys[signature] = self._new_key(count)
         return self._eager_keys[signature]
 
-    def _new_key(self) -> int:
-        self._next_key += 1
-        return self._next_key - 1
+    def _new_key(self, count: int) -> int:
+        self._next_key += count
+        return self._next_key - count
 
 
 def form_cluster(
@@ -242,7 +266,7 @@ def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
 
 def _is_about_peers(error: tf.errors.OpError) -> bool:
     text = str(error.message)
-    return any(word in text for word in ("ollective", "RecvBuf", "RPC", "failed to connect", "Socket closed"))
+    return any(words in text for words in ("Collective ops is aborted", "RecvBuf", "Socket closed"))
 
 
 def _nbytes(tensor: tf.Tensor) -> int:

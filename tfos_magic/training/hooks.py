@@ -190,17 +190,14 @@ def _install_reductions(stack: ExitStack, session: Session) -> None:
 
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Weight one number per batch by the rows behind it, and let that of an empty batch, often NaN, not count."""
+    """Weight one number per batch by the rows behind it; Keras would count each rank's as much as any other."""
     values = tf.convert_to_tensor(values, metric.dtype)
-    if values.shape.rank != 0 or session.step is None:
+    if values.shape.rank != 0 or sample_weight is not None or session.step is None:
         return values, sample_weight
-    rows = session.step.rows
-    if sample_weight is None:
-        session.reporter.notice(
-            f"Metric {metric.name!r} gets one number per batch, which is averaged over the workers by their rows."
-        )
-        sample_weight = rows
-    return tf.where(rows > 0, values, tf.zeros_like(values)), sample_weight
+    session.reporter.notice(
+        f"Metric {metric.name!r} gets one number per batch, which is averaged over the workers by their rows."
+    )
+    return values, session.step.rows
 
 
 def _install_agreement(stack: ExitStack, session: Session) -> None:

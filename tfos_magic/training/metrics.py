@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics
 
@@ -20,11 +19,16 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
     """Replace the state of the model's metrics by its sum over ranks; tell whether any rank wants to stop."""
-    variables = [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in _DTYPES]
-    *states, votes = collectives.all_reduce([*(v.value for v in variables), tf.constant([float(stop)])])
-    for variable, state in zip(variables, states, strict=True):
-        variable.assign(state)
+    variables = state(model)
+    *sums, votes = collectives.all_reduce([*(v.value for v in variables), tf.constant([float(stop)])])
+    for variable, value in zip(variables, sums, strict=True):
+        variable.assign(value)
     return bool(votes[0] > 0)
+
+
+def state(model: Any) -> list[Any]:
+    """The variables, sums and counts, that the model's metrics are made of."""
+    return [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in _DTYPES]
 
 
 def average_logs(logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
@@ -54,13 +58,3 @@ def report_unknown(model: Any, reporter: Reporter) -> None:
                 f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is "
                 "right when its variables are sums or counts; otherwise its value is not that of one process."
             )
-
-
-def is_scalar_update(values: Any, sample_weight: Any) -> bool:
-    """Whether a ``Mean`` is given one number for a whole batch."""
-    shape = getattr(values, "shape", ())
-    return len(shape) == 0 and (sample_weight is None or len(getattr(sample_weight, "shape", ())) == 0)
-
-
-def mean_type() -> type:
-    return keras.metrics.Mean

@@ -14,7 +14,7 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import checks, metrics
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
-from tfos_magic.training.step import Step, rows_in
+from tfos_magic.training.step import Step, rows_in, with_stand_in
 
 _BROADCAST = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
@@ -96,19 +96,30 @@ class Session:
             rows = rows_in(data)
             self.step = Step(tf.cast(rows, tf.float32), self._ballot.read_value(), self._tally)
             try:
-                logs = step(data)
+                logs = self._counted_step(model, step, data, rows) if self.many else step(data)
                 if training and self.many and not self.step.has_voted:
                     self.strategy.combine(self.step, [])
             finally:
                 self.step = None
             if training:
                 self._rows.assign_add(rows)
-            if self.many:
-                self._last_rows.assign(tf.cast(rows, tf.float32))
             return logs
 
         self._models.add(model)
         return traced_step
+
+    def _counted_step(self, model: Any, step: Callable[[Any], Any], data: Any, rows: tf.Tensor) -> Any:
+        """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics."""
+        states = [(variable, variable.value.read_value()) for variable in metrics.state(model)]
+        logs = step(with_stand_in(data, rows))
+
+        def undo() -> None:
+            for variable, before in states:
+                variable.value.assign(before)
+
+        tf.cond(rows > 0, lambda: None, undo)
+        self._last_rows.assign(tf.cast(rows, tf.float32))
+        return logs
 
     def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap the function that Keras calls for each training step, or each ``steps_per_execution`` of them."""
@@ -216,6 +227,12 @@ class Session:
         if not loop.broadcast_late:
             self._broadcast(model)
         self._part_generators(model)
+
+    def unify_statistics(self, model: Any) -> None:
+        """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
+        variables = [v for v in model.non_trainable_weights if v.dtype in _BROADCAST]
+        for variable, value in zip(variables, self.collectives.broadcast([v.value for v in variables]), strict=True):
+            variable.assign(value)
 
     def _broadcast(self, model: Any) -> None:
         optimizer = getattr(model, "optimizer", None)

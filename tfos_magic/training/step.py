@@ -36,3 +36,28 @@ def rows_in(data: Any) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
     return tf.shape(leaf, tf.int64)[0]
+
+
+def with_stand_in(data: Any, rows: tf.Tensor) -> Any:
+    """Give ``data`` back, or one row of zeros in its place where it has none.
+
+    Not every operation gives an empty batch the right shape (a fused convolution does not), so a rank without rows
+    computes on a stand-in, and what comes of it counts with weight zero. Sparse and ragged data are left as they are.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(data) if _is_batch(leaf)]
+    if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(data)):
+        return data
+    filled = tf.cond(rows > 0, lambda: leaves, lambda: [_zero_row(leaf) for leaf in leaves])
+    for leaf, whole in zip(leaves, filled, strict=True):
+        whole.set_shape([None, *leaf.shape[1:]])
+    rest = iter(filled)
+    return tf.nest.map_structure(lambda leaf: next(rest) if _is_batch(leaf) else leaf, data)
+
+
+def _is_batch(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
+
+
+def _zero_row(leaf: tf.Tensor) -> tf.Tensor:
+    shape = tf.concat([[1], tf.shape(leaf)[1:]], 0)
+    return tf.fill(shape, "") if leaf.dtype == tf.string else tf.zeros(shape, leaf.dtype)

@@ -27,26 +27,34 @@ class SyncStrategy:
         self._collectives = collectives
 
     def combine(self, step: Step, gradients: Sequence[Any]) -> list[Any]:
-        """Give the gradients of the global batch; None stays None, sparse gradients come back dense.
+        """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.
 
         The ballot of the step and its row count travel in the same bucket as the small gradients. A rank without rows
         counts with weight zero, whatever its gradients are.
         """
-        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        weighted = [_weighted(gradients[i], step.rows) for i in present]
-        ballot = tf.concat([[step.rows], step.ballot], 0)
-        *summed, tally = self._collectives.all_reduce([*weighted, ballot])
+        dense = [i for i, g in enumerate(gradients) if g is not None and not isinstance(g, tf.IndexedSlices)]
+        weighted = [_weighted(gradients[i], step.rows) for i in dense]
+        *summed, tally = self._collectives.all_reduce([*weighted, tf.concat([[step.rows], step.ballot], 0)])
         step.counted(tally[1:])
-        total = tally[0]
         combined = list(gradients)
-        for i, gradient in zip(present, summed, strict=True):
-            mean = tf.math.divide_no_nan(gradient, tf.cast(total, gradient.dtype))
-            combined[i] = tf.cast(mean, gradients[i].dtype)
+        for i, gradient in zip(dense, summed, strict=True):
+            combined[i] = _mean(gradient, tally[0], gradients[i].dtype)
+        for i, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                combined[i] = self._combine_slices(gradient, step.rows, tally[0])
         return combined
 
+    def _combine_slices(self, gradient: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor) -> tf.IndexedSlices:
+        """Bring the slices of all ranks together, one by one and in order: what Keras's optimizers make of an index
+        that occurs twice differs from what they make of its sum."""
+        values, indices = self._collectives.concat([_weighted(gradient.values, rows), gradient.indices])
+        return tf.IndexedSlices(_mean(values, total, gradient.dtype), indices, gradient.dense_shape)
 
-def _weighted(gradient: Any, rows: tf.Tensor) -> tf.Tensor:
-    dense = tf.convert_to_tensor(gradient)
-    if dense.dtype in _HALF:
-        dense = tf.cast(dense, tf.float32)
-    return tf.math.multiply_no_nan(dense, tf.cast(rows, dense.dtype))
+
+def _weighted(gradient: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    exact = tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
+    return tf.math.multiply_no_nan(exact, tf.cast(rows, exact.dtype))
+
+
+def _mean(weighted: tf.Tensor, total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.math.divide_no_nan(weighted, tf.cast(total, weighted.dtype)), dtype)

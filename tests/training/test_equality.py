@@ -1,0 +1,225 @@
+"""The promise of strategy ``sync``: the weights and the history of one plain process, on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import succeeded
+from tests.training.harness import DATA
+
+FIT = """
+history = model.fit(x, y, batch_size=29, epochs=3, validation_data=(val_x, val_y), verbose=0).history
+weights = model.get_weights()
+"""
+COMPILE = "model.compile({optimizer}, from_logits, metrics=['accuracy'])\n"
+OPTIMIZERS = {
+    "momentum": "keras.optimizers.SGD(0.1, momentum=0.9)",
+    "adam": "keras.optimizers.Adam(0.01)",
+    "decay-and-clipping": "keras.optimizers.AdamW(0.01, weight_decay=0.01, global_clipnorm=0.5, use_ema=True)",
+    "accumulation": "keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)",
+}
+
+
+def mlp_cell(optimizer: str) -> str:
+    return DATA + "model = mlp()\n" + COMPILE.format(optimizer=OPTIMIZERS[optimizer]) + FIT
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_shuffled_arrays_give_the_weights_of_one_process(same_as_plain, optimizer: str, size: int) -> None:
+    same_as_plain(mlp_cell(optimizer), size)
+
+
+@pytest.mark.parametrize("optimizer", ["decay-and-clipping", "accumulation"])
+def test_what_an_optimizer_does_to_gradients_is_done_to_the_global_ones(same_as_plain, optimizer: str) -> None:
+    same_as_plain(mlp_cell(optimizer), 2)
+
+
+def test_global_batches_smaller_than_the_world_leave_ranks_without_rows(same_as_plain) -> None:
+    cell = DATA + "model = mlp()\n" + COMPILE.format(optimizer=OPTIMIZERS["adam"])
+    cell += "history = model.fit(x, y, batch_size=2, epochs=1, verbose=0).history\nweights = model.get_weights()\n"
+    same_as_plain(cell, 3)
+
+
+def test_convolutions_normalisation_and_pooling_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+images, classes = features[:, :9].repeat(4, 1).reshape(170, 6, 6, 1), labels
+model = keras.Sequential([
+    keras.Input((6, 6, 1)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(momentum=0.8),
+    keras.layers.ReLU(), keras.layers.MaxPooling2D(2), keras.layers.Conv2D(4, 2), keras.layers.BatchNormalization(),
+    keras.layers.Flatten(), keras.layers.Dense(3),
+])
+model.compile(keras.optimizers.SGD(0.05, momentum=0.9), from_logits, metrics=["accuracy"])
+history = model.fit(images, classes, batch_size=21, epochs=3, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+    same_as_plain(cell, 3)
+
+
+def test_normalisation_is_exact_when_a_rank_has_no_rows(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8), keras.layers.BatchNormalization(),
+                          keras.layers.ReLU(), keras.layers.Dense(3)])
+model.compile(keras.optimizers.SGD(0.01), from_logits)
+history = model.fit(x[:62], y[:62], batch_size=12, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 3)
+
+
+def test_embeddings_with_sparse_gradients_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+tokens = np.random.default_rng(2).integers(0, 50, (170, 7))
+model = keras.Sequential([keras.Input((7,), dtype="int32"), keras.layers.Embedding(50, 6),
+                          keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)])
+model.compile(keras.optimizers.Adam(0.01), from_logits)
+history = model.fit(tokens, labels, batch_size=33, epochs=3, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_regularisation_weights_and_class_weights_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+model = keras.Sequential([
+    keras.Input((12,)),
+    keras.layers.Dense(16, "relu", kernel_regularizer="l2", activity_regularizer=keras.regularizers.L2(0.01)),
+    keras.layers.Dense(3),
+])
+model.compile("adam", from_logits, weighted_metrics=["accuracy"])
+history = model.fit(x, y, batch_size=29, epochs=2, sample_weight=np.linspace(0.1, 2, 131), verbose=0).history
+more = model.fit(x, y, batch_size=29, epochs=2, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, verbose=0).history
+history = {**history, **{"more_" + name: values for name, values in more.items()}}
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_several_steps_per_execution_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+model = mlp()
+model.compile("adam", from_logits, metrics=["accuracy"], steps_per_execution=3)
+history = model.fit(x, y, batch_size=29, epochs=2, validation_data=(val_x, val_y), verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_an_eager_model_gives_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+model = mlp()
+model.compile("adam", from_logits, run_eagerly=True)
+history = model.fit(x, y, batch_size=29, epochs=1, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_a_step_of_the_users_own_with_two_optimizers_gives_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+class Pair(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = keras.layers.Dense(3), keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.left(inputs) + self.right(inputs)
+
+    def train_step(self, data):
+        inputs, targets = data
+        with tf.GradientTape(persistent=True) as tape:
+            outputs = self(inputs, training=True)
+            loss = self.compute_loss(inputs, targets, outputs)
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, self.left.trainable_variables), self.left.trainable_variables))
+        self.second.apply(tape.gradient(loss, self.right.trainable_variables), self.right.trainable_variables)
+        return self.compute_metrics(inputs, targets, outputs)
+
+
+model = Pair()
+model.second = keras.optimizers.SGD(0.1)
+model.compile("adam", from_logits, metrics=["accuracy"])
+history = {"accuracy": model.fit(x, y, batch_size=29, epochs=2, verbose=0).history["accuracy"]}
+weights = [v.numpy() for v in model.left.variables + model.right.variables]
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_mixed_precision_gives_equal_ranks_and_nearly_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+keras.config.set_dtype_policy("mixed_float16")
+try:
+    model = mlp()
+    model.compile(keras.optimizers.SGD(0.05), from_logits)
+    history = {"epochs": model.fit(x, y, batch_size=29, epochs=1, verbose=0).epoch}
+    weights = model.get_weights()
+    scaled = type(model.optimizer).__name__
+finally:
+    keras.config.set_dtype_policy("float32")
+"""
+    )
+    outcomes = same_as_plain(cell, 2, "scaled", tolerance=2e-3)
+    assert outcomes[1].values["scaled"] == "LossScaleOptimizer"
+
+
+def test_ranks_start_from_the_weights_of_rank_0(groups) -> None:
+    cell = (
+        DATA
+        + """
+keras.utils.set_random_seed(100 + rank)
+model = mlp()
+before = model.get_weights()[0]
+model.compile("adam", from_logits)
+model.fit(x, y, batch_size=29, shuffle=False, verbose=0)
+weights = model.get_weights()
+"""
+    )
+    outcomes = succeeded(groups[2].run(cell, "before", "weights"))
+    assert not np.array_equal(outcomes[0].values["before"], outcomes[1].values["before"])
+    for one, other in zip(outcomes[0].values["weights"], outcomes[1].values["weights"], strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_dropout_draws_differ_by_rank_and_weights_do_not(groups) -> None:
+    cell = (
+        DATA
+        + """
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)])
+model.compile("adam", from_logits)
+model.fit(x, y, batch_size=29, verbose=0)
+weights = model.get_weights()
+drawn = np.asarray(model.layers[0](np.ones((1, 12), "float32"), training=True))
+"""
+    )
+    notices: list[str] = []
+    outcomes = succeeded(
+        groups[2].run(cell, "weights", "drawn", on_message=lambda _, m: notices.append(getattr(m, "text", "")))
+    )
+    assert not np.array_equal(outcomes[0].values["drawn"], outcomes[1].values["drawn"])
+    assert all(np.array_equal(a, b) for a, b in zip(*(o.values["weights"] for o in outcomes), strict=True))
+    assert any("Dropout" in text for text in notices)
