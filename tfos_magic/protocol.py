@@ -13,32 +13,27 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from tfos_magic.errors import ProtocolError
 
 MAX_HEADER_BYTES = 64 << 20
 
 _TYPES: dict[str, type[Message]] = {}
-_T = TypeVar("_T", bound="type[Message]")
 
 
 @dataclass(frozen=True)
 class Message:
-    """Base of all messages."""
+    """Base of all messages; a subclass is known to :func:`decode` by its name."""
 
-
-def _message(cls: _T) -> _T:
-    """Make a class a frozen dataclass and register it under its name."""
-    made = dataclass(frozen=True)(cls)
-    _TYPES[made.__name__] = made
-    return made
+    def __init_subclass__(cls) -> None:
+        _TYPES[cls.__name__] = cls
 
 
 # --- agent to kernel ---------------------------------------------------------------------------------------------
 
 
-@_message
+@dataclass(frozen=True)
 class Register(Message):
     """An agent is up. ``slot`` is its Spark partition, ``tensor_port`` the port it holds for TensorFlow."""
 
@@ -52,7 +47,7 @@ class Register(Message):
     versions: dict[str, str] = field(default_factory=dict)
 
 
-@_message
+@dataclass(frozen=True)
 class Heartbeat(Message):
     """Sent each second by every agent. Sizes in bytes; ``feeds`` maps an open feed to its rows so far."""
 
@@ -62,7 +57,7 @@ class Heartbeat(Message):
     feeds: dict[str, int] = field(default_factory=dict)
 
 
-@_message
+@dataclass(frozen=True)
 class TrainerExited(Message):
     """The trainer process ended without being asked to. ``signal`` is 0 for an ordinary exit."""
 
@@ -73,7 +68,7 @@ class TrainerExited(Message):
     output: str
 
 
-@_message
+@dataclass(frozen=True)
 class FeedOpened(Message):
     """An agent's answer to ``OpenFeed``: rows may come now, or why they may not."""
 
@@ -81,7 +76,7 @@ class FeedOpened(Message):
     error: str = ""
 
 
-@_message
+@dataclass(frozen=True)
 class FeedAttached(Message):
     """An agent's answer to ``CommitFeed``: what its spool holds of the feed, or why it cannot serve it."""
 
@@ -91,7 +86,7 @@ class FeedAttached(Message):
     error: str = ""
 
 
-@_message
+@dataclass(frozen=True)
 class AgentFailed(Message):
     """The agent cannot go on; it ends after this message."""
 
@@ -102,7 +97,7 @@ class AgentFailed(Message):
 # --- kernel to agent ---------------------------------------------------------------------------------------------
 
 
-@_message
+@dataclass(frozen=True)
 class StartTrainer(Message):
     """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank."""
 
@@ -115,7 +110,7 @@ class StartTrainer(Message):
     timeout: float = 60.0
 
 
-@_message
+@dataclass(frozen=True)
 class RunCell(Message):
     """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts."""
 
@@ -131,21 +126,21 @@ class RunCell(Message):
     payload: bytes = b""
 
 
-@_message
+@dataclass(frozen=True)
 class StopRun(Message):
     """End the run at the next step that all ranks share; the trainer lives on."""
 
     run_id: str
 
 
-@_message
+@dataclass(frozen=True)
 class KillTrainer(Message):
     """End the trainer process now."""
 
     generation: int
 
 
-@_message
+@dataclass(frozen=True)
 class OpenFeed(Message):
     """Make room in the spool for a feed; ``schema`` is an Arrow schema as base64 of its IPC form."""
 
@@ -155,7 +150,7 @@ class OpenFeed(Message):
     schema: str
 
 
-@_message
+@dataclass(frozen=True)
 class CommitFeed(Message):
     """All rows are sent: keep these ``(partition, attempt, rows)`` of the whole DataFrame, drop other attempts."""
 
@@ -163,14 +158,14 @@ class CommitFeed(Message):
     partitions: list[list[int]]
 
 
-@_message
+@dataclass(frozen=True)
 class ReleaseFeed(Message):
     """Forget a feed and give its disk space back. Unknown feeds are ignored."""
 
     feed_id: str
 
 
-@_message
+@dataclass(frozen=True)
 class Shutdown(Message):
     """End the trainer, drop the spool, end the agent: the Spark task returns."""
 
@@ -178,7 +173,7 @@ class Shutdown(Message):
 # --- trainer to kernel -------------------------------------------------------------------------------------------
 
 
-@_message
+@dataclass(frozen=True)
 class TrainerReady(Message):
     """TensorFlow is loaded and the cluster of this generation is formed on this rank."""
 
@@ -190,7 +185,7 @@ class TrainerReady(Message):
     error: str = ""
 
 
-@_message
+@dataclass(frozen=True)
 class RunStarted(Message):
     """The cell's first line is about to run."""
 
@@ -198,7 +193,7 @@ class RunStarted(Message):
     rank: int
 
 
-@_message
+@dataclass(frozen=True)
 class Output(Message):
     """Text that a trainer printed; ``run_id`` is empty outside a run, ``stream`` is ``stdout`` or ``stderr``."""
 
@@ -208,7 +203,7 @@ class Output(Message):
     text: str
 
 
-@_message
+@dataclass(frozen=True)
 class Progress(Message):
     """Where a rank is. Steps count within the epoch, epochs from 0; ``steps`` and ``epochs`` are 0 when unknown.
 
@@ -227,7 +222,7 @@ class Progress(Message):
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-@_message
+@dataclass(frozen=True)
 class EpochEnd(Message):
     """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0."""
 
@@ -238,7 +233,7 @@ class EpochEnd(Message):
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-@_message
+@dataclass(frozen=True)
 class Notice(Message):
     """Something the user should know about how the run was distributed."""
 
@@ -247,7 +242,7 @@ class Notice(Message):
     text: str
 
 
-@_message
+@dataclass(frozen=True)
 class RunFinished(Message):
     """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
 

@@ -162,8 +162,8 @@ class TFCluster:
             self._check_alive(ExecutorError)
             if len(self._arrived) < self.size:
                 raise StartTimeout(
-                    f"{len(self._arrived)} of {self.size} workers came up within {self._start_timeout:.0f} s. Spark has "
-                    f"not started the other tasks, or they cannot reach {self._control_endpoint()}: see the executors' "
+                    f"{len(self._arrived)} of {self.size} workers came up within {self._start_timeout:.0f} s. Spark "
+                    f"has not started the other tasks, or they cannot reach {self._control_endpoint()}: see the executors' "
                     "logs, set %config TFOS.driver_host to an address they reach, or give more --start-timeout."
                 )
             self.workers = rank_workers(list(self._arrived.items()))
@@ -210,8 +210,8 @@ class TFCluster:
                 raise ClusterError(f"A trainer died while it was starting: {self._reason}")
             if loading := [str(w.rank) for w in self.workers if w.ready is None]:
                 raise StartTimeout(
-                    f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos logs, "
-                    "or give more --start-timeout."
+                    f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos "
+                    "logs, or give more --start-timeout."
                 )
 
     def _settled(self) -> bool:

@@ -20,7 +20,7 @@ SHIPPED_ROOMS = ("records", "training", "node")
 
 
 class AgentJob:
-    """``count`` barrier tasks with ``cores`` cores and ``gpus`` GPUs each. ``on_end(reason)`` is called when it ends."""
+    """``count`` barrier tasks with ``cores`` cores and ``gpus`` GPUs each. It calls ``on_end(reason)`` at its end."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class RunRequest:
 
 
 class Run:
-    """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there to be drawn from the start.
+    """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
 
     ``connect`` gives the cluster, its agents running; it is called first, so that the start of a cluster is part of the
     run.

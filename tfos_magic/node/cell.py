@@ -40,7 +40,7 @@ def _import(name: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"the cell uses the module {name!r} ({module}) of the notebook, and this worker cannot import it ({error}): "
+            f"the cell uses the notebook's module {name!r} ({module}), which this worker cannot import ({error}): "
             "install it on the executors, or send it with spark.sparkContext.addPyFile / spark.addArtifacts."
         ) from None
 
@@ -65,7 +65,6 @@ def _forget_session() -> None:
     """Give back what Keras keeps between models, so that a hundred cells cost what one does."""
     if keras := sys.modules.get("keras"):
         keras.backend.clear_session(free_memory=False)
-    sys.last_exc = None  # type: ignore[assignment]
     gc.collect()
 
 

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-
 NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 
@@ -60,7 +59,7 @@ def missing_packages() -> str:
     if not missing:
         return ""
     return (
-        f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install what is "
-        "missing there (pip install 'tfos_magic[cpu]' brings all), or point spark.pyspark.python at an environment that "
-        "has it."
+        f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install "
+        "what is missing there (pip install 'tfos_magic[cpu]' brings all), or point spark.pyspark.python, or "
+        "PYSPARK_PYTHON before the session is made, at an environment that has it."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -117,10 +118,8 @@ class TrainerProcess:
 
     def kill(self, timeout: float = 5.0) -> None:
         """End the trainer and whatever it started, and free the pipes. Waits at most ``timeout`` seconds."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait(timeout)
         self.link.close()
         for _, stream in self.streams.values():

@@ -70,7 +70,7 @@ def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if name == "get_ipython":
         raise UsageError(
-            "The cell holds a line magic or a shell command, which only the notebook can run: put it in a cell of its own."
+            "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
         )
     hint = f" Did you mean {near[0]!r}?" if near else " Define it in an earlier cell, or in this one."
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
@@ -126,6 +126,6 @@ def _refuse_spark(name: str, value: Any) -> None:
     kind = type(value)
     if kind.__module__.startswith("pyspark") and kind.__name__ in ("SparkSession", "SparkContext"):
         raise CaptureError(
-            f"The cell reads {name!r}, a {kind.__name__}, which lives beside the notebook only. Prepare DataFrames in an "
-            "earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
+            f"The cell reads {name!r}, a {kind.__name__}, which lives beside the notebook only. Prepare DataFrames "
+            "in an earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 from typing import Any
@@ -17,7 +18,7 @@ from tfos_magic.notebook.capture import Captured, capture
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
-from tfos_magic.notebook.options import COMMANDS, parse, train_options
+from tfos_magic.notebook.options import COMMANDS, help_of, parse, train_options
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.view import choose_view
 
@@ -25,6 +26,8 @@ from tfos_magic.notebook.view import choose_view
 @magics_class
 class TFOSMagics(Magics):
     """``%tfos`` and ``%%tfos_train``."""
+
+    shell: Any
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -43,13 +46,13 @@ class TFOSMagics(Magics):
         """
         command, _, rest = line.strip().partition(" ")
         if command in ("", "--help", "-h", "help"):
-            print(self.tfos.__doc__.replace("\n        ", "\n"))
+            print(inspect.getdoc(TFOSMagics.tfos))
             return
         if command not in COMMANDS:
             raise UsageError(f"%tfos has no command {command!r}; it has {', '.join(COMMANDS)}.")
         args = parse(COMMANDS[command], rest)
         if args.help:
-            print(COMMANDS[command].parser.format_help())
+            print(help_of(COMMANDS[command]))
             return
         getattr(self, f"_{command}")(args)
 
@@ -92,9 +95,9 @@ class TFOSMagics(Magics):
         Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a
         tf.data.Dataset of this worker's share. The weights are those that one process would get from the same cell.
         """
-        args = parse(self.tfos_train, line)
+        args = parse(TFOSMagics.tfos_train, line)
         if args.help:
-            print(self.tfos_train.parser.format_help())
+            print(help_of(TFOSMagics.tfos_train))
             return
         view = choose_view(args.view or self.settings.view)
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.

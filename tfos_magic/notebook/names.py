@@ -1,4 +1,4 @@
-"""Which names a cell reads from outside and which it defines, found in its compiled code, as Python itself scopes them."""
+"""Which names a cell reads from outside and which it defines, read off its compiled code, as Python scopes them."""
 
 from __future__ import annotations
 

@@ -104,6 +104,11 @@ def parse(function: Any, line: str) -> Any:
         raise UsageError(f"The options cannot be read: {error}.") from None
 
 
+def help_of(function: Any) -> str:
+    """The help text of a magic."""
+    return str(function.parser.format_help())
+
+
 def _with_suggestion(parser: MagicArgumentParser, message: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if not unknown:
