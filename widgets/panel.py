@@ -19,3 +19,10 @@ class Panel(anywidget.AnyWidget):
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
     picture = traitlets.Dict().tag(sync=True)
+
+    def close(self) -> None:
+        """Close the panel and the layout model that every widget brings, which would stay in the kernel otherwise."""
+        layout = self.layout
+        super().close()
+        if layout is not None:
+            layout.close()

@@ -12,6 +12,7 @@ from comm.base_comm import BaseComm
 from ipywidgets import Widget
 
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.widgets import WidgetView
 from tfos_magic.widgets.panel import Panel
 
 from .simulated import new_state, run_through
@@ -61,3 +62,14 @@ def test_the_panel_brings_its_module_and_style_sheet(sent: list[tuple[str, Any]]
     state = next(data["state"] for kind, data in sent if kind == "comm_open" and "_esm" in data.get("state", {}))
     assert "export default" in state["_esm"]
     assert ".tfos-panel" in state["_css"]
+
+
+def test_a_closed_view_leaves_no_model_in_the_kernel(sent: list[tuple[str, Any]]) -> None:
+    view = WidgetView()
+    state = new_state()
+    view.open(state)
+    opened = sum(kind == "comm_open" for kind, _ in sent)
+    view.close(state)
+    view.update(state)
+    assert opened == sum(kind == "comm_close" for kind, _ in sent) > 0
+    assert sent[-1][0] == "comm_close"
