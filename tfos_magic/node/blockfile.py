@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pyarrow as pa
 from tfos_magic.errors import FeedError
 
 ALIGNMENT = 64
+MARK_BYTES = 64
 GROWTH_BYTES = (1 << 20, 64 << 20)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
@@ -22,7 +24,8 @@ _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 class BlockFile:
     """Append-only file in ``directory``, nameless and readable by its owner alone. Thread-safe.
 
-    Raises :class:`FeedError` when it cannot be made.
+    It begins with its ``mark``, 64 random bytes: numbers of descriptors and inodes are used again, a mark is not.
+    Raises :class:`FeedError` when the file cannot be made.
     """
 
     def __init__(self, directory: str) -> None:
@@ -33,22 +36,22 @@ class BlockFile:
         self._allocated = 0
         self._writers = 0
         self._closed = False
+        self.mark = secrets.token_bytes(MARK_BYTES)
+        try:
+            self.write(pa.py_buffer(self.mark))
+        except FeedError:
+            self.close()
+            raise
 
     @property
     def size(self) -> int:
-        """Bytes reserved so far."""
-        return self._end
+        """Bytes of blocks so far, each rounded up to 64."""
+        return self._end - MARK_BYTES
 
     @property
     def path(self) -> str:
         """A path by which other processes of the same user open this file while this process holds it."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Device and inode number: they tell whether ``path`` still leads to this file."""
-        status = os.fstat(self._fd)
-        return status.st_dev, status.st_ino
 
     def write(self, block: pa.Buffer) -> int:
         """Write ``block`` at the end; gives its offset, a multiple of 64. Raises :class:`FeedError` on a full disk."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,41 @@ def feed_dataset(
     wanted = names if label is None else [*names, label]
     partitions = [(int(partition), int(count)) for partition, count in handle["partitions"]]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle["rank"], world=handle["world"])
-    specs = [rows.spec(name, _common_size(bounds)) for name in wanted]
+    batches = _Batches(rows, wanted, bounds)
+    dataset = tf.data.Dataset.range(len(bounds) - 1).map(_loader(batches, names, label)).prefetch(tf.data.AUTOTUNE)
+    # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
+    dataset._tfos_batches = batches
+    return mark_sharded(dataset)
 
-    def fetch(step: npt.NDArray[np.int64]) -> list[Any]:
-        return rows.read(wanted, int(bounds[step]), int(bounds[step + 1]))
+
+@dataclass(frozen=True)
+class _Batches:
+    """The columns that a dataset wants, and where its batches begin among this rank's rows."""
+
+    rows: SpooledRows
+    wanted: list[str]
+    bounds: npt.NDArray[np.int64]
+
+    def specs(self) -> list[tf.TensorSpec]:
+        size = _common_size(self.bounds)
+        return [self.rows.spec(name, size) for name in self.wanted]
+
+    def read(self, step: int) -> list[npt.NDArray[Any]]:
+        return self.rows.read(self.wanted, int(self.bounds[step]), int(self.bounds[step + 1]))
+
+
+def _loader(batches: _Batches, names: list[str], label: str | None) -> Callable[[tf.Tensor], Any]:
+    """Give the function from a step to its tensors.
+
+    TensorFlow ties a Python function to the process's default graph for good, so the function must not hold the file.
+    """
+    specs, wanted, held = batches.specs(), batches.wanted, weakref.ref(batches)
+
+    def fetch(step: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        alive = held()
+        if alive is None:
+            raise FeedError("the dataset of this feed is gone while it is still read: keep it in a variable")
+        return alive.read(int(step))
 
     def load(step: tf.Tensor) -> Any:
         tensors = tf.numpy_function(fetch, [step], [spec.dtype for spec in specs], stateful=False)
@@ -48,8 +80,7 @@ def feed_dataset(
             tensor.set_shape(spec.shape)
         return _structure(dict(zip(wanted, tensors, strict=True)), names, label)
 
-    dataset = tf.data.Dataset.range(len(bounds) - 1).map(load).prefetch(tf.data.AUTOTUNE)
-    return mark_sharded(dataset)
+    return load
 
 
 class SpooledRows:
@@ -57,7 +88,7 @@ class SpooledRows:
 
     def __init__(self, handle: dict[str, Any]) -> None:
         self._schema = decode_schema(handle["schema"])
-        self._map = pa.py_buffer(_map_file(handle["path"], handle["identity"]))
+        self._map = pa.py_buffer(_map_file(handle["path"], bytes.fromhex(handle["mark"])))
         self._blocks = np.array(handle["blocks"], dtype=np.int64).reshape(-1, 3)
         self._starts = np.concatenate([[0], np.cumsum(self._blocks[:, 2])])
         self._columns: list[dict[str, Any] | None] = [None] * len(self._blocks)
@@ -99,21 +130,16 @@ class SpooledRows:
         return np.empty(spec.shape, dtype=object if spec.dtype == tf.string else spec.dtype.as_numpy_dtype)
 
 
-def _map_file(path: str, identity: Sequence[int]) -> mmap.mmap | bytes:
+def _map_file(path: str, mark: bytes) -> mmap.mmap:
     """Map the spool's file for reading, after a look that the path still leads to it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise FeedError(
-            f"the rows of this feed are gone ({error.strerror}): run the cell again to feed them anew"
-        ) from error
-    try:
-        status = os.fstat(fd)
-        if [status.st_dev, status.st_ino] != list(identity):
-            raise FeedError("the rows of this feed were released: run the cell again to feed them anew")
-        return mmap.mmap(fd, 0, prot=mmap.PROT_READ) if status.st_size else b""
-    finally:
-        os.close(fd)
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise FeedError(f"the rows of this feed are gone ({error}): run the cell again to feed them anew") from error
+    if mapped[: len(mark)] != mark:
+        raise FeedError("the rows of this feed were released: run the cell again to feed them anew")
+    return mapped
 
 
 def _join(parts: list[Any]) -> npt.NDArray[Any]:

