@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := cpu,connect,notebook,test
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-RUN_WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME;
+# As if .venv were activated, for Spark too, whose Python workers are otherwise whatever python3 is on the PATH.
+ACTIVATE := export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python"; unset PYSPARK_DRIVER_PYTHON;
+WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME; $(ACTIVATE)
+# Jupyter asks root to say so; in a container there is nobody else. It listens on loopback, behind a token.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help env java chromium demo lab lint test test-fast clean
@@ -34,10 +38,10 @@ chromium:
 	@tools/chromium.sh
 
 demo: java $(STAMP)
-	@$(RUN_WITH_JAVA) $(BIN)/python tools/demo.py
+	@$(WITH_JAVA) python tools/demo.py $(NOTEBOOK)
 
 lab: java $(STAMP)
-	@$(RUN_WITH_JAVA) exec $(BIN)/jupyter lab --notebook-dir=notebooks
+	@$(WITH_JAVA) exec jupyter lab --notebook-dir=notebooks $(AS_ROOT)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -45,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: java chromium lint
-	@$(RUN_WITH_JAVA) $(BIN)/python -m pytest tests --durations=25
+	@$(WITH_JAVA) python -m pytest tests --durations=25
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit --durations=10

@@ -28,13 +28,24 @@ FACTS = "application/vnd.tfos.facts+json"
 
 
 def summary() -> dict[str, Any]:
-    """What the kernel knows of the session, its workers and the last run; its source runs there."""
-    from IPython.core.getipython import get_ipython
+    """What the kernel knows of the cluster and of the last run; its source runs there."""
+    from IPython.core.interactiveshell import InteractiveShell
 
-    names = get_ipython().user_ns
-    facts = {}
-    if "spark" in names:
-        facts["master"] = names["spark"].conf.get("spark.master", "")
+    from tfos_magic.cluster.session import is_stopped, master_of
+
+    magics = InteractiveShell.instance().magics_manager.registry.get("TFOSMagics")
+    if magics is None:
+        return {}
+    facts: dict[str, Any] = {}
+    cluster, run = magics.runtime.cluster, magics.runtime.last_run
+    if cluster is not None and not is_stopped(cluster.spark):
+        facts["master"] = master_of(cluster.spark)
+    if run is not None:
+        fed = [feed for feed in run.state.feeds.values() if feed.done and not feed.reused]
+        facts["workers"] = [{"rank": w.rank, "host": w.host, "pid": w.pid, "rows": w.rows} for w in run.state.workers]
+        facts["feeds"] = [{"name": feed.name, "rows": feed.rows, "seconds": feed.seconds} for feed in fed]
+        facts["history"] = run.state.history
+        facts["seconds"] = run.state.elapsed
     return facts
 
 
@@ -43,22 +54,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("notebook", nargs="?", type=Path, default=QUICKSTART)
     source = parser.parse_args(arguments).notebook.resolve()
     executed = source.parent / "executed" / source.name
+    executed.parent.mkdir(exist_ok=True)
+    log = executed.with_suffix(".log")
     notebook = nbformat.read(source, as_version=4)
     try:
-        facts = run(notebook, source.parent)
+        facts = run(notebook, source.parent, log)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        print(f"\n{plain(str(error))}\n\n{source.name} failed; as far as it came: {saved(notebook, executed)}")
+        nbformat.write(notebook, executed)
+        print(f"\n{plain(str(error))}\n\n{source.name} failed; as far as it came: {executed}\nLog of Spark: {log}")
         return 1
+    nbformat.write(notebook, executed)
     print("", *report(facts), sep="\n")
-    print(f"Executed notebook: {saved(notebook, executed)}")
+    print(f"Executed notebook: {executed}")
     print(f"To open it in JupyterLab: make lab, then open executed/{source.name} in the file browser.")
     return 0
 
 
-def run(notebook: nbformat.NotebookNode, folder: Path) -> dict[str, Any]:
+def run(notebook: nbformat.NotebookNode, folder: Path, log: Path) -> dict[str, Any]:
     """Run all cells in one kernel and give the facts, each as last seen: the cluster is gone once the notebook ends."""
     facts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="tfos-demo-") as sockets, kernel(notebook, folder, sockets) as client:
+    with tempfile.TemporaryDirectory(prefix="tfos-demo-") as sockets, kernel(notebook, folder, sockets, log) as client:
         for index, cell in enumerate(list(notebook.cells)):
             if cell.cell_type != "code" or not cell.source.strip():
                 continue
@@ -71,8 +86,11 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def kernel(notebook: nbformat.NotebookNode, folder: Path, sockets: str) -> Iterator[NotebookClient]:
-    """A kernel in ``folder`` that talks through files in ``sockets``, where no other user of the machine can listen."""
+def kernel(notebook: nbformat.NotebookNode, folder: Path, sockets: str, log: Path) -> Iterator[NotebookClient]:
+    """A kernel in ``folder`` that talks through files in ``sockets``, where no other user of the machine can listen.
+
+    What is written past the notebook, as Spark's JVM does, goes to ``log``.
+    """
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT,
@@ -80,7 +98,7 @@ def kernel(notebook: nbformat.NotebookNode, folder: Path, sockets: str) -> Itera
         resources={"metadata": {"path": str(folder)}},
         config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
     )
-    with client.setup_kernel():
+    with log.open("w", encoding="utf-8") as output, client.setup_kernel(stdout=output, stderr=output):
         yield client
 
 
@@ -101,19 +119,16 @@ def report(facts: dict[str, Any]) -> list[str]:
     """Say the facts in lines for a terminal; what the notebook did not do is left out."""
     lines = [f"Spark master: {facts['master']}"] if "master" in facts else []
     for worker in facts.get("workers", []):
-        lines.append(f"Worker {worker['rank']}: host {worker['host']}, pid {worker['pid']}")
+        trained = f"trained on {worker['rows']:,} rows"
+        lines.append(f"Worker {worker['rank']}: host {worker['host']}, pid {worker['pid']}, {trained}")
     for feed in facts.get("feeds", []):
         pace = f", {feed['rows'] / feed['seconds']:,.0f} rows/s" if feed["seconds"] else ""
         lines.append(f"Fed {feed['name']}: {feed['rows']:,} rows in {feed['seconds']:.2f} s{pace}")
     for epoch, metrics in enumerate(facts.get("history", []), start=1):
         lines.append(f"Epoch {epoch}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    if "seconds" in facts:
+        lines.append(f"The training cell took {facts['seconds']:.1f} s, start and feed included")
     return lines
-
-
-def saved(notebook: nbformat.NotebookNode, path: Path) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    nbformat.write(notebook, path)
-    return path
 
 
 def first_line(source: str) -> str:
