@@ -75,9 +75,11 @@ def run_lab(folder: Path) -> Iterator[Lab]:
         server.terminate()
         try:
             server.wait(STOP_SECONDS)
-        finally:
+        except subprocess.TimeoutExpired:
+            # Jupyter's server can miss the signal while a kernel starts; its kernels end when it is gone.
             server.kill()
-            log.close()
+            server.wait(STOP_SECONDS)
+        log.close()
 
 
 class _Log:
@@ -122,8 +124,10 @@ class Notebook:
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
 
     def open(self, theme: str = "JupyterLab Light") -> Notebook:
+        """Open the notebook, or open it again, and wait for its kernel."""
         self.page.goto(self._url)
-        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.context?.isReady")
+        ready = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+        self.page.wait_for_function(ready, timeout=RUN_MS)
         self.command("apputils:change-theme", {"theme": theme})
         self.page.wait_for_selector(f"body[data-jp-theme-name='{theme}']", state="attached")
         if self.page.is_visible("#jp-left-stack"):
@@ -136,9 +140,7 @@ class Notebook:
         self.page.evaluate(call, [name, arguments or {}])
 
     def start_run(self) -> None:
-        """Run all cells without waiting for them, once the kernel is up."""
-        ready = "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
-        self.page.wait_for_function(ready, timeout=RUN_MS)
+        """Run all cells without waiting for them."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
     def await_run(self) -> None:
