@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import psutil
@@ -56,8 +57,15 @@ def test_a_thread_of_ours_left_running_fails_its_test(project: Path, tmp_path: P
     assert "tfos-left" in done.stdout
 
 
-def test_a_warning_from_our_own_code_is_an_error(pytestconfig: pytest.Config) -> None:
-    assert "error::Warning:tfos_magic" in pytestconfig.getini("filterwarnings")
+def test_a_warning_from_our_own_code_is_an_error() -> None:
+    with pytest.raises(UserWarning, match="look out"):
+        warnings.warn_explicit("look out", UserWarning, "run.py", 1, module="tfos_magic.cluster.run")
+
+
+def test_a_warning_from_elsewhere_is_only_shown() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.warn_explicit("look out", UserWarning, "theirs.py", 1, module="their.module")
+    assert [str(warning.message) for warning in shown] == ["look out"]
 
 
 def _suite(project: Path, folder: Path, test: str) -> subprocess.CompletedProcess[str]:
