@@ -259,6 +259,6 @@ class Run:
     def _end(self, phase: RunPhase, error: str = "") -> None:
         if self.state.phase.ended:
             return
-        self.state.phase, self.state.error = phase, error
+        self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
         self.state.ended = time.monotonic()
         self._observer.update(self.state)

@@ -222,7 +222,6 @@ class Agent:
     def _trainer_environment(self, message: StartTrainer) -> dict[str, str]:
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        env["PYTHONUNBUFFERED"] = "1"
         env["CUDA_VISIBLE_DEVICES"] = ",".join(self.place.gpus) or "-1"
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         env["KERAS_BACKEND"] = "tensorflow"

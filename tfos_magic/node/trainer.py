@@ -6,6 +6,7 @@ commands, so that a stop reaches a run that is under way.
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import sys
@@ -139,6 +140,9 @@ class Trainer:
 def main() -> None:
     """Entry of the child process."""
     die_with_parent()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     try:
         Trainer(Link.from_environment()).serve()
     finally:
