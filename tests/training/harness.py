@@ -81,12 +81,16 @@ class Group:
         *names: str,
         seed: int = 7,
         inputs: dict[str, Any] | None = None,
+        bare: bool = False,
         on_message: Callable[[int, Any], None] | None = None,
         seconds: float = CELL_SECONDS,
     ) -> list[Outcome]:
-        """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back."""
+        """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back.
+
+        A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name.
+        """
         for pipe in self._pipes:
-            pipe.send(("run", (cell, names, seed, inputs or {})))
+            pipe.send(("run", (cell, names, seed, inputs or {}, bare)))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
         while len(outcomes) < len(self._pipes):
@@ -162,7 +166,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
 
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 
-    cell, names, seed, inputs = job
+    cell, names, seed, inputs, bare = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
 
     def emit(message: Any) -> None:
@@ -179,11 +183,11 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__", "rank": collectives.rank if collectives else 0, **inputs}
     started = time.monotonic()
     try:
-        if collectives is None:
+        namespace["collectives"] = collectives
+        if collectives is None or bare:
             keras.utils.set_random_seed(seed)
             exec(compile(cell, "<cell>", "exec"), namespace)
         else:
-            namespace["collectives"] = collectives
             with distributed(RunContext("run", collectives, emit, stop, seed=seed)):
                 exec(compile(cell, "<cell>", "exec"), namespace)
         outcome = Outcome({name: namespace[name] for name in names}, seconds=time.monotonic() - started)

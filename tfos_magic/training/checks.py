@@ -106,5 +106,14 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
         )
 
 
+def note_batch_metric(metric: Any, reporter: Reporter) -> None:
+    function = getattr(metric, "_fn", None)
+    if function is not None and not getattr(function, "__module__", "").startswith("keras."):
+        reporter.notice(
+            f"Metric {metric.name!r} gives one number per batch. It is taken for a mean over rows; if it is anything "
+            "else, let it return one value per row and Keras will average them."
+        )
+
+
 def _known(count: int) -> str:
     return "unknown" if count < 0 else str(count)

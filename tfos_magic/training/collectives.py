@@ -266,7 +266,9 @@ def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
 
 def _is_about_peers(error: tf.errors.OpError) -> bool:
     text = str(error.message)
-    return any(words in text for words in ("Collective ops is aborted", "RecvBuf", "Socket closed"))
+    return any(
+        words in text for words in ("Collective ops is aborted", "Collective has timed out", "RecvBuf", "Socket closed")
+    )
 
 
 def _nbytes(tensor: tf.Tensor) -> int:

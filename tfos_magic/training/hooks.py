@@ -190,14 +190,12 @@ def _install_reductions(stack: ExitStack, session: Session) -> None:
 
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Weight one number per batch by the rows behind it; Keras would count each rank's as much as any other."""
+    """Let one number per batch count by this rank's part of the batch: together the ranks count it once."""
     values = tf.convert_to_tensor(values, metric.dtype)
     if values.shape.rank != 0 or sample_weight is not None or session.step is None:
         return values, sample_weight
-    session.reporter.notice(
-        f"Metric {metric.name!r} gets one number per batch, which is averaged over the workers by their rows."
-    )
-    return values, session.step.rows
+    checks.note_batch_metric(metric, session.reporter)
+    return values, tf.math.divide_no_nan(session.step.rows, session.step.total())
 
 
 def _install_agreement(stack: ExitStack, session: Session) -> None:

@@ -53,6 +53,7 @@ class Session:
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
         self._cast_vote = (0.0, 0.0)
+        self._test_votes = False
         self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
 
     @property
@@ -94,11 +95,13 @@ class Session:
 
         def traced_step(data: Any) -> Any:
             rows = rows_in(data)
-            self.step = Step(tf.cast(rows, tf.float32), self._ballot.read_value(), self._tally)
+            self.step = Step(tf.cast(rows, tf.float32), self._ballot.read_value(), self._tally, self.collectives)
             try:
                 logs = self._counted_step(model, step, data, rows) if self.many else step(data)
                 if training and self.many and not self.step.has_voted:
-                    self.strategy.combine(self.step, [])
+                    self.step.total()
+                if not training:
+                    self._test_votes = self.step.has_voted
             finally:
                 self.step = None
             if training:
@@ -141,17 +144,22 @@ class Session:
         return train
 
     def test_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap the function that Keras calls for each test step. Ranks need no common step to stop: the sum of the
-        metrics, to which all come, carries the vote."""
+        """Wrap the function that Keras calls for each test step.
+
+        Where test steps exchange nothing, ranks need no common step to stop: each leaves when it is asked to, and the
+        sum of the metrics, to which all come, carries the vote.
+        """
 
         def test(iterator: Any) -> Any:
             loop = self._loop_of(model)
-            if self.context.stop.requested:
-                if not self.many:
-                    self.raise_stopped("validation")
-                model.stop_evaluating = True
+            if self.many:
+                self._vote(model)
             logs = inner(iterator)
             loop.step += model.steps_per_execution
+            if self.many and not self._test_votes:
+                model.stop_evaluating = model.stop_evaluating or self.context.stop.requested
+            elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:
+                self.raise_stopped("validation")
             if self.reporter.due():
                 self.report("validate", loop, logs)
             return logs

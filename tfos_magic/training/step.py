@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras.src import tree
 from keras.src.trainers.data_adapters import data_adapter_utils
 
+from tfos_magic.training.collectives import Collectives
+
 
 class Step:
     """A step of one rank.
@@ -16,11 +18,21 @@ class Step:
     tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``.
     """
 
-    def __init__(self, rows: tf.Tensor, ballot: tf.Tensor, tally: tf.Variable) -> None:
+    def __init__(self, rows: tf.Tensor, ballot: tf.Tensor, tally: tf.Variable, collectives: Collectives) -> None:
         self.rows = rows
         self.ballot = ballot
         self.has_voted = False
         self._tally = tally
+        self._collectives = collectives
+        self._total: tf.Tensor | None = None
+
+    def total(self) -> tf.Tensor:
+        """Rows of the global batch, a float32 scalar: an all-reduce of its own, for what needs it before gradients."""
+        if self._total is None:
+            tally = self._collectives.all_reduce([tf.concat([[self.rows], self.ballot], 0)])[0]
+            self.counted(tally[1:])
+            self._total = tally[0]
+        return self._total
 
     def counted(self, votes: tf.Tensor) -> None:
         self.has_voted = True

@@ -1,0 +1,125 @@
+"""Every kind of input that Keras takes is shared out so that the ranks together do what one process does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
+from tests.training.harness import DATA
+
+COMPILE = """
+model = mlp()
+model.compile(keras.optimizers.SGD(0.1, momentum=0.9), from_logits, metrics=["accuracy"])
+"""
+WEIGHTS = "weights = model.get_weights()\n"
+
+DATASET = """
+train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(200).batch(29)
+valid = tf.data.Dataset.from_tensor_slices((val_x, val_y)).batch(17)
+history = model.fit(train, epochs=2, validation_data=valid, verbose=0).history
+"""
+REPEATED = """
+train = tf.data.Dataset.from_tensor_slices((x, y)).batch(29, drop_remainder=True).repeat()
+history = model.fit(train, epochs=3, steps_per_epoch=3, verbose=0).history
+"""
+GENERATOR = """
+def batches():
+    for _ in range(2):
+        for start in range(0, 131, 29):
+            yield x[start:start + 29], y[start:start + 29]
+
+
+history = model.fit(batches(), epochs=2, steps_per_epoch=5, verbose=0).history
+"""
+PY_DATASET = """
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return x[index * 29:(index + 1) * 29], y[index * 29:(index + 1) * 29]
+
+
+history = model.fit(Batches(), epochs=2, shuffle=False, verbose=0).history
+"""
+SPLIT = """
+history = model.fit(x, y, validation_split=0.2, batch_size=29, epochs=2, validation_batch_size=11, verbose=0).history
+"""
+UNSHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle=False, verbose=0).history\n"
+BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='batch', verbose=0).history\n"
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [DATASET, REPEATED, GENERATOR, PY_DATASET, SPLIT, UNSHUFFLED, BATCH_SHUFFLED],
+    ids=["dataset", "repeated", "generator", "pydataset", "split", "unshuffled", "batch-shuffled"],
+)
+def test_an_input_gives_the_weights_of_one_process(same_as_plain, fit: str) -> None:
+    same_as_plain(DATA + COMPILE + fit + WEIGHTS, 2)
+
+
+def test_several_inputs_by_name_with_ragged_last_batches_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = DATA + (
+        """
+left, right = keras.Input((5,), name="left"), keras.Input((7,), name="right")
+joined = keras.layers.Concatenate()([left, right])
+model = keras.Model([left, right], [keras.layers.Dense(3, name="a")(joined), keras.layers.Dense(1, name="b")(joined)])
+model.compile("adam", {"a": from_logits, "b": "mse"}, metrics={"a": "accuracy"})
+inputs = {"left": x[:, :5], "right": x[:, 5:]}
+history = model.fit(inputs, {"a": y, "b": y.astype("float32")}, batch_size=50, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_a_fed_dataset_whose_ranks_hold_uneven_or_empty_shares_gives_the_weights_of_one_process(groups) -> None:
+    cell = (
+        DATA
+        + COMPILE
+        + (
+            """
+from tfos_magic.training.sharding import mark_sharded
+
+BOUNDS = {0: (0, 0), 1: (0, 3), 2: (3, 29)}  # of each global batch: nothing, a little, the rest
+
+
+def share(begin, end):
+    def batches():
+        for start in range(0, 131, 29):
+            yield x[start:start + 29][begin:end], y[start:start + 29][begin:end]
+
+    spec = tf.TensorSpec((None, 12), tf.float32), tf.TensorSpec((None,), tf.int64)
+    return tf.data.Dataset.from_generator(batches, output_signature=spec).apply(
+        tf.data.experimental.assert_cardinality(5))
+
+
+fed = share(*BOUNDS[rank]) if SIZE else share(0, 29)
+fed = (mark_sharded(fed) if SIZE else fed).map(lambda a, b: (a * 1.0, b)).cache().prefetch(2)
+history = model.fit(fed, epochs=3, validation_data=fed, verbose=0).history
+weights = model.get_weights()
+"""
+        )
+    )
+    expected = groups.plain("SIZE = 0\n" + cell, "weights", "history")
+    outcomes = succeeded(groups[3].run("SIZE = 3\n" + cell, "weights", "history"))
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+    for outcome in outcomes:
+        assert_same_history(outcome.values["history"], expected.values["history"])
+
+
+def test_predict_sees_all_rows_on_every_rank_even_during_fit(groups) -> None:
+    cell = (
+        DATA
+        + COMPILE
+        + (
+            """
+shapes = []
+look = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: shapes.append(model.predict(val_x, verbose=0).shape))
+model.fit(x, y, batch_size=29, verbose=0, callbacks=[look])
+shapes.append(model.predict(x, batch_size=10).shape)
+"""
+        )
+    )
+    for outcome in succeeded(groups[2].run(cell, "shapes")):
+        assert outcome.values["shapes"] == [(39, 3), (131, 3)]

@@ -1,0 +1,153 @@
+"""A run leaves Keras, the process and the files of other ranks as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import succeeded
+from tests.training.harness import DATA
+
+SNAPSHOT = """
+from keras.src.backend.tensorflow import trainer
+from keras.src.losses import loss
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers.trainer import Trainer
+
+
+def attributes():
+    owners = [trainer, trainer.TensorFlowTrainer, Trainer, BaseOptimizer, LossScaleOptimizer, loss, loss.Loss,
+              keras.Model, keras.Sequential, keras.layers.BatchNormalization, keras.layers.Normalization,
+              keras.layers.StringLookup, keras.layers.TextVectorization, keras.metrics.Mean]
+    return [(owner.__name__, name, value) for owner in owners for name, value in list(vars(owner).items())
+            if callable(value) or isinstance(value, property)]
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_nothing_stays_patched_and_a_model_trains_plainly_afterwards(groups, size: int) -> None:
+    cell = (
+        DATA
+        + SNAPSHOT
+        + (
+            """
+from tfos_magic.training.run import RunContext, StopSignal, distributed
+
+before = attributes()
+model = mlp()
+with distributed(RunContext("run", collectives, lambda message: None, StopSignal())):
+    changed = [name for _, name, _ in set(attributes()) - set(before)]
+    model.compile("adam", from_logits)
+    model.fit(x, y, verbose=0)
+left = [name for _, name, _ in set(attributes()) ^ set(before)]
+functions = [model.train_function, model.test_function]
+fitted = len(model.fit(x, y, verbose=0).epoch)
+"""
+        )
+    )
+    for outcome in succeeded(groups[size].run(cell, "changed", "left", "functions", "fitted", bare=True)):
+        assert {"fit", "evaluate"} <= set(outcome.values["changed"])
+        assert outcome.values["left"] == []
+        assert outcome.values["functions"] == [None, None]
+        assert outcome.values["fitted"] == 1
+
+
+def test_keras_is_as_before_when_the_cell_fails(groups) -> None:
+    after = "from keras.src.backend.tensorflow import trainer\nname = trainer.TFEpochIterator.__qualname__\n"
+    plain = groups.plain(after, "name").values["name"]
+    assert groups[1].run("raise KeyError('mine')")[0].kind == "KeyError"
+    assert succeeded(groups[1].run(after, "name"))[0].values["name"] == plain
+
+
+def test_callbacks_that_write_act_on_rank_0_alone(groups, tmp_path: Path) -> None:
+    cell = DATA + (
+        f"""
+folder = {str(tmp_path)!r} + f"/{{rank}}"
+model = mlp()
+model.compile("adam", from_logits)
+model.fit(x, y, epochs=2, verbose=0, callbacks=[
+    keras.callbacks.ModelCheckpoint(folder + "/best.keras"), keras.callbacks.CSVLogger(folder + ".csv"),
+    keras.callbacks.TensorBoard(folder + "/logs")])
+"""
+    )
+    succeeded(groups[2].run(cell))
+    assert (tmp_path / "0" / "best.keras").exists()
+    assert (tmp_path / "0.csv").read_text().count("\n") == 3
+    assert not list(tmp_path.glob("1*"))
+
+
+def test_a_backup_on_rank_0_moves_the_start_of_all(groups, tmp_path: Path) -> None:
+    cell = DATA + (
+        f"""
+class Fail(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2 and FAILING:
+            raise RuntimeError("interrupted")
+
+
+model = mlp()
+model.compile("adam", from_logits)
+backup = keras.callbacks.BackupAndRestore({str(tmp_path)!r} + f"/{{rank}}")
+epochs = []
+try:
+    epochs = model.fit(x, y, epochs=4, verbose=0, callbacks=[backup, Fail()]).epoch
+except RuntimeError:
+    pass
+weights = model.get_weights()
+"""
+    )
+    succeeded(groups[2].run("FAILING = True\n" + cell))
+    outcomes = succeeded(groups[2].run("FAILING = False\n" + cell, "epochs", "weights"))
+    assert [outcome.values["epochs"] for outcome in outcomes] == [[2, 3], [2, 3]]
+    for one, other in zip(*(outcome.values["weights"] for outcome in outcomes), strict=True):
+        assert (one == other).all()
+
+
+def test_only_rank_0_prints_and_only_when_asked(groups) -> None:
+    cell = DATA + (
+        """
+import contextlib
+import io
+
+printed = []
+for verbose in ("auto", 0, 1, 2):
+    model = mlp()
+    model.compile("adam", from_logits)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        model.fit(x, y, verbose=verbose)
+    printed.append(text.getvalue().count("\\n"))
+"""
+    )
+    outcomes = succeeded(groups[2].run(cell, "printed"))
+    assert outcomes[0].values["printed"] == [0, 0, 1, 1]
+    assert outcomes[1].values["printed"] == [0, 0, 0, 0]
+
+
+@pytest.mark.timeout(400)
+def test_twenty_runs_in_one_process_do_not_grow_threads_files_or_much_memory(groups) -> None:
+    cell = DATA + (
+        """
+import gc
+import os
+import threading
+
+import psutil
+
+model = mlp()
+model.compile("adam", from_logits)
+model.fit(x, y, batch_size=29, verbose=0)
+process = psutil.Process()
+gc.collect()
+threads, files, memory = process.num_threads(), process.num_fds(), process.memory_info().rss
+sessions = sum(type(o).__name__ == "Session" for o in gc.get_objects())
+"""
+    )
+    names = ("threads", "files", "memory", "sessions")
+    runs = [succeeded(groups[2].run(cell, *names))[1].values for _ in range(20)]
+    assert runs[-1]["files"] <= runs[4]["files"] + 2
+    assert runs[-1]["threads"] <= runs[4]["threads"] + 4
+    assert runs[-1]["sessions"] == 1
+    assert runs[-1]["memory"] - runs[4]["memory"] < 60e6

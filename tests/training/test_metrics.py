@@ -1,0 +1,119 @@
+"""History, evaluation and callbacks see metrics of the global data, the same bits on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.training.conftest import succeeded
+from tests.training.harness import DATA
+
+
+def test_metrics_of_every_kind_equal_those_of_one_process(same_as_plain) -> None:
+    cell = DATA + (
+        """
+binary = (labels > 0).astype("float32")[:, None]
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+model.compile("adam", "binary_crossentropy", metrics=[
+    "accuracy", keras.metrics.AUC(), keras.metrics.Precision(), keras.metrics.Recall(), keras.metrics.F1Score(
+        threshold=0.5), keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError(), keras.metrics.TruePositives()])
+fitted = model.fit(x, binary[:131], batch_size=2, epochs=1, validation_data=(val_x, binary[131:]), verbose=0)
+history = {name: [float(np.squeeze(v)) for v in values] for name, values in fitted.history.items()}
+weights = model.get_weights()
+evaluated = [float(np.squeeze(v)) for v in model.evaluate(features, binary, batch_size=7, verbose=0)]
+again = model.evaluate(features, binary, batch_size=7, verbose=0, return_dict=True)["loss"]
+"""
+    )
+    plain, *ranks = same_as_plain(cell, 3, "evaluated", "again")
+    for outcome in ranks:
+        np.testing.assert_allclose(outcome.values["evaluated"], plain.values["evaluated"], atol=1e-5)
+        assert outcome.values["again"] == ranks[0].values["evaluated"][0]
+
+
+def test_early_stopping_and_schedules_act_alike_on_every_rank(same_as_plain) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile(keras.optimizers.Adam(0.2), from_logits)
+stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+plateau = keras.callbacks.ReduceLROnPlateau(patience=1)
+history = model.fit(x, y, batch_size=29, epochs=30, validation_data=(val_x, val_y), verbose=0,
+                    callbacks=[stopping, plateau]).history
+weights = model.get_weights()
+epochs = len(history["loss"])
+"""
+    )
+    plain, *_ = same_as_plain(cell, 2, "epochs")
+    assert plain.values["epochs"] < 30
+
+
+def test_logs_that_a_step_makes_up_are_averaged_over_rows(same_as_plain) -> None:
+    cell = DATA + (
+        """
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        inputs, targets = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, targets, self(inputs, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"mine": loss}
+
+
+model = Own()
+model.compile("adam", from_logits)
+history = model.fit(x[:116], y[:116], batch_size=29, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_a_metric_of_the_users_own_is_summed_and_reported(groups) -> None:
+    cell = DATA + (
+        """
+class Rows(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="rows")
+        self.seen = self.add_variable((), "zeros", name="seen")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen.assign_add(tf.cast(tf.shape(y_pred)[0], "float32"))
+
+    def result(self):
+        return self.seen.value
+
+
+model = mlp()
+model.compile("adam", from_logits, metrics=[Rows()])
+history = model.fit(x, y, batch_size=29, epochs=2, verbose=0).history
+"""
+    )
+    notices: list[str] = []
+    outcomes = succeeded(groups[2].run(cell, "history", on_message=lambda _, m: notices.append(getattr(m, "text", ""))))
+    assert outcomes[1].values["history"]["rows"] == [131.0, 131.0]
+    assert sum("Rows" in text for text in notices) == 1
+
+
+def test_progress_counts_this_ranks_rows_and_rank_0_reports_each_epoch(groups) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile("adam", from_logits, metrics=["accuracy"])
+history = model.fit(x, y, batch_size=29, epochs=3, validation_data=(val_x, val_y), verbose=0).history
+"""
+    )
+    messages: list[tuple[int, object]] = []
+    outcomes = succeeded(groups[2].run(cell, "history", on_message=lambda rank, m: messages.append((rank, m))))
+    ends = [m for _, m in messages if type(m).__name__ == "EpochEnd"]
+    assert [(m.rank, m.epoch, m.epochs) for m in ends] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
+    history = outcomes[0].values["history"]
+    assert [m.metrics for m in ends] == [{name: values[i] for name, values in history.items()} for i in range(3)]
+    last = {m.rank: m for _, m in messages if type(m).__name__ == "Progress"}
+    assert sum(m.rows for m in last.values()) == 3 * 131
+    assert all((m.epoch, m.epochs, m.step, m.steps, m.phase) == (2, 3, 5, 5, "train") for m in last.values())

@@ -1,0 +1,116 @@
+"""What cannot be made equal to one process is refused, alike on every rank, and the next cell trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conftest import succeeded
+from tests.training.harness import DATA
+
+REFUSED = {
+    "sum": (
+        "model.compile('adam', keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction='sum'))\n"
+        "model.fit(x, y, verbose=0)",
+        "sum_over_batch_size",
+    ),
+    "weights": (
+        "model.compile('adam', keras.losses.MeanSquaredError(reduction='mean_with_sample_weight'))\n"
+        "model.fit(x, np.eye(3)[y], sample_weight=np.ones(131), verbose=0)",
+        "scale the sample weights",
+    ),
+    "dice": (
+        "model.compile('adam', keras.losses.Dice())\nmodel.fit(x, np.eye(3)[y], verbose=0)",
+        "Dice(axis=",
+    ),
+    "mask": (
+        "model = keras.Sequential([keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3)])\n"
+        "model.compile('adam', from_logits)\n"
+        "model.fit(np.ones((20, 5), 'int32'), np.ones((20, 5), 'int32'), verbose=0)",
+        "sample_weight",
+    ),
+    "own-loop": (
+        "optimizer = keras.optimizers.Adam()\n"
+        "with tf.GradientTape() as tape:\n"
+        "    loss = from_logits(y, model(x))\n"
+        "optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)",
+        "Model.train_step",
+    ),
+    "train-on-batch": (
+        "model.compile('adam', from_logits)\nmodel.train_on_batch(x, y)",
+        "fit(x, y, batch_size=len(x))",
+    ),
+    "different-rows": (
+        "model.compile('adam', from_logits)\nmodel.fit(x[:100 + rank], y[:100 + rank], verbose=0)",
+        "rank 0: 4 batches, 100 rows; rank 1: 4 batches, 101 rows",
+    ),
+    "different-batches": (
+        "from tfos_magic.training.sharding import mark_sharded\n"
+        "model.compile('adam', from_logits)\n"
+        "model.fit(mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)).batch(20 + 5 * rank)), verbose=0)",
+        "rank 0: 7 batches, unknown rows, fed; rank 1: 6 batches",
+    ),
+    "unknown-length": (
+        "from tfos_magic.training.sharding import mark_sharded\n"
+        "model.compile('adam', from_logits)\n"
+        "fed = mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)))\n"
+        "model.fit(fed.filter(lambda a, b: b > 0).batch(9), verbose=0)",
+        "assert_cardinality",
+    ),
+    "mixed": (
+        "from tfos_magic.training.sharding import mark_sharded\n"
+        "model.compile('adam', from_logits)\n"
+        "fed = mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9))\n"
+        "model.fit(tf.data.Dataset.zip((fed, tf.data.Dataset.from_tensor_slices(y).batch(9))), verbose=0)",
+        "into one DataFrame",
+    ),
+    "adapt": (
+        "from tfos_magic.training.sharding import mark_sharded\n"
+        "keras.layers.Normalization().adapt(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)))",
+        "statistics in Spark",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_equal_is_refused_with_what_to_write_instead(groups, case: str) -> None:
+    body, remedy = REFUSED[case]
+    for outcome in groups[2].run(DATA + "model = mlp()\n" + body):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert remedy in outcome.error
+
+
+@pytest.mark.parametrize("case", ["sum", "own-loop", "train-on-batch"])
+def test_one_worker_alone_refuses_nothing(groups, case: str) -> None:
+    succeeded(groups[1].run(DATA + "model = mlp()\n" + REFUSED[case][0]))
+
+
+def test_a_compiled_step_runs_without_xla_and_says_so(same_as_plain, groups) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile("adam", from_logits, jit_compile=SIZE > 0)
+history = model.fit(x, y, batch_size=29, verbose=0).history
+weights = model.get_weights()
+jit = model.jit_compile
+"""
+    )
+    notices: list[str] = []
+    outcomes = succeeded(
+        groups[2].run("SIZE = 2\n" + cell, "jit", on_message=lambda _, m: notices.append(getattr(m, "text", "")))
+    )
+    assert any("jit_compile" in text for text in notices)
+    assert all(outcome.values["jit"] is True for outcome in outcomes)
+    same_as_plain("SIZE = 0\n" + cell, 2)
+
+
+def test_an_unknown_strategy_is_refused_by_name(groups) -> None:
+    cell = """
+from tfos_magic.training.run import RunContext, StopSignal, distributed
+
+try:
+    with distributed(RunContext("x", collectives, print, StopSignal(), strategy="gossip")):
+        pass
+except Exception as error:
+    text = str(error)
+"""
+    assert "'gossip': choose one of sync" in succeeded(groups[1].run(cell, "text"))[0].values["text"]
