@@ -74,7 +74,7 @@ def _select(df: Any, names: list[str]) -> Any:
 def explain(error: Exception) -> DataError | FeedError:
     """Give the cause of a failed feed job, without the stacks of the JVM and of Python workers."""
     text = str(error)
-    own = re.findall(r"tfos_magic\.errors\.(?:FeedError|Refused): (.+)", text)
+    own = re.findall(r"tfos_magic\.errors\.FeedError: (.+)", text)
     if own:
         return FeedError(own[-1].strip())
     if _CANCELLED.search(text):
