@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ def report(facts: dict[str, Any]) -> list[str]:
 
 
 def first_line(source: str) -> str:
-    return source.strip().splitlines()[0][:80]
+    return textwrap.shorten(source.strip().splitlines()[0], 80, placeholder=" ...")
 
 
 def plain(text: str) -> str:
