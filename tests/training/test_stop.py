@@ -138,7 +138,7 @@ else:
     threading.Event().wait(4.0)
 """
         outcomes = succeeded(group.run(cell, "text"))
-        assert outcomes[0].values["text"].startswith("ClusterError: rank 0 waited for a barrier of 2 ranks")
+        assert outcomes[0].values["text"].startswith("ClusterError: rank 0 waited for a barrier with all 2 ranks")
     finally:
         group.close()
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import ClusterError
+from tfos_magic.training.watchdog import Watchdog
 
 PIECE_BYTES = 1 << 20
 MAX_PIECES = 4
@@ -34,6 +35,7 @@ _PEER_ERRORS = (
     tf.errors.FailedPreconditionError,
     tf.errors.InvalidArgumentError,
 )
+_PEER_WORDS = ("Collective ops is aborted", "RecvBuf", "Socket closed")
 
 
 class Collectives:
@@ -49,7 +51,8 @@ class Collectives:
         self.timeout = timeout
         self._next_key = 1
         self._eager_keys: dict[tuple[Any, ...], int] = {}
-        self._closed = False
+        self._aborted = False
+        self._watchdog = Watchdog(self._expire) if size > 1 else None
 
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks; the same bits come back on every rank.
@@ -60,8 +63,8 @@ class Collectives:
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.size == 1 or not tensors:
             return list(tensors)
-        with self.explained("an all-reduce"):
-            return self._fused(tensors, self.timeout)
+        with self.waiting("an all-reduce"):
+            return self._fused(tensors)
 
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors over ranks along their first axis, in the order of ranks.
@@ -71,6 +74,10 @@ class Collectives:
         """
         if self.size == 1 or not tensors:
             return list(tensors)
+        with self.waiting("rows of all ranks"):
+            return self._concat(tensors)
+
+    def _concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         lengths = self.all_reduce([tf.one_hot(self.rank, self.size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
         total, offset = tf.reduce_sum(lengths), tf.reduce_sum(lengths[: self.rank])
         # An operation keeps the shape it first had, so each power of two has an operation of its own.
@@ -80,7 +87,7 @@ class Collectives:
         for tensor in tensors:
             padding = [[offset, room], *([0, 0] for _ in tensor.shape[1:])]
             key = self._key((tensor.dtype.name, "concat", *tensor.shape[1:]), _POWERS) + power
-            results.append(self._reduce(tf.pad(tensor, padding), key, self.timeout)[:total])
+            results.append(self._reduce(tf.pad(tensor, padding), key)[:total])
         return results
 
     def broadcast(self, tensors: Sequence[tf.Tensor], root: int = 0) -> list[tf.Tensor]:
@@ -99,9 +106,8 @@ class Collectives:
         """Return when every rank has come here; raises :class:`ClusterError` after ``timeout`` seconds."""
         if self.size == 1:
             return
-        wait = self.timeout if timeout is None else timeout
-        with self.explained(f"a barrier of {self.size} ranks"):
-            self._fused([tf.ones((), tf.int32)], wait)
+        with self.waiting("a barrier", timeout):
+            self._fused([tf.ones((), tf.int32)])
 
     def align(self) -> None:
         """Make the ranks agree on the keys of the operations to come, should one have traced a graph more often."""
@@ -109,51 +115,67 @@ class Collectives:
             self._next_key = max(self._next_key, int(self.gather([self._next_key]).max()) + 1)
 
     def abort(self, reason: str) -> None:
-        """Make what waits, here and on peers that wait for this rank, fail now. No collective works afterwards."""
-        if self.size > 1 and not self._closed:
-            self._closed = True
-            eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops aborted: {reason}")
+        """Make what waits, here and on peers that wait for this rank, fail now. No collective works afterwards.
+
+        May be called from any thread.
+        """
+        if self.size > 1 and not self._aborted:
+            self._aborted = True
+            eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
     def close(self) -> None:
         """Leave the group. A process forms one group in its life, so this is for its end."""
         self.abort(f"rank {self.rank} left")
+        if self._watchdog is not None:
+            self._watchdog.close()
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
-        """Turn TensorFlow's errors about lost or late peers into :class:`ClusterError`; leave all others alone."""
-        try:
+    def waiting(self, what: str, seconds: float | None = None) -> Iterator[None]:
+        """Run operations that wait for peers, for at most ``seconds`` (``timeout`` when not given).
+
+        Errors of TensorFlow that are about lost or late peers become :class:`ClusterError`; others stay as they are.
+        """
+        if self._watchdog is None:
             yield
+            return
+        limit = self.timeout if seconds is None else seconds
+        try:
+            with self._watchdog.watching(what, limit):
+                yield
         except _PEER_ERRORS as error:
-            if self.size == 1 or not _is_about_peers(error):
+            if not any(words in str(error.message) for words in _PEER_WORDS):
                 raise
             cause = " ".join(str(error.message).split())[:300]
             raise ClusterError(
-                f"rank {self.rank} waited for {what} of all {self.size} ranks, and at least one did not answer "
-                f"(limit {self.timeout:g} s): it died, stopped early or is stuck. Look at the other workers' output, "
-                f"then run the cell again. TensorFlow says: {cause}"
+                f"rank {self.rank} waited for {what} with all {self.size} ranks, and at least one did not answer: it "
+                "died, stopped early or is stuck. Look at the other workers' output, then run the cell again. "
+                f"TensorFlow says: {cause}"
             ) from error
 
-    def _fused(self, tensors: list[tf.Tensor], timeout: float) -> list[tf.Tensor]:
+    def _expire(self, what: str, seconds: float) -> None:
+        self.abort(f"no answer within {seconds:g} s while rank {self.rank} waited for {what}")
+
+    def _fused(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         results: list[tf.Tensor] = [None] * len(tensors)
         for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in tensors]):
             members = [tensors[i] for i in bucket]
             flat = members[0] if len(members) == 1 else tf.concat([tf.reshape(t, [-1]) for t in members], 0)
-            summed = self._in_pieces(flat, timeout)
+            summed = self._in_pieces(flat)
             parts = [summed] if len(members) == 1 else tf.split(summed, [tf.size(t) for t in members])
             for i, tensor, part in zip(bucket, members, parts, strict=True):
                 results[i] = _reshaped(part, tensor)
         return results
 
-    def _in_pieces(self, tensor: tf.Tensor, timeout: float) -> tf.Tensor:
+    def _in_pieces(self, tensor: tf.Tensor) -> tf.Tensor:
         pieces = min(MAX_PIECES, _nbytes(tensor) // PIECE_BYTES)
         if pieces < 2:
-            return self._reduce(tensor, self._key((tensor.dtype.name, *tensor.shape)), timeout)
+            return self._reduce(tensor, self._key((tensor.dtype.name, *tensor.shape)))
         count = tensor.shape.num_elements()
         sizes = [count // pieces + (1 if i < count % pieces else 0) for i in range(pieces)]
         parts = tf.split(tf.reshape(tensor, [-1]), sizes)
-        return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape)), timeout) for p in parts], 0)
+        return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape))) for p in parts], 0)
 
-    def _reduce(self, tensor: tf.Tensor, key: Any, timeout: float) -> tf.Tensor:
+    def _reduce(self, tensor: tf.Tensor, key: Any) -> tf.Tensor:
         return tf.raw_ops.CollectiveReduceV2(
             input=tensor,
             group_size=self.size,
@@ -163,7 +185,6 @@ class Collectives:
             merge_op="Add",
             final_op="Id",
             communication_hint="ring",
-            timeout_seconds=timeout,
         )
 
     def _key(self, signature: tuple[Any, ...], count: int = 1) -> int:
@@ -262,13 +283,6 @@ def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
             f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that those trainers run "
             "and that a firewall lets the executors reach each other."
         )
-
-
-def _is_about_peers(error: tf.errors.OpError) -> bool:
-    text = str(error.message)
-    return any(
-        words in text for words in ("Collective ops is aborted", "Collective has timed out", "RecvBuf", "Socket closed")
-    )
 
 
 def _nbytes(tensor: tf.Tensor) -> int:

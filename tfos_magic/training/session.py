@@ -75,8 +75,7 @@ class Session:
         loop = Loop(kind, model)
         self.loops.append(loop)
         try:
-            with self.collectives.explained(f"{kind}()"):
-                yield loop
+            yield loop
         finally:
             self.loops.pop()
             if loop.restore_jit:
@@ -131,7 +130,8 @@ class Session:
             loop = self._loop_of(model)
             if self.many:
                 self._vote(model)
-            logs = inner(iterator)
+            with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
+                logs = inner(iterator)
             loop.step += model.steps_per_execution
             if loop.broadcast_late:
                 self._broadcast_late(model, loop)
@@ -154,7 +154,8 @@ class Session:
             loop = self._loop_of(model)
             if self.many:
                 self._vote(model)
-            logs = inner(iterator)
+            with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
+                logs = inner(iterator)
             loop.step += model.steps_per_execution
             if self.many and not self._test_votes:
                 model.stop_evaluating = model.stop_evaluating or self.context.stop.requested

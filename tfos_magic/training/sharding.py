@@ -96,10 +96,7 @@ def _source_kinds(dataset: Any) -> set[bool]:
     if getattr(dataset, _MARK, False):
         return {True}
     inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
-    if inputs:
-        return set().union(*(_source_kinds(source) for source in inputs))
-    # Counting carries no rows of its own: enumerate() on a feed zips it with a range.
-    return set() if type(dataset).__name__ == "_RangeDataset" else {False}
+    return set().union(*(_source_kinds(source) for source in inputs)) if inputs else {False}
 
 
 def _rows_of(batch: Any) -> Any:

@@ -39,7 +39,6 @@ def test_a_mark_stays_through_transformations_and_copies_nothing_else() -> None:
     fed = sharding.mark_sharded(tf.data.Dataset.range(4).map(lambda i: i).batch(2))
     plain = tf.data.Dataset.from_tensor_slices([1, 2]).batch(2)
     assert sharding.is_sharded(fed.map(lambda a: a).cache().shuffle(3).repeat(2).prefetch(1))
-    assert sharding.is_sharded(fed.enumerate())
     assert sharding.is_sharded(fed.concatenate(fed))
     assert not sharding.is_sharded(plain.map(lambda a: a))
     with pytest.raises(TrainingError, match="one DataFrame"):
