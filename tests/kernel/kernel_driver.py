@@ -53,6 +53,7 @@ class Kernel:
     """One kernel and its client."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(folder / "k"))
         env = {**os.environ, "TFOS_VIEW": "text", **environment}
         self.manager.start_kernel(cwd=str(folder), env=env)
@@ -109,3 +110,11 @@ def _note(result: CellResult, message: dict[str, Any]) -> bool:
         result.error = content["ename"]
         result.traceback = _COLOUR.sub("", "\n".join(content["traceback"]))
     return bool(kind == "status" and content["execution_state"] == "idle")
+
+
+def command_of(process: psutil.Process) -> str:
+    """The process's command line; empty for one that has ended and is not yet reaped."""
+    try:
+        return " ".join(process.cmdline())[:150]
+    except psutil.NoSuchProcess:
+        return ""

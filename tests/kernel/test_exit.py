@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kernel.kernel_driver import SESSION, Kernel, train_cell
+from tests.kernel.kernel_driver import SESSION, Kernel, command_of, train_cell
 
 LIMIT_SECONDS = 10.0
 
@@ -33,7 +33,9 @@ def _kill(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("moment", ["idle", "training"])
-@pytest.mark.parametrize("way", [_restart, _shutdown, _terminate, _kill], ids=["restart", "shutdown", "sigterm", "kill"])
+@pytest.mark.parametrize(
+    "way", [_restart, _shutdown, _terminate, _kill], ids=["restart", "shutdown", "sigterm", "kill"]
+)
 def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     way: Callable[[Kernel], None], moment: str, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
@@ -44,13 +46,13 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     if moment == "training":
         kernel.finish(kernel.submit(train_cell(epochs=100_000)), until="epoch 2 of")
     processes = [*kernel.processes(), psutil.Process(kernel.pid)]
-    commands = {process.pid: _command(process) for process in processes}
+    commands = {process.pid: command_of(process) for process in processes}
     assert sum("tfos_magic.node.trainer" in command for command in commands.values()) == 2
     assert any("tensorboard" in command for command in commands.values())
     started = time.monotonic()
     way(kernel)
     _, alive = psutil.wait_procs(processes, timeout=LIMIT_SECONDS - (time.monotonic() - started))
-    left = [commands[process.pid] for process in alive if _command(process)]
+    left = [commands[process.pid] for process in alive if command_of(process)]
     assert not left
     assert not list(spool.iterdir())
 
@@ -66,11 +68,3 @@ def _bring_up(kernel: Kernel, spool: Path) -> None:
     ):
         result = kernel.run(source)
         assert not result.error, result.traceback
-
-
-def _command(process: psutil.Process) -> str:
-    """The process's command line; empty for one that has ended and is not yet reaped."""
-    try:
-        return " ".join(process.cmdline())[:150]
-    except psutil.NoSuchProcess:
-        return ""

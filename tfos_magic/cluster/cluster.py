@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedStore
 from tfos_magic.cluster.launch import AgentJob
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.slots import await_slots
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, rank_workers, status_of
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
 from tfos_magic.node.task import AgentConfig
@@ -36,6 +37,7 @@ from tfos_magic.protocol import (
 
 log = logging.getLogger("tfos_magic.cluster")
 
+EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 
@@ -96,7 +98,7 @@ class TFCluster:
         """
         deadline = time.monotonic() + self._start_timeout
         sessions.refuse_dynamic_allocation(self.spark)
-        self._await_slots(min(deadline, time.monotonic() + 15))
+        await_slots(self.spark, self.size, self._cores, min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
             self._launch()
             self._await_agents(deadline)
@@ -108,31 +110,6 @@ class TFCluster:
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
         return self
-
-    def _await_slots(self, deadline: float) -> None:
-        """Refuse at once, and in numbers, what Spark would only retry for minutes. Executors may still be joining."""
-        needed = self.size * self._cores
-        while True:
-            total = sessions.total_cores(self.spark)
-            if total is None:
-                return
-            free = total - sessions.busy_cores(self.spark)
-            if free >= needed + 1:
-                return
-            local = sessions.runs_in_this_process_tree(self.spark)
-            if local or time.monotonic() > deadline:
-                raise StartTimeout(self._missing_slots(total, free))
-            time.sleep(0.2)
-
-    def _missing_slots(self, total: int, free: int) -> str:
-        each = f" of {self._cores} cores" if self._cores > 1 else ""
-        master = sessions.master_of(self.spark)
-        more = self.size * self._cores + 1
-        fix = f"make the session with master('local[{more}]')" if master.startswith("local[") else "add executor cores"
-        return (
-            f"{self.size} workers{each} and 1 feed slot asked, {free} slots free ({total} in all on {master}): "
-            f"{fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
-        )
 
     def _launch(self) -> None:
         host, port = self._address
@@ -203,9 +180,9 @@ class TFCluster:
         with self._changed:
             self._changed.wait_for(lambda: self._settled(), timeout)
             self._check_alive(ClusterError)
-            if failed := [w for w in self.workers if w.ready and w.ready.error]:
+            if failed := [(w, w.ready.error) for w in self.workers if w.ready and w.ready.error]:
                 self._stale = True
-                raise ClusterError(f"Worker {failed[0].rank} on {failed[0].agent.host}: {failed[0].ready.error}")  # type: ignore[union-attr]
+                raise ClusterError(f"Worker {failed[0][0].rank} on {failed[0][0].agent.host}: {failed[0][1]}")
             if self._stale:
                 raise ClusterError(f"A trainer died while it was starting: {self._reason}")
             if loading := [str(w.rank) for w in self.workers if w.ready is None]:
@@ -294,6 +271,42 @@ class TFCluster:
                 )
                 self.phase = ClusterPhase.FAILED
             self._changed.notify_all()
+
+    def run(
+        self,
+        source: str,
+        *,
+        names: Mapping[str, Any] | None = None,
+        frames: Mapping[str, Any] | None = None,
+        features: Sequence[str] | None = None,
+        label: str | None = None,
+        batch_size: int = 32,
+        outputs: Sequence[str] = (),
+        log_dir: str = "",
+        observer: Any = None,
+    ) -> dict[str, Any]:
+        """Run Keras code on every worker, as ``%%tfos_train`` does, and give the ``outputs`` of rank 0 by name.
+
+        ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
+        worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
+        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. ``observer`` watches: its
+        ``update(state)`` and ``output(text, stream)`` are called from this thread.
+
+        Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, :class:`DataError` and
+        :class:`FeedError` from the feed, :class:`ClusterError` when a worker was lost.
+        """
+        # A run works on a cluster, so that room imports this one.
+        from tfos_magic.cluster.run import Ignore, Run, RunRequest, frame_use
+
+        request = RunRequest(
+            source=source,
+            names=names or {},
+            frames={name: frame_use(name, frame, features, label) for name, frame in (frames or {}).items()},
+            batch_size=batch_size,
+            outputs=outputs,
+            log_dir=log_dir,
+        )
+        return Run(request, self.size, lambda: self).execute(observer or Ignore())
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End trainers, agents and spools. Waits for Spark to have its slots back. ``force`` cancels without asking.

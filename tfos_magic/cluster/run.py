@@ -18,9 +18,9 @@ from tfos_magic.cluster.feeds import Feed, FeedJobThread
 from tfos_magic.cluster.outcome import Outcome
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply
-from tfos_magic.errors import CaptureError, ClusterError
+from tfos_magic.errors import CaptureError, ClusterError, DataError
 from tfos_magic.protocol import EpochEnd, Message, Output, RunCell, RunFinished, StopRun, TrainerExited
-from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.columns import FeedPlan, plan_feed
 
 TICK = 0.1
 STOP_GRACE = 1.4
@@ -36,6 +36,16 @@ class Observer(Protocol):
     def output(self, text: str, stream: str) -> None: ...
 
 
+class Ignore:
+    """An observer that looks away."""
+
+    def update(self, state: RunState) -> None:
+        """Do nothing."""
+
+    def output(self, text: str, stream: str) -> None:
+        """Do nothing."""
+
+
 @dataclass(frozen=True)
 class FrameUse:
     """A DataFrame that the cell gets as a dataset. ``features`` None means all columns but the label."""
@@ -44,6 +54,14 @@ class FrameUse:
     plan: FeedPlan
     features: Sequence[str] | None = None
     label: str | None = None
+
+
+def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
+    """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
+    try:
+        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
+    except DataError as error:
+        raise DataError(f"DataFrame {name!r}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -182,7 +200,7 @@ class Run:
         """Fold messages until every rank has ended, or until those that have not must be given up."""
         try:
             self._pump(lambda: self._outcome.complete or self._outcome.broken, None)
-            if not self._outcome.complete:
+            if not self._outcome.reusable:
                 self._give_others_time(ERROR_GRACE)
         except KeyboardInterrupt:
             self._stop()

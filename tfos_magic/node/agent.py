@@ -223,6 +223,8 @@ class Agent:
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(self.place.gpus) or "-1"
+        # Spark's workers write every piece of a print by itself; whole lines are what people read.
+        env.pop("PYTHONUNBUFFERED", None)
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         env["KERAS_BACKEND"] = "tensorflow"
         return env

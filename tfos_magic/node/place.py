@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -24,14 +25,14 @@ class Place:
 def find_place(context: Any, endpoint: str) -> Place:
     """Read the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
     slot = int(context.partitionId())
-    advertised = context.getTaskInfos()[slot].address.rsplit(":", 1)[0]
+    advertised = os.environ.get("SPARK_LOCAL_IP") or context.getTaskInfos()[slot].address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
     return Place(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))
 
 
 def _reachable(advertised: str, driver: str) -> str:
-    """Spark's own name of this host where it can be bound, else the address that packets to the kernel leave from."""
+    """What Spark binds on this host where that can be bound here, else the address that packets to the kernel leave from."""
     if driver.startswith("127.") and not advertised.startswith("127."):
         return "127.0.0.1"
     with socket.socket() as probe:

@@ -94,7 +94,7 @@ class Trainer:
 
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
-        from tfos_magic.errors import RunStopped
+        from tfos_magic.errors import ClusterError, RunStopped
         from tfos_magic.node.cell import build_namespace, describe_error, main_module, pack_outputs
 
         with main_module(cell) as namespace:
@@ -107,7 +107,9 @@ class Trainer:
             except RunStopped as stopped:
                 return RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
             except BaseException as error:
-                return RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell))
+                # After a broken collective TensorFlow's cluster cannot be used again in this process.
+                clean = not isinstance(error, ClusterError)
+                return RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

@@ -11,10 +11,9 @@ from typing import Any
 
 import cloudpickle
 
-from tfos_magic.cluster.run import FrameUse
-from tfos_magic.errors import CaptureError, DataError, UsageError
+from tfos_magic.cluster.run import FrameUse, frame_use
+from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import CellNames
-from tfos_magic.records.columns import plan_feed
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,21 @@ def capture(
         payload=_pickle(values),
         values=tuple(values),
         modules=modules,
-        frames={name: _plan(name, frame, features, label) for name, frame in frames.items()},
+        frames={name: frame_use(name, frame, features, label) for name, frame in frames.items()},
     )
 
 
 def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]) -> None:
+    if "get_ipython" in wanted:
+        raise UsageError(
+            "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
+        )
     missing = [name for name in wanted if name not in namespace and (name in push or not names.open_ended)]
     if not missing:
         return
     name = missing[0]
     known = [key for key in namespace if not key.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    if name == "get_ipython":
-        raise UsageError(
-            "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
-        )
     hint = f" Did you mean {near[0]!r}?" if near else " Define it in an earlier cell, or in this one."
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
 
@@ -91,13 +90,6 @@ def _as_dataframe(name: str, namespace: Mapping[str, Any]) -> Any:
             f"--feed: {name!r} is no Spark DataFrame but {type(value).__name__}: spark.createDataFrame makes one."
         )
     return value
-
-
-def _plan(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
-    try:
-        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
-    except DataError as error:
-        raise DataError(f"DataFrame {name!r}: {error}") from None
 
 
 def _pickle(values: Mapping[str, Any]) -> bytes:

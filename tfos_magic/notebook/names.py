@@ -12,7 +12,8 @@ from types import CodeType
 from tfos_magic.errors import UsageError
 from tfos_magic.node.excerpt import mark_line
 
-_ALWAYS_THERE = frozenset(dir(builtins)) | {
+# IPython adds get_ipython to the built-in names; it means this notebook, and workers have none.
+_ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
     "__name__",
     "__doc__",
     "__file__",

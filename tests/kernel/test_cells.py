@@ -1,0 +1,174 @@
+"""Cells as people write them: names in, names out, errors, and many of them one after another."""
+
+from __future__ import annotations
+
+import ast
+
+import psutil
+import pytest
+
+from tests.kernel.kernel_driver import Kernel, command_of, train_cell
+
+CENSUS = """
+import os, threading
+runtime = get_ipython().magics_manager.registry["TFOSMagics"].runtime
+me = {"threads": threading.active_count(), "files": len(os.listdir("/proc/self/fd"))}
+pids = [p for w in runtime.cluster.workers for p in (w.pid, w.agent.pid)]
+spool = [w.beat.spool_bytes for w in runtime.cluster.workers]
+print((me, pids, spool))
+"""
+
+
+def _census(kernel: Kernel) -> dict[str, int]:
+    me, pids, spool = ast.literal_eval(kernel.run(CENSUS).text)
+    processes = [psutil.Process(pid) for pid in pids]
+    return {
+        "processes": len(kernel.processes()),
+        "kernel threads": me["threads"],
+        "kernel files": me["files"],
+        "worker threads": sum(process.num_threads() for process in processes),
+        "worker files": sum(process.num_fds() for process in processes),
+        "worker memory MB": sum(process.memory_info().rss for process in processes) // 1_000_000,
+        "spool bytes": sum(spool),
+    }
+
+
+@pytest.mark.timeout(400)
+def test_twenty_cells_on_one_cluster_cost_no_more_than_the_first_ones(kernel: Kernel) -> None:
+    for _ in range(3):
+        first = kernel.run(train_cell("--label y -o history"))
+        assert not first.error, first.traceback
+    before = _census(kernel)
+    for _ in range(20):
+        assert not kernel.run(train_cell("--label y -o history")).error
+    after = _census(kernel)
+    assert after["spool bytes"] == before["spool bytes"] > 0
+    for name in ("processes", "kernel threads", "kernel files", "worker threads", "worker files"):
+        assert after[name] <= before[name] + 2, f"{name} grew from {before[name]} to {after[name]}"
+    assert after["worker memory MB"] < before["worker memory MB"] + 150
+
+
+def test_values_functions_and_modules_of_the_notebook_reach_the_cell(kernel: Kernel) -> None:
+    kernel.run("""
+import math, numpy as np
+units, offset = 3, np.arange(4.0)
+def build(n):
+    import keras
+    return keras.Sequential([keras.Input((n,)), keras.layers.Dense(units)])
+""")
+    result = kernel.run("""%%tfos_train -o shape,total,where
+shape = build(4).output_shape
+total = float(np.sum(offset)) + math.floor(0.5)
+where = __name__
+print("seen by", units)
+""")
+    assert not result.error, result.traceback
+    assert "seen by 3" in result.text
+    assert kernel.run("print(shape, total, where)").text.strip() == "(None, 3) 6.0 __main__"
+
+
+def test_an_error_on_every_worker_is_told_once_in_the_cells_own_lines(kernel: Kernel) -> None:
+    result = kernel.run("%%tfos_train\nvalues = [1, 2]\nprint('about to fail')\nvalues[5]\n")
+    assert result.error == "WorkerError"
+    assert "IndexError on worker 0" in result.traceback
+    assert "-->   4 values[5]" in result.traceback
+    assert "about to fail" in result.traceback
+    assert "tfos_magic/" not in result.traceback
+    assert not kernel.run(train_cell()).error
+
+
+def test_an_error_on_one_worker_ends_the_others_and_the_next_cell_trains(kernel: Kernel) -> None:
+    source = (
+        train_cell(epochs=100_000)
+        .replace(
+            "history = ",
+            """
+import os, keras
+class Trip(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        import tensorflow as tf
+        if tf.config.list_logical_devices() and "task:1" in tf.config.list_logical_devices()[0].name:
+            raise RuntimeError("only here")
+history = """,
+        )
+        .replace("epochs=100000", "epochs=100000, callbacks=[Trip()]")
+    )
+    result = kernel.run(source)
+    assert result.error == "WorkerError"
+    assert "RuntimeError on worker 1" in result.traceback
+    assert "only here" in result.traceback
+    again = kernel.run(train_cell())
+    assert not again.error, again.traceback
+
+
+def test_a_trainer_that_is_killed_costs_one_run_and_not_the_cluster(kernel: Kernel) -> None:
+    message_id = kernel.submit(train_cell(epochs=100_000))
+    kernel.finish(message_id, until="epoch 2 of")
+    trainers = [p for p in kernel.processes() if "tfos_magic.node.trainer" in command_of(p)]
+    trainers[-1].kill()
+    result = kernel.finish(message_id, timeout=30)
+    assert result.error == "ClusterError"
+    assert "SIGKILL" in result.traceback
+    again = kernel.run(train_cell())
+    assert not again.error, again.traceback
+
+
+BAD_CELLS = {
+    "unknown column": ("--features nope --label y", "train", "DataError", "'nope'"),
+    "label missing": ("--label target", "train", "DataError", "target"),
+    "null in a numeric column": ("--label y", "with_null", "DataError", "null"),
+    "ragged arrays": ("--label y", "ragged", "DataError", "pad"),
+    "empty DataFrame": ("--label y", "empty", "DataError", "no rows"),
+    "a name that cannot be pickled": ("", "lock", "CaptureError", "'lock'"),
+    "the session itself": ("", "spark", "CaptureError", "SparkSession"),
+    "a name that does not exist": ("", "trian", "CaptureError", "'train'"),
+    "a syntax error": ("", "train]", "UsageError", "not valid Python"),
+    "a line magic in the cell": ("", "train)\n%time 1\n(1", "UsageError", "line magic"),
+    "more workers than run": ("-n 3 --label y", "train", "ClusterError", "%tfos stop"),
+    "an unknown option": ("--lable y", "train", "UsageError", "--label"),
+    "an option without its value": ("--label", "train", "UsageError", "--label"),
+    "a feed that is no DataFrame": ("--feed a=offsets", "train", "UsageError", "offsets"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_bad_input_is_told_before_anything_trains(kernel: Kernel, case: str) -> None:
+    options, name, kind, word = BAD_CELLS[case]
+    kernel.run("""
+import threading
+lock, offsets = threading.Lock(), [1, 2]
+with_null = train.withColumn("z", F.when(F.col("y") == 0, F.lit(1.0)))
+ragged = train.withColumn("x", F.when(F.col("y") == 0, F.array(F.lit(1.0))).otherwise(F.array(F.lit(1.0), F.lit(2.0))))
+empty = train.where("y > 5")
+""")
+    assert not kernel.run("%tfos start").error
+    result = kernel.run(f"%%tfos_train {options}\nprint('it trains', {name})\n")
+    assert result.error == kind, result.traceback
+    assert word in result.traceback
+    assert "it trains" not in result.text
+    assert "Py4J" not in result.traceback
+    assert "java" not in result.traceback
+
+
+def test_after_all_these_refusals_the_cluster_still_trains(kernel: Kernel) -> None:
+    result = kernel.run(train_cell())
+    assert not result.error, result.traceback
+
+
+def test_more_workers_than_slots_says_what_is_missing(kernel: Kernel) -> None:
+    kernel.run("%tfos stop")
+    result = kernel.run("%tfos start -n 9")
+    assert result.error == "StartTimeout"
+    assert "9 workers and 1 feed slot asked, 4 slots free" in result.traceback
+    assert result.seconds < 20
+
+
+def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
+    for source in ("%%tfos_train --help\npass", "%tfos start --help", "%tfos"):
+        result = kernel.run(source)
+        assert not result.error
+        assert "--" in result.text
+    assert "phase" in kernel.run("%tfos status --json").text
+    assert (
+        "batch-size" in kernel.client.inspect("%%tfos_train", reply=True, timeout=10)["content"]["data"]["text/plain"]
+    )

@@ -1,0 +1,119 @@
+"""Kernel ▸ Interrupt ends the run and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from tests.kernel.kernel_driver import CellResult, Kernel, train_cell
+
+STOP_SECONDS = 2.0
+
+ENDLESS_PYTHON = """%%tfos_train
+import time
+print("in the loop")
+while True:
+    time.sleep(0.01)
+"""
+
+
+def _interrupt_after(kernel: Kernel, source: str, text: str) -> CellResult:
+    """Run a cell, interrupt it when it has printed ``text``, and give its end, timed from the interrupt."""
+    message_id = kernel.submit(source)
+    begun = kernel.finish(message_id, until=text)
+    assert text in begun.text, begun.traceback
+    interrupted = time.monotonic()
+    os.kill(kernel.pid, signal.SIGINT)
+    result = kernel.finish(message_id)
+    result.seconds = time.monotonic() - interrupted
+    return result
+
+
+def _trains_again(kernel: Kernel) -> None:
+    again = kernel.run(train_cell("--label y -o history"))
+    assert not again.error, again.traceback
+    assert kernel.run("print(len(history.history['loss']))").text.strip() == "2"
+
+
+def _trainer_pids(kernel: Kernel) -> list[int]:
+    status = json.loads(kernel.run("%tfos status --json").text)
+    return [worker["pid"] for worker in status["workers"]]
+
+
+def test_an_interrupt_stops_training_within_two_seconds_and_the_trainers_live_on(kernel: Kernel) -> None:
+    _trains_again(kernel)
+    pids = kernel.run(
+        "print([w.pid for w in get_ipython().magics_manager.registry['TFOSMagics'].runtime.cluster.workers])"
+    )
+    result = _interrupt_after(kernel, train_cell(epochs=100_000), "epoch 3 of")
+    assert result.error == "KeyboardInterrupt"
+    assert result.seconds < STOP_SECONDS
+    _trains_again(kernel)
+    now = kernel.run(
+        "print([w.pid for w in get_ipython().magics_manager.registry['TFOSMagics'].runtime.cluster.workers])"
+    )
+    assert now.text == pids.text
+
+
+def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Kernel) -> None:
+    result = _interrupt_after(kernel, ENDLESS_PYTHON, "in the loop")
+    assert result.error == "KeyboardInterrupt"
+    assert result.seconds < STOP_SECONDS
+    _trains_again(kernel)
+
+
+DAWDLE = """
+import pathlib, time
+from pyspark.sql.functions import udf
+mark = str(pathlib.Path("computing").absolute())
+dawdle = udf(lambda i: pathlib.Path(mark).touch() or time.sleep(0.05) or 1.0, "double")
+slow = spark.range(0, 4000, 1, 4).select(dawdle("id").alias("x"), F.col("id").alias("y"))
+"""
+
+FEEDS_LEFT = """
+workers = get_ipython().magics_manager.registry["TFOSMagics"].runtime.cluster.workers
+deadline = time.monotonic() + 10
+while any(len(w.beat.feeds) != 1 for w in workers) and time.monotonic() < deadline:
+    time.sleep(0.1)
+print([len(w.beat.feeds) for w in workers])
+"""
+
+
+def _await_mark(kernel: Kernel) -> None:
+    """Wait until Spark computes the slow column."""
+    mark, deadline = kernel.folder / "computing", time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline, "Spark did not begin to compute within 60 s"
+        time.sleep(0.05)
+    mark.unlink()
+
+
+def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: Kernel) -> None:
+    assert not kernel.run(DAWDLE).error
+    message_id = kernel.submit(train_cell().replace("fit(train", "fit(slow"))
+    _await_mark(kernel)
+    interrupted = time.monotonic()
+    os.kill(kernel.pid, signal.SIGINT)
+    result = kernel.finish(message_id)
+    assert result.error == "KeyboardInterrupt"
+    assert time.monotonic() - interrupted < 5
+    _trains_again(kernel)
+    assert kernel.run(FEEDS_LEFT).text.strip() == "[1, 1]", "only the feed of `train` should be there"
+
+
+def test_stopping_the_cluster_leaves_a_job_of_the_user_running(kernel: Kernel) -> None:
+    assert not kernel.run("%tfos start").error
+    kernel.run("""
+import threading
+done = []
+def count():
+    done.append(spark.range(0, 400, 1, 1).select(dawdle("id").alias("x")).agg(F.sum("x")).collect()[0][0])
+job = threading.Thread(target=count); job.start()
+""")
+    stopped = kernel.run("%tfos stop")
+    assert not stopped.error
+    assert stopped.seconds < 10
+    assert kernel.run("job.join(60); print(done)").text.strip() == "[400.0]"
+    assert kernel.run("print(spark.range(7).count())").text.strip() == "7"

@@ -1,0 +1,139 @@
+"""The same program on every kind of Spark session."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("session_program.py")
+TIMEOUT = 170
+QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.executor.memory": "600m"}
+
+
+def _run(options: dict[str, Any], folder: Path, python: str = sys.executable) -> dict[str, Any]:
+    """Run the program in ``folder`` with executors that use ``python``."""
+    env = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_LOCAL_DIRS": str(folder), "SPARK_WORKER_DIR": str(folder)}
+    options = {**options, "conf": {**QUIET, **options.get("conf", {})}}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps(options)], capture_output=True, env=env, cwd=folder, timeout=TIMEOUT
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return dict(json.loads(done.stdout.decode().splitlines()[-1]))
+
+
+def _assert_trained(outcome: dict[str, Any]) -> None:
+    assert "error" not in outcome, outcome
+    assert outcome["losses"] == 2
+    assert outcome["count"] == 9
+    digests = {said.split()[1] for said in outcome["said"].values()}
+    assert len(outcome["said"]) == 2
+    assert len(digests) == 1, "the weights differ between ranks"
+
+
+def test_local_cluster_whose_executors_lack_the_package_gets_it_shipped(tmp_path: Path) -> None:
+    python = _python_with(tmp_path, without=("__editable__", "tfos_magic"))
+    outcome = _run({"master": "local-cluster[3,1,600]"}, tmp_path, python)
+    _assert_trained(outcome)
+    assert ".zip" in outcome["package"]
+
+
+def test_executors_without_tensorflow_give_one_error_naming_the_host(tmp_path: Path) -> None:
+    python = _python_with(tmp_path, without=("tensorflow", "keras"))
+    outcome = _run({"master": "local-cluster[3,1,600]"}, tmp_path, python)
+    assert outcome["error"] == "ExecutorError"
+    assert "tensorflow" in outcome["message"]
+    assert socket.gethostname() in outcome["message"]
+    assert "java" not in outcome["message"]
+
+
+def test_each_trainer_sees_only_the_gpu_that_spark_gave_it(tmp_path: Path) -> None:
+    script = tmp_path / "gpus.sh"
+    script.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["3", "5", "7"]}\'\n')
+    script.chmod(0o755)
+    amounts = {f"spark.{who}.resource.gpu.amount": "3" for who in ("worker", "executor")}
+    scripts = {f"spark.{who}.resource.gpu.discoveryScript": str(script) for who in ("worker", "executor")}
+    options = {"master": "local-cluster[1,3,600]", "conf": {**amounts, **scripts}, "cluster": {"gpus": 1}}
+    outcome = _run(options, tmp_path)
+    _assert_trained(outcome)
+    seen = sorted(said.split()[3] for said in outcome["said"].values())
+    assert len(set(seen)) == 2
+    assert set(seen) < {"3", "5", "7"}
+
+
+def test_a_connect_session_trains(tmp_path: Path) -> None:
+    outcome = _run({"remote": "local[3]"}, tmp_path)
+    _assert_trained(outcome)
+    assert ".zip" in outcome["package"]
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """A standalone master and two workers on two loopback addresses."""
+    import pyspark
+
+    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    env = {**os.environ, "SPARK_WORKER_DIR": str(tmp_path / "work"), "SPARK_DAEMON_MEMORY": "256m"}
+    started = [
+        _daemon([launcher, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port)], env, tmp_path)
+    ]
+    try:
+        _await_line(tmp_path / "0.log", "Starting Spark master")
+        for number, host in enumerate(("127.0.0.2", "127.0.0.3"), 1):
+            command = [launcher, "org.apache.spark.deploy.worker.Worker", "-h", host, "-c", "2", "-m", "1g", url]
+            started.append(_daemon(command, {**env, "SPARK_LOCAL_IP": host}, tmp_path, number))
+            _await_line(tmp_path / f"{number}.log", "Successfully registered")
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(20)
+
+
+def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(standalone: str, tmp_path: Path) -> None:
+    conf = {"spark.cores.max": "4", "spark.driver.host": "127.0.0.1", "spark.executor.cores": "2"}
+    outcome = _run({"master": standalone, "conf": conf, "cluster": {"cores": 1}}, tmp_path)
+    _assert_trained(outcome)
+    assert {host for host, _ in outcome["workers"]} <= {"127.0.0.2", "127.0.0.3"}
+
+
+def _python_with(folder: Path, without: tuple[str, ...]) -> str:
+    """A Python like this one whose packages are all of this environment's but those whose names begin so."""
+    import venv
+
+    home = folder / "executor-env"
+    venv.create(home, with_pip=False, symlinks=True)
+    target = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(without):
+            (target / entry.name).symlink_to(entry)
+    return str(home / "bin" / "python")
+
+
+def _daemon(command: list[str], env: dict[str, str], folder: Path, number: int = 0) -> subprocess.Popen[bytes]:
+    with (folder / f"{number}.log").open("wb") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+
+
+def _await_line(log: Path, text: str, timeout: float = 40) -> None:
+    deadline = time.monotonic() + timeout
+    while text not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < deadline, f"{text!r} was not logged within {timeout} s:\n{log.read_text()[-2000:]}"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
