@@ -5,7 +5,7 @@ two plain processes that each train on half of every batch and exchange nothing.
 what two processes on these cores could reach at best, so what is missing to it is the cost of the exchange.
 
 All run the same cell on MNIST-shaped arrays made on the spot. Ratios are taken within a turn, and shown are medians
-over the turns, so that a busy neighbour disturbs both sides of a ratio. Two epochs that trace and warm up are not counted.
+over the turns, so that a busy neighbour disturbs both sides of a ratio. Two epochs, to trace and warm up, do not count.
 
     python benchmarks/overhead.py [--turns 5] [--rows 4096] [--starts 3]
 """
