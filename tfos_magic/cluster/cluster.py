@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,22 +16,18 @@ from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedStore
 from tfos_magic.cluster.launch import AgentJob
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.slots import await_slots
-from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, rank_workers, status_of
-from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
+from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, status_of
+from tfos_magic.errors import ClusterError
 from tfos_magic.node.task import AgentConfig
 from tfos_magic.protocol import (
-    AgentFailed,
     FeedAttached,
     FeedOpened,
-    Heartbeat,
     Message,
-    Output,
     Register,
     Shutdown,
     StartTrainer,
-    TrainerExited,
-    TrainerReady,
 )
 
 log = logging.getLogger("tfos_magic.cluster")
@@ -68,18 +63,12 @@ class TFCluster:
             raise ClusterError("A cluster needs at least 1 worker with at least 1 core: check -n, --cores and --gpus.")
         self.spark = spark or sessions.make_local_session(workers * cores + 1)
         self.size = workers
-        self.phase = ClusterPhase.STARTING
-        self.generation = 0
-        self.workers: list[Worker] = []
+        self.roster = Roster(workers)
         self._cores, self._gpus, self._start_timeout = cores, gpus, start_timeout
         self._address = (driver_host, control_port)
         self._spool_dir = spool_dir
         self._token = secrets.token_urlsafe(32)
-        self._arrived: dict[bytes, Register] = {}
-        self._reason = ""
-        self._stale = False
         self._listener: Callable[[Message], None] | None = None
-        self._changed = threading.Condition(threading.RLock())
         self._control: ControlServer | None = None
         self._job: AgentJob | None = None
         self.feeds: FeedStore | None = None
@@ -101,12 +90,14 @@ class TFCluster:
         await_slots(self.spark, self.size, self._cores, min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
             self._launch()
-            self._await_agents(deadline)
+            self.roster.await_agents(deadline - time.monotonic(), self.endpoint)
+            endpoints = [worker.agent.feed_uri for worker in self.workers]
+            self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
             self.spawn_trainers()
             if wait_for_trainers:
                 self.wait_ready(deadline - time.monotonic())
         except BaseException as error:
-            self.phase, self._reason = ClusterPhase.FAILED, str(error)
+            self.roster.fail(str(error))
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
         return self
@@ -130,38 +121,23 @@ class TFCluster:
         close_at_exit(self)
         self._job.start()
 
-    def _await_agents(self, deadline: float) -> None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._arrived) >= self.size or self.phase is ClusterPhase.FAILED,
-                max(0.0, deadline - time.monotonic()),
-            )
-            self._check_alive(ExecutorError)
-            if len(self._arrived) < self.size:
-                raise StartTimeout(
-                    f"{len(self._arrived)} of {self.size} workers came up within {self._start_timeout:.0f} s. Spark "
-                    f"has not started the other tasks, or they cannot reach {self._control_endpoint()}: see the executors' "
-                    "logs, set %config TFOS.driver_host to an address they reach, or give more --start-timeout."
-                )
-            self.workers = rank_workers(list(self._arrived.items()))
-            self.phase = ClusterPhase.RUNNING
-        endpoints = [worker.agent.feed_uri for worker in self.workers]
-        self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
+    @property
+    def endpoint(self) -> str:
+        """Where agents dial in, such as ``tcp://127.0.0.1:40123``; empty when the cluster has ended."""
+        return self._control.endpoint if self._control else ""
 
-    def _control_endpoint(self) -> str:
-        return self._control.endpoint if self._control else "the kernel"
+    @property
+    def server_key(self) -> bytes:
+        """The public half of the control socket's key, by which an agent knows that it talks to this kernel."""
+        return self._control.keys.server_public if self._control else b""
 
     def spawn_trainers(self) -> None:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
-        with self._changed:
-            self.generation += 1
-            self._stale = False
-            for worker in self.workers:
-                worker.ready = None
+        generation = self.roster.begin_generation()
         addresses = [worker.address for worker in self.workers]
         for worker in self.workers:
             message = StartTrainer(
-                generation=self.generation,
+                generation=generation,
                 rank=worker.rank,
                 addresses=addresses,
                 local_rank=worker.local_rank,
@@ -172,48 +148,25 @@ class TFCluster:
             self.tell(worker.rank, message)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until every trainer of this generation has TensorFlow loaded; spawn them anew where one was lost."""
-        self.check()
-        if self._stale:
+        """Wait until every trainer has TensorFlow loaded; spawn them anew first where one was lost."""
+        self.roster.check()
+        if self.roster.stale:
             self.spawn_trainers()
-        timeout = self._start_timeout if timeout is None else max(0.0, timeout)
-        with self._changed:
-            self._changed.wait_for(lambda: self._settled(), timeout)
-            self._check_alive(ClusterError)
-            if failed := [(w, w.ready.error) for w in self.workers if w.ready and w.ready.error]:
-                self._stale = True
-                raise ClusterError(f"Worker {failed[0][0].rank} on {failed[0][0].agent.host}: {failed[0][1]}")
-            if self._stale:
-                raise ClusterError(f"A trainer died while it was starting: {self._reason}")
-            if loading := [str(w.rank) for w in self.workers if w.ready is None]:
-                raise StartTimeout(
-                    f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos "
-                    "logs, or give more --start-timeout."
-                )
+        self.roster.await_trainers(self._start_timeout if timeout is None else timeout)
 
-    def _settled(self) -> bool:
-        return (
-            all(worker.ready for worker in self.workers)
-            or any(worker.ready and worker.ready.error for worker in self.workers)
-            or self._stale
-            or self.phase is not ClusterPhase.RUNNING
-        )
+    @property
+    def phase(self) -> ClusterPhase:
+        return self.roster.phase
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers by rank; empty until all agents are there."""
+        return self.roster.workers
 
     @property
     def ready(self) -> bool:
         """True when a cell can run at once."""
-        return self.phase is ClusterPhase.RUNNING and not self._stale and all(w.ready for w in self.workers)
-
-    def check(self) -> None:
-        """Raise :class:`ClusterError` unless the cluster is running."""
-        with self._changed:
-            self._check_alive(ClusterError)
-
-    def _check_alive(self, kind: type[ClusterError]) -> None:
-        if self.phase is ClusterPhase.FAILED:
-            raise kind(f"{self._reason}")
-        if self.phase is ClusterPhase.STOPPED:
-            raise kind("This cluster was stopped: start one with %tfos start.")
+        return self.roster.ready
 
     def tell(self, rank: int, message: Message) -> None:
         """Send a command to a rank's agent; nothing happens when the cluster has ended."""
@@ -221,56 +174,35 @@ class TFCluster:
             self._control.send(self.workers[rank].peer, message)
 
     def listen(self, listener: Callable[[Message], None] | None) -> None:
-        """Set who hears the trainers' messages, in the control thread; one run at a time."""
-        with self._changed:
-            self._listener = listener
+        """Set who hears the workers' messages, in the control thread; one run at a time."""
+        self._listener = listener
 
     def _on_message(self, peer: bytes, message: Message) -> None:
-        with self._changed:
-            if isinstance(message, Register):
-                self._register(peer, message)
-            elif isinstance(message, AgentFailed):
-                self.phase, self._reason = ClusterPhase.FAILED, message.reason
-            elif worker := next((w for w in self.workers if w.peer == peer), None):
-                self._on_worker_message(worker, message)
-            self._changed.notify_all()
+        worker = self.roster.note(peer, message)
+        if isinstance(message, Register) and peer not in self.roster.peers:
+            self._dismiss(peer)
+        if worker is None:
+            return
+        if isinstance(message, (FeedOpened, FeedAttached)) and self.feeds is not None:
+            self.feeds.note(message)
+        if listener := self._listener:
+            listener(message)
 
-    def _register(self, peer: bytes, message: Register) -> None:
-        if len(self._arrived) < self.size and self.phase is ClusterPhase.STARTING:
-            self._arrived[peer] = message
-        elif peer not in self._arrived and self._control is not None:
+    def _dismiss(self, peer: bytes) -> None:
+        if self._control is not None:
             self._control.send(peer, Shutdown())
 
-    def _on_worker_message(self, worker: Worker, message: Message) -> None:
-        worker.seen = time.monotonic()
-        match message:
-            case Heartbeat():
-                worker.beat = message
-            case TrainerReady() if message.generation == self.generation:
-                worker.ready = message
-            case TrainerExited() if message.generation == self.generation:
-                worker.ready = None
-                self._stale = True
-                self._reason = f"worker {worker.rank} on {worker.agent.host}, {message.output[-500:]}"
-            case Output():
-                worker.log.extend(line for line in message.text.splitlines() if line.strip())
-            case FeedOpened() | FeedAttached():
-                if self.feeds is not None:
-                    self.feeds.note(message)
-        if self._listener is not None:
-            self._listener(message)
-
     def _on_job_end(self, reason: str) -> None:
-        with self._changed:
-            if self.phase in (ClusterPhase.STARTING, ClusterPhase.RUNNING):
-                started = self.phase is ClusterPhase.RUNNING
-                self._reason = (
-                    f"The workers' Spark job ended: {reason}. Start a new cluster with %tfos start."
-                    if started
-                    else f"The workers could not start: {reason}"
-                )
-                self.phase = ClusterPhase.FAILED
-            self._changed.notify_all()
+        if self.phase is ClusterPhase.RUNNING:
+            self.roster.fail(f"The workers' Spark job ended: {reason}. Start a new cluster with %tfos start.")
+            return
+        remedy = ""
+        if "ModuleNotFoundError" in reason:
+            remedy = (
+                ". The Python of Spark's workers lacks it: set PYSPARK_PYTHON to one that has it, such as "
+                f"{sys.executable}, before the session is made."
+            )
+        self.roster.fail(f"The workers could not start: {reason}{remedy}")
 
     def run(
         self,
@@ -313,13 +245,12 @@ class TFCluster:
 
         The session and its other jobs are not touched. Stopping twice is harmless.
         """
-        if self.phase is not ClusterPhase.FAILED:
-            self.phase = ClusterPhase.STOPPED
+        self.roster.end()
         self._end(force, timeout)
 
     def close_quickly(self) -> None:
         """What is done at the kernel's exit: ask the agents to end, in less than two seconds."""
-        self.phase = ClusterPhase.STOPPED
+        self.roster.end()
         self._end(force=False, timeout=QUICK_STOP_TIMEOUT, cancel=False)
 
     def _end(self, force: bool, timeout: float, cancel: bool = True) -> None:
@@ -328,7 +259,7 @@ class TFCluster:
             return
         forget(self)
         if not force:
-            for peer in list(self._arrived):
+            for peer in self.roster.peers:
                 control.send(peer, Shutdown())
         if self._job is not None and (force or not self._job.wait(timeout)) and cancel:
             self._job.cancel()
@@ -338,19 +269,19 @@ class TFCluster:
 
     def status(self) -> ClusterStatus:
         """The cluster and its workers as they are now."""
-        with self._changed:
+        with self.roster.lock:
             first = next((worker.ready for worker in self.workers if worker.ready), None)
             return ClusterStatus(
                 phase=self.phase.value,
                 master=sessions.master_of(self.spark) if not sessions.is_stopped(self.spark) else "session stopped",
-                generation=self.generation,
+                generation=self.roster.generation,
                 workers=tuple(status_of(worker) for worker in self.workers),
                 tensorflow=first.versions.get("tensorflow", "") if first else "",
                 keras=first.versions.get("keras", "") if first else "",
-                reason=self._reason if self.phase is ClusterPhase.FAILED else "",
+                reason=self.roster.reason if self.phase is ClusterPhase.FAILED else "",
             )
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
         """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""
-        with self._changed:
+        with self.roster.lock:
             return {w.rank: list(w.log)[-tail:] for w in self.workers if rank is None or w.rank == rank}

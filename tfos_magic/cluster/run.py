@@ -133,7 +133,7 @@ class Run:
 
     def _feed(self) -> dict[str, Feed]:
         """Bring every DataFrame of the cell to the spools, one after another, unless it is there."""
-        self._cluster.check()
+        self._cluster.roster.check()
         assert self._cluster.feeds is not None
         fed: dict[str, Feed] = {}
         for name, use in self._request.frames.items():
@@ -153,7 +153,7 @@ class Run:
         started = time.monotonic()
         try:
             while not job.wait(TICK):
-                self._cluster.check()
+                self._cluster.roster.check()
                 rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in self._cluster.workers)
                 self.state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
                 self._draw()
@@ -227,7 +227,7 @@ class Run:
         while not done():
             if deadline is not None and time.monotonic() > deadline:
                 return
-            self._cluster.check()
+            self._cluster.roster.check()
             self._check_silence()
             try:
                 self._take(self._inbox.get(timeout=TICK))
@@ -252,7 +252,7 @@ class Run:
                 self._scalars.epoch(message.epoch, message.metrics)
             case RunFinished() if message.run_id == self.run_id:
                 self._outcome.finished(message)
-            case TrainerExited() if message.generation == self._cluster.generation:
+            case TrainerExited() if message.generation == self._cluster.roster.generation:
                 self._outcome.lost(message)
         self._draw()
 

@@ -21,6 +21,10 @@ class ClusterPhase(str, Enum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+    @property
+    def ended(self) -> bool:
+        return self in (ClusterPhase.STOPPED, ClusterPhase.FAILED)
+
 
 @dataclass
 class Worker:

@@ -32,7 +32,7 @@ def find_place(context: Any, endpoint: str) -> Place:
 
 
 def _reachable(advertised: str, driver: str) -> str:
-    """What Spark binds on this host where that can be bound here, else the address that packets to the kernel leave from."""
+    """What Spark binds on this host, where it can be bound, else the address that packets to the kernel leave from."""
     if driver.startswith("127.") and not advertised.startswith("127."):
         return "127.0.0.1"
     with socket.socket() as probe:

@@ -1,0 +1,184 @@
+"""Peers without the key, and peers that speak nonsense, at every port of a running cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zmq
+from pyarrow import flight
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tfos_magic import TFCluster
+from tfos_magic.protocol import Register, encode
+
+CELL = """
+import keras
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+history = model.fit(train, epochs={epochs})
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(local_session: SparkSession) -> Iterator[TFCluster]:
+    with TFCluster(local_session, workers=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def train(local_session: SparkSession) -> Any:
+    features = F.array(*[F.rand(i).cast("float") for i in range(4)])
+    return local_session.range(0, 400, 1, 2).select(features.alias("x"), (F.col("id") % 2).alias("y"))
+
+
+class Watch:
+    """An observer that says when the run trains."""
+
+    def __init__(self) -> None:
+        self.training = threading.Event()
+
+    def update(self, state: Any) -> None:
+        if len(state.history) > 1:
+            self.training.set()
+
+    def output(self, text: str, stream: str) -> None:
+        """Nothing is printed."""
+
+
+def _address(uri: str) -> tuple[str, int]:
+    host, port = uri.split("://", 1)[1].rsplit(":", 1)
+    return host, int(port)
+
+
+def _ports(cluster: TFCluster) -> dict[str, tuple[str, int]]:
+    ports = {"control": _address(cluster.endpoint)}
+    for worker in cluster.workers:
+        ports[f"feed {worker.rank}"] = _address(worker.agent.feed_uri)
+        ports[f"tensorflow {worker.rank}"] = (worker.agent.host, worker.agent.tensor_port)
+    return ports
+
+
+def _shout(address: tuple[str, int], data: bytes) -> None:
+    """Send bytes and look whether the other side answers with anything but an end."""
+    with socket.create_connection(address, timeout=5) as stranger:
+        stranger.sendall(data)
+
+
+def test_nonsense_and_half_open_connections_at_each_port_leave_a_run_unharmed(
+    cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = cluster.run(CELL.format(epochs=60), frames={"train": train}, label="y", outputs=["history"])
+    watch, results = Watch(), {}
+
+    def run() -> None:
+        results.update(
+            cluster.run(CELL.format(epochs=60), frames={"train": train}, label="y", outputs=["history"], observer=watch)
+        )
+
+    thread = threading.Thread(target=run)
+    with caplog.at_level(logging.WARNING, "tfos_magic"):
+        thread.start()
+        assert watch.training.wait(60), "the run did not train within 60 s"
+        half_open = [socket.create_connection(address, timeout=5) for address in _ports(cluster).values()]
+        for address in _ports(cluster).values():
+            for data in (
+                os.urandom(4096),
+                b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" + os.urandom(64),
+                b"GET / HTTP/1.1\r\n\r\n",
+            ):
+                _shout(address, data)
+        thread.join(120)
+    for each in half_open:
+        each.close()
+    assert len(results["history"].history["loss"]) == len(alone["history"].history["loss"]) == 60
+    refusals = [record for record in caplog.records if "refused a connection" in record.getMessage()]
+    assert 1 <= len(refusals) <= 2, "each kind of refusal is logged once"
+
+
+@pytest.mark.parametrize("key", ["another key", "no key"])
+def test_a_peer_without_the_clusters_key_is_not_heard(
+    cluster: TFCluster, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = cluster.status()
+    message = encode(Register(slot=0, host="10.0.0.1", pid=1, tensor_port=1, feed_uri="grpc://10.0.0.1:1"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        if key == "another key":
+            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+            stranger.curve_serverkey = cluster.server_key
+        monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        stranger.connect(cluster.endpoint)
+        stranger.send_multipart(message)
+        assert not monitor.poll(1500), "the handshake must not succeed"
+        stranger.disable_monitor()
+        monitor.close(0)
+    assert cluster.status().workers[0].host == before.workers[0].host
+    assert cluster.ready
+
+
+def test_a_feed_with_a_wrong_token_or_none_is_refused(cluster: TFCluster) -> None:
+    batch = pa.record_batch({"x": [1.0]})
+    for headers in ([], [(b"authorization", b"Bearer wrong")]):
+        for worker in cluster.workers:
+            with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
+                _put(worker.agent.feed_uri, headers, batch)
+
+
+def _put(uri: str, headers: list[tuple[bytes, bytes]], batch: pa.RecordBatch) -> None:
+    with flight.connect(uri) as client:
+        options = flight.FlightCallOptions(headers=headers, timeout=10)
+        writer, _ = client.do_put(flight.FlightDescriptor.for_command(b"{}"), batch.schema, options=options)
+        writer.write_batch(batch)
+        writer.close()
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (os.environ["TFOS_BOMB"],))
+
+
+def test_a_pickle_from_a_stranger_is_never_opened(
+    cluster: TFCluster, train: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFOS_BOMB", str(tmp_path / "exploded"))
+    bomb = pickle.dumps(_Bomb())
+    for address in _ports(cluster).values():
+        _shout(address, bomb)
+    results = cluster.run(CELL.format(epochs=1), frames={"train": train}, label="y", outputs=["history"])
+    assert len(results["history"].history["loss"]) == 1
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -> None:
+    secrets = [cluster._token.encode(), cluster._control.keys.secret]  # type: ignore[union-attr]
+    pids = [pid for worker in cluster.workers for pid in (worker.pid, worker.agent.pid)]
+    for pid in pids:
+        for file in ("cmdline", "environ"):
+            with open(f"/proc/{pid}/{file}", "rb") as text:
+                content = text.read()
+            assert not any(secret in content for secret in secrets)
+    said = "\n".join(line for lines in cluster.logs(tail=500).values() for line in lines).encode()
+    assert not any(secret in said for secret in secrets)
+    assert not any(secret.decode() in repr(cluster._job._task._config) for secret in secrets)  # type: ignore[union-attr]
+
+
+def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> None:
+    import psutil
+
+    bound = {}
+    for worker in cluster.workers:
+        for pid in (worker.agent.pid, os.getpid()):
+            for connection in psutil.Process(pid).net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    bound[connection.laddr.port] = connection.laddr.ip.removeprefix("::ffff:")
+    ports = _ports(cluster)
+    assert {bound[ports[name][1]] for name in ports if not name.startswith("tensorflow")} == {"127.0.0.1"}
