@@ -1,0 +1,61 @@
+"""What the ends of the ranks add up to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfos_magic.cluster.outcome import Outcome
+from tfos_magic.cluster.state import WorkerState
+from tfos_magic.errors import ClusterError, WorkerError
+from tfos_magic.protocol import RunFinished, TrainerExited
+
+WORKERS = [WorkerState(0, host="alpha"), WorkerState(1, host="beta")]
+
+
+def _error(rank: int, kind: str, message: str = "") -> RunFinished:
+    return RunFinished("r", rank, "error", {"kind": kind, "message": message})
+
+
+def test_two_good_ends_are_complete_and_raise_nothing() -> None:
+    outcome = Outcome(2)
+    outcome.finished(RunFinished("r", 0, "ok"))
+    assert not outcome.complete
+    assert not outcome.broken
+    outcome.finished(RunFinished("r", 1, "ok"))
+    assert outcome.complete
+    assert outcome.reusable
+    outcome.raise_error(WORKERS)
+
+
+def test_the_cause_is_raised_and_not_what_the_peers_suffered_from_it() -> None:
+    outcome = Outcome(2)
+    outcome.finished(_error(0, "ClusterError", "a peer is gone"))
+    outcome.finished(_error(1, "ValueError", "bad shape"))
+    with pytest.raises(WorkerError, match="ValueError on worker 1 on beta: bad shape"):
+        outcome.raise_error(WORKERS)
+
+
+def test_the_same_error_on_all_ranks_is_told_for_the_lowest() -> None:
+    outcome = Outcome(2)
+    for rank in (1, 0):
+        outcome.finished(_error(rank, "ValueError"))
+    with pytest.raises(WorkerError) as caught:
+        outcome.raise_error(WORKERS)
+    assert caught.value.rank == 0
+
+
+def test_a_trainer_killed_by_a_signal_is_named_with_host_and_signal() -> None:
+    outcome = Outcome(2)
+    outcome.finished(_error(0, "ClusterError", "a peer is gone"))
+    outcome.lost(TrainerExited(1, 1, 0, 9, "last words"))
+    assert outcome.complete
+    assert not outcome.reusable
+    with pytest.raises(ClusterError, match=r"worker 1 on beta died: signal 9 \(SIGKILL.*\n.*last words|SIGKILL"):
+        outcome.raise_error(WORKERS)
+
+
+def test_a_rank_that_never_ended_is_named() -> None:
+    outcome = Outcome(2)
+    outcome.finished(RunFinished("r", 0, "stopped"))
+    with pytest.raises(ClusterError, match="Worker 1 did not end"):
+        outcome.raise_error(WORKERS)

@@ -1,0 +1,52 @@
+"""Which names a cell takes from the notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfos_magic.errors import UsageError
+from tfos_magic.notebook.names import analyse
+
+READS = {
+    "a name that is only read": ("print(a)", ("a",)),
+    "built-in names do not count": ("print(len('x'), __name__)", ()),
+    "a name defined before it is read": ("a = 1\nprint(a)", ()),
+    "a name read before it is defined": ("print(a)\na = 1", ("a",)),
+    "an augmented assignment": ("a += 1", ("a",)),
+    "imports define": ("import numpy as np\nfrom keras import layers\nnp, layers", ()),
+    "inside a function": ("def f(x):\n    return x + a", ("a",)),
+    "a function's own names": ("def f(x):\n    y = x\n    return y", ()),
+    "a function that uses what the cell defines later": ("def f():\n    return a\na = 1", ()),
+    "a default value is read at once": ("def f(x=a):\n    return x", ("a",)),
+    "a comprehension": ("[x * a for x in b]", ("b", "a")),
+    "a lambda": ("f = lambda x: x + a", ("a",)),
+    "a class body": (
+        "class A(Base):\n    size = a\n    def f(self):\n        return self.size + b",
+        ("Base", "a", "b"),
+    ),
+    "attributes are no names": ("import keras\nkeras.a.b", ()),
+    "a loop defines its variable": ("for i in a:\n    i", ("a",)),
+    "with defines its name": ("with open(a) as f:\n    f", ("a",)),
+    "an except clause": ("try:\n    a\nexcept Exception as error:\n    error", ("a",)),
+    "global in a function defines": ("def f():\n    global a\n    a = 1\nf()", ()),
+    "an f-string": ("f'{a!r:>{b}}'", ("a", "b")),
+    "each name once, in order": ("b + a + b", ("b", "a")),
+    "a shell escape reads get_ipython": ("get_ipython().system('ls')", ("get_ipython",)),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_the_reads_of_a_cell(case: str) -> None:
+    source, expected = READS[case]
+    assert analyse(source, "<cell>").reads == expected
+
+
+def test_a_star_import_may_define_anything() -> None:
+    assert analyse("from math import *\nsin(1)", "<cell>").open_ended
+    assert not analyse("text = 'import *'", "<cell>").open_ended
+
+
+@pytest.mark.parametrize("source", ["x = (1", "def f(:\n  pass", "  x = 1", "return 1", "await x", "x = '\x00'"])
+def test_a_cell_that_is_no_python_is_refused_with_its_line(source: str) -> None:
+    with pytest.raises(UsageError, match="not valid Python"):
+        analyse(source, "<cell>")
