@@ -49,7 +49,7 @@ def test_the_card_tells_the_run_without_styles_or_pictures() -> None:
         "✓ Trained on 2 workers digits · sync · 3 epochs · ",
         "loss 0.1667 accuracy 0.96 val_loss 0.2 val_accuracy 0.91 pace 1,280 rows/s",
         "train 1,920 rows · 960 kB",
-        "worker 1 127.0.0.1:4001 · cpu done",
+        "worker 1 127.0.0.1 · pid 4001 · cpu done",
         "BatchNormalization uses",
     ):
         assert part in text

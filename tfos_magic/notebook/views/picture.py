@@ -198,7 +198,7 @@ def _fraction(state: RunState) -> float | None:
 
 
 def _worker(worker: WorkerState) -> Worker:
-    place = f"{worker.host}:{worker.pid}" if worker.pid else worker.host
+    place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
     where = " · ".join(part for part in (place, worker.device) if part)
     return Worker(worker.rank, where, worker.state, _share(worker), pace(worker.rows_per_second))
 
