@@ -6,6 +6,8 @@ import ast
 
 import psutil
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from tests.kernel.kernel_driver import Kernel, command_of, train_cell
 
@@ -65,6 +67,16 @@ print("seen by", units)
     assert not result.error, result.traceback
     assert "seen by 3" in result.text
     assert kernel.run("print(shape, total, where)").text.strip() == "(None, 3) 6.0 __main__"
+
+
+def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None:
+    result = kernel.run(train_cell("--label y -o history --log-dir scalars", epochs=4))
+    assert not result.error, result.traceback
+    expected = ast.literal_eval(kernel.run("print(history.history['loss'])").text)
+    (folder,) = (kernel.folder / "scalars").iterdir()
+    events = EventAccumulator(str(folder / "train")).Reload().Tensors("epoch_loss")
+    assert [event.step for event in events] == [0, 1, 2, 3]
+    assert [make_ndarray(event.tensor_proto).item() for event in events] == pytest.approx(expected)
 
 
 def test_an_error_on_every_worker_is_told_once_in_the_cells_own_lines(kernel: Kernel) -> None:

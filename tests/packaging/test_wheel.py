@@ -83,8 +83,8 @@ def test_the_panels_script_and_style_are_in_the_wheel(wheel: Path) -> None:
     assert kinds >= {".js", ".css"}
 
 
-def test_the_package_imports_where_nothing_else_is_installed(bare_python: Path) -> None:
-    found = _run([str(bare_python), "-I", "-c", "import tfos_magic; print(tfos_magic.__file__)"])
+def test_package_and_widgets_import_where_nothing_else_is_installed(bare_python: Path) -> None:
+    found = _run([str(bare_python), "-I", "-c", "import tfos_magic.widgets; print(tfos_magic.widgets.__file__)"])
     assert Path(found.strip()).is_relative_to(bare_python.parent.parent)
 
 

@@ -108,8 +108,9 @@ class Roster:
             if len(self._arrived) < self.size:
                 raise StartTimeout(
                     f"{len(self._arrived)} of {self.size} workers came up within {timeout:.0f} s. Spark has not "
-                    f"started the other tasks, or they cannot reach {endpoint}: see the executors' logs, set "
-                    "%config TFOS.driver_host to an address they reach, or give more --start-timeout."
+                    f"started the other tasks, for they need {self.size} free slots at once and feeding one more, or "
+                    f"they cannot reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an "
+                    "address they reach, or give more --start-timeout."
                 )
             self.workers = rank_workers(list(self._arrived.items()))
             self.phase = ClusterPhase.RUNNING
