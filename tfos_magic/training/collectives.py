@@ -1,19 +1,15 @@
 """Sums over ranks: the one place where training talks to its peers.
 
-Everything the strategies need is built from :meth:`Collectives.all_reduce`. It runs on TensorFlow's own collective
-ops (ring all-reduce over gRPC, as in ``MultiWorkerMirroredStrategy``); another wire replaces this module alone. Small
-tensors are fused into buckets and large ones cut into pieces that travel in parallel, as Horovod's tensor fusion and
-PyTorch's DDP buckets do (Sergeev and Del Balso 2018; Li et al. 2020).
+Everything the strategies need is built from :meth:`Collectives.all_reduce`, which travels on a wire: memory that the
+ranks share where all are on one host, TensorFlow's own ring over gRPC elsewhere.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,37 +17,25 @@ from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.watchdog import Watchdog
+from tfos_magic.training.wires import PeerLost, Wire
+from tfos_magic.training.wires.ring import PIECE_BYTES, RingWire, plan_buckets
+from tfos_magic.training.wires.shared import share_memory
 
-PIECE_BYTES = 1 << 20
-MAX_PIECES = 4
-GROUP_KEY = 1
-_POWERS = 32
-_PEER_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InternalError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InvalidArgumentError,
-)
-_PEER_WORDS = ("Collective ops is aborted", "RecvBuf", "Socket closed")
+__all__ = ["PIECE_BYTES", "Collectives", "form_cluster", "plan_buckets"]
 
 
 class Collectives:
-    """Collective operations of one rank among ``size``.
+    """Collective operations of one rank among ``size``, on ``wire`` (TensorFlow's ring when not given).
 
     ``timeout`` is the number of seconds that one operation waits for its peers. All ranks must call the same
     operations, with tensors of the same shapes and dtypes, in the same order.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, *, timeout: float = 300.0) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, *, timeout: float = 300.0, wire: Wire | None = None) -> None:
         self.rank = rank
         self.size = size
         self.timeout = timeout
-        self._next_key = 1
-        self._eager_keys: dict[tuple[Any, ...], int] = {}
-        self._aborted = False
+        self.wire: Wire = wire or RingWire(rank, size)
         self._watchdog = Watchdog(self._expire) if size > 1 else None
 
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -64,7 +48,7 @@ class Collectives:
         if self.size == 1 or not tensors:
             return list(tensors)
         with self.waiting("an all-reduce"):
-            return self._fused(tensors)
+            return self.wire.sum(tensors)
 
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors over ranks along their first axis, in the order of ranks.
@@ -80,15 +64,7 @@ class Collectives:
     def _concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         lengths = self.all_reduce([tf.one_hot(self.rank, self.size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
         total, offset = tf.reduce_sum(lengths), tf.reduce_sum(lengths[: self.rank])
-        # An operation keeps the shape it first had, so each power of two has an operation of its own.
-        power = tf.cast(tf.math.log(tf.cast(tf.maximum(total, 1), tf.float64)) / math.log(2.0), tf.int32) + 1
-        room = tf.bitwise.left_shift(1, power) - offset - lengths[self.rank]
-        results = []
-        for tensor in tensors:
-            padding = [[offset, room], *([0, 0] for _ in tensor.shape[1:])]
-            key = self._key((tensor.dtype.name, "concat", *tensor.shape[1:]), _POWERS) + power
-            results.append(self._reduce(tf.pad(tensor, padding), key)[:total])
-        return results
+        return [self.wire.sum_rows(tensor, offset, total) for tensor in tensors]
 
     def broadcast(self, tensors: Sequence[tf.Tensor], root: int = 0) -> list[tf.Tensor]:
         """Give every rank the tensors of rank ``root``: a sum to which the others add zeros."""
@@ -107,33 +83,40 @@ class Collectives:
         if self.size == 1:
             return
         with self.waiting("a barrier", timeout):
-            self._fused([tf.ones((), tf.int32)])
+            self.wire.sum([tf.ones((), tf.int32)])
 
     def align(self) -> None:
-        """Make the ranks agree on the keys of the operations to come, should one have traced a graph more often."""
+        """Make the ranks agree on what numbers the operations to come, should one have traced a graph more often."""
         if self.size > 1:
-            self._next_key = max(self._next_key, int(self.gather([self._next_key]).max()) + 1)
+            with self.waiting("the other ranks to begin"):
+                self.wire.align()
+
+    def share_memory(self, timeout: float | None = None) -> bool:
+        """Change over to memory that the ranks share, where they can; tell whether they do. For all ranks at once."""
+        with self.waiting("memory to share", timeout):
+            shared = share_memory(self.rank, self.size, self.wire)
+        self.wire = shared or self.wire
+        return shared is not None
 
     def abort(self, reason: str) -> None:
         """Make what waits, here and on peers that wait for this rank, fail now. No collective works afterwards.
 
         May be called from any thread.
         """
-        if self.size > 1 and not self._aborted:
-            self._aborted = True
-            eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+        if self.size > 1:
+            self.wire.abort(reason)
 
     def close(self) -> None:
         """Leave the group. A process forms one group in its life, so this is for its end."""
-        self.abort(f"rank {self.rank} left")
         if self._watchdog is not None:
+            self.wire.close()
             self._watchdog.close()
 
     @contextmanager
     def waiting(self, what: str, seconds: float | None = None) -> Iterator[None]:
         """Run operations that wait for peers, for at most ``seconds`` (``timeout`` when not given).
 
-        Errors of TensorFlow that are about lost or late peers become :class:`ClusterError`; others stay as they are.
+        Errors that are about lost or late peers become :class:`ClusterError`; others stay as they are.
         """
         if self._watchdog is None:
             yield
@@ -142,73 +125,33 @@ class Collectives:
         try:
             with self._watchdog.watching(what, limit):
                 yield
-        except _PEER_ERRORS as error:
-            if not any(words in str(error.message) for words in _PEER_WORDS):
+        except (tf.errors.OpError, PeerLost) as error:
+            cause = self.wire.explain(error)
+            if cause is None:
                 raise
-            cause = " ".join(str(error.message).split())[:300]
             raise ClusterError(
                 f"rank {self.rank} waited for {what} with all {self.size} ranks, and at least one did not answer: it "
-                "died, stopped early or is stuck. Look at the other workers' output, then run the cell again. "
-                f"TensorFlow says: {cause}"
+                f"died, stopped early or is stuck. Look at the other workers' output, then run the cell again. {cause}"
             ) from error
 
     def _expire(self, what: str, seconds: float) -> None:
         self.abort(f"no answer within {seconds:g} s while rank {self.rank} waited for {what}")
 
-    def _fused(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        results: list[tf.Tensor] = [None] * len(tensors)
-        for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in tensors]):
-            members = [tensors[i] for i in bucket]
-            flat = members[0] if len(members) == 1 else tf.concat([tf.reshape(t, [-1]) for t in members], 0)
-            summed = self._in_pieces(flat)
-            parts = [summed] if len(members) == 1 else tf.split(summed, [tf.size(t) for t in members])
-            for i, tensor, part in zip(bucket, members, parts, strict=True):
-                results[i] = _reshaped(part, tensor)
-        return results
-
-    def _in_pieces(self, tensor: tf.Tensor) -> tf.Tensor:
-        pieces = min(MAX_PIECES, _nbytes(tensor) // PIECE_BYTES)
-        if pieces < 2:
-            return self._reduce(tensor, self._key((tensor.dtype.name, *tensor.shape)))
-        count = tensor.shape.num_elements()
-        sizes = [count // pieces + (1 if i < count % pieces else 0) for i in range(pieces)]
-        parts = tf.split(tf.reshape(tensor, [-1]), sizes)
-        return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape))) for p in parts], 0)
-
-    def _reduce(self, tensor: tf.Tensor, key: Any) -> tf.Tensor:
-        return tf.raw_ops.CollectiveReduceV2(
-            input=tensor,
-            group_size=self.size,
-            group_key=GROUP_KEY,
-            instance_key=key,
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="ring",
-        )
-
-    def _key(self, signature: tuple[Any, ...], count: int = 1) -> int:
-        """Name an operation, or ``count`` of them in a row. In a graph each needs a name of its own; eager calls run
-        one by one and reuse theirs."""
-        if not tf.executing_eagerly():
-            return self._new_key(count)
-        if signature not in self._eager_keys:
-            self._eager_keys[signature] = self._new_key(count)
-        return self._eager_keys[signature]
-
-    def _new_key(self, count: int) -> int:
-        self._next_key += count
-        return self._next_key - count
-
 
 def form_cluster(
-    rank: int, addresses: Sequence[str], *, timeout: float = 60.0, threads: int | None = None
+    rank: int,
+    addresses: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    threads: int | None = None,
+    share: bool = True,
 ) -> Collectives:
     """Join this process to its peers and return when all of them answered.
 
     ``addresses`` holds ``host:port`` by rank. ``threads`` is the number of threads one operation may use, for hosts
-    that trainers share. To be called once in a process, before TensorFlow ran any operation. With one address nothing
-    is listened on. Raises :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
+    that trainers share. Ranks that are all on one host share memory, unless ``share`` is false. To be called once in a
+    process, before TensorFlow ran any operation. With one address nothing is listened on. Raises
+    :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
     """
     if threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -219,26 +162,9 @@ def form_cluster(
     _await_peers(rank, addresses, timeout)
     collectives = Collectives(rank, len(addresses))
     collectives.barrier(timeout)
+    if share and len({address.rpartition(":")[0] for address in addresses}) == 1:
+        collectives.share_memory(timeout)
     return collectives
-
-
-def plan_buckets(tensors: Sequence[tuple[int, str]]) -> list[list[int]]:
-    """Group tensors, given as (bytes, dtype name), into buckets of one dtype and at least ``PIECE_BYTES`` each.
-
-    A large tensor stands alone, so that it is not copied; the order of the tensors is kept within a dtype.
-    """
-    buckets: list[list[int]] = []
-    filling: dict[str, tuple[list[int], int]] = {}
-    for index, (size, dtype) in enumerate(tensors):
-        if size >= PIECE_BYTES:
-            buckets.append([index])
-            continue
-        members, held = filling.get(dtype, ([], 0))
-        members.append(index)
-        filling[dtype] = (members, held + size)
-        if held + size >= PIECE_BYTES:
-            buckets.append(filling.pop(dtype)[0])
-    return buckets + [members for members, _ in filling.values()]
 
 
 def _start_server(rank: int, addresses: Sequence[str]) -> None:
@@ -283,13 +209,3 @@ def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
             f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that those trainers run "
             "and that a firewall lets the executors reach each other."
         )
-
-
-def _nbytes(tensor: tf.Tensor) -> int:
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
-
-
-def _reshaped(part: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    part = tf.reshape(part, tf.shape(like))
-    part.set_shape(like.shape)
-    return part
