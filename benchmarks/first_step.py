@@ -47,14 +47,6 @@ Parts = dict[str, float]
 """Seconds by part, in the order they happened."""
 
 
-class Quiet:
-    """Watches a run and shows nothing."""
-
-    def update(self, state: Any) -> None: ...
-
-    def output(self, text: str, stream: str) -> None: ...
-
-
 @contextlib.contextmanager
 def timing(parts: Parts, name: str) -> Iterator[None]:
     started = time.time()
@@ -64,8 +56,7 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
-    from tfos_magic.cluster.run import FrameUse, Run, RunRequest
-    from tfos_magic.records.columns import plan_feed
+    from tfos_magic.cluster.run import Ignore, Run, RunRequest, frame_use
 
     parts: Parts = {}
 
@@ -85,9 +76,9 @@ def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Part
             return connect()
 
     started = time.time()
-    use = FrameUse(frame, plan_feed(frame.schema, None, "label"), None, "label")
+    use = frame_use("train", frame, None, "label")
     request = RunRequest(source=CELL, frames={"train": use}, batch_size=128, outputs=["began", "stepped"])
-    values = TimedRun(request, size, timed_connect).execute(Quiet())
+    values = TimedRun(request, size, timed_connect).execute(Ignore())
     parts["send"] = values["began"] - started - sum(parts.values())
     parts["first line to first step"] = values["stepped"][0] - values["began"]
     return parts

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from first_step import Quiet, prepare_environment
+from first_step import prepare_environment
 from first_step import report as report_first_step
 from plain import PlainProcess, plain_processes
 
@@ -100,11 +100,8 @@ def plain_system(title: str, processes: list[PlainProcess]) -> System:
 
 
 def cluster_system(title: str, cluster: Any, aim: float) -> System:
-    from tfos_magic.cluster.run import Run, RunRequest
-
     def measure(case: Case, rows: int) -> Sample:
-        request = RunRequest(source=case.cell, names=case.names(rows), outputs=["sample"])
-        wall, processor = Run(request, cluster.size, lambda: cluster).execute(Quiet())["sample"]
+        wall, processor = cluster.run(case.cell, names=case.names(rows), outputs=["sample"])["sample"]
         return Sample(wall, processor * cluster.size)  # rank 0 speaks for all: their parts are equal
 
     return System(title, measure, aim)
