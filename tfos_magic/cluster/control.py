@@ -132,7 +132,7 @@ class ControlServer:
 
     def _note_refusal(self) -> None:
         event = recv_monitor_message(self._monitor)
-        kind = zmq.Event(event["event"]).name.lower().replace("_", " ")
+        kind = str(zmq.Event(event["event"]).name).lower().replace("_", " ")
         if kind not in self._refused:
             self._refused.add(kind)
             log.warning("refused a connection to the control socket (%s); further ones are not logged", kind)

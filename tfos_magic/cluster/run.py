@@ -93,6 +93,7 @@ class Run:
         self._request, self._connect = request, connect
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._outcome = Outcome(size)
+        self._sent_to = 0
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self.state = RunState(
             run_id=self.run_id,
@@ -123,6 +124,7 @@ class Run:
             self._follow()
             return self._results()
         except BaseException as error:
+            self._abandon()
             self._end(RunPhase.STOPPED if isinstance(error, KeyboardInterrupt) else RunPhase.FAILED, str(error))
             raise
         finally:
@@ -193,6 +195,7 @@ class Run:
             modules=dict(request.modules),
             payload=payload,
         )
+        self._sent_to = self._cluster.roster.generation
         for rank in range(self._cluster.size):
             self._cluster.tell(rank, cell)
 
@@ -273,6 +276,11 @@ class Run:
                 "Some of the names asked back with -o did not come: " + "; ".join(first.missing) + ".", values
             )
         return values
+
+    def _abandon(self) -> None:
+        """Leave no rank running a cell that nobody follows any more: such trainers are replaced."""
+        if self._sent_to and self._sent_to == self._cluster.roster.generation and not self._outcome.reusable:
+            self._cluster.spawn_trainers()
 
     def _end(self, phase: RunPhase, error: str = "") -> None:
         if self.state.phase.ended:
