@@ -112,8 +112,8 @@ def test_the_workers_were_fed_all_rows_of_the_split_and_no_other(executed: Execu
 
 
 def test_every_epoch_is_told_with_its_validation(executed: Executed) -> None:
-    told = re.findall(r"^epoch (\d+) of 10 · accuracy .* loss .* val_accuracy ", executed.text("%%tfos_train"), re.M)
-    assert [int(epoch) for epoch in told] == list(range(1, 11))
+    told = re.findall(r"^epoch (\d+) of 15 · accuracy .* loss .* val_accuracy ", executed.text("%%tfos_train"), re.M)
+    assert [int(epoch) for epoch in told] == list(range(1, 16))
     assert "Trained on 2 workers" in executed.text("%%tfos_train")
 
 
