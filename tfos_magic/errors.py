@@ -58,6 +58,14 @@ class RunStopped(TFOSError):
     """The run was stopped at a step boundary because the user asked for it."""
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints: a line, for the stack would show only how this package waits."""
+        return [f"{type(self).__name__}: {self}"]
+
+
 class WorkerError(TFOSError):
     """An exception raised by the cell on a worker, brought back to the notebook.
 

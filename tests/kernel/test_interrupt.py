@@ -48,7 +48,7 @@ def test_an_interrupt_stops_training_within_two_seconds_and_the_trainers_live_on
         "print([w.pid for w in get_ipython().magics_manager.registry['TFOSMagics'].runtime.cluster.workers])"
     )
     result = _interrupt_after(kernel, train_cell(epochs=100_000), "epoch 3 of")
-    assert result.error == "KeyboardInterrupt"
+    assert result.error == "RunInterrupted"
     assert result.seconds < STOP_SECONDS
     _trains_again(kernel)
     now = kernel.run(
@@ -59,7 +59,7 @@ def test_an_interrupt_stops_training_within_two_seconds_and_the_trainers_live_on
 
 def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Kernel) -> None:
     result = _interrupt_after(kernel, ENDLESS_PYTHON, "in the loop")
-    assert result.error == "KeyboardInterrupt"
+    assert result.error == "RunInterrupted"
     assert result.seconds < STOP_SECONDS
     _trains_again(kernel)
 
@@ -97,7 +97,7 @@ def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: 
     interrupted = time.monotonic()
     os.kill(kernel.pid, signal.SIGINT)
     result = kernel.finish(message_id)
-    assert result.error == "KeyboardInterrupt"
+    assert result.error == "RunInterrupted"
     assert time.monotonic() - interrupted < 5
     _trains_again(kernel)
     assert kernel.run(FEEDS_LEFT).text.strip() == "[1, 1]", "only the feed of `train` should be there"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +15,10 @@ import cloudpickle
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.feeds import Feed, FeedJobThread
 from tfos_magic.cluster.outcome import Outcome
+from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply
-from tfos_magic.errors import CaptureError, ClusterError, DataError
+from tfos_magic.errors import CaptureError, ClusterError, DataError, RunInterrupted
 from tfos_magic.protocol import EpochEnd, Message, Output, RunCell, RunFinished, StopRun, TrainerExited
 from tfos_magic.records.columns import FeedPlan, plan_feed
 
@@ -108,7 +108,7 @@ class Run:
         """Run to the end and give the names asked back.
 
         Raises what the cell raised as :class:`WorkerError`, :class:`ClusterError` when a worker was lost, what the feed
-        raised, and ``KeyboardInterrupt`` after an interrupt; in each case the cluster can run another cell.
+        raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run another cell.
         """
         payload = self._request.payload
         if payload is None:
@@ -123,9 +123,13 @@ class Run:
             self._send(payload, feeds)
             self._follow()
             return self._results()
+        except KeyboardInterrupt:
+            self._abandon()
+            self._end(RunPhase.STOPPED)
+            raise RunInterrupted("the run was stopped; the cluster is there for the next cell.") from None
         except BaseException as error:
             self._abandon()
-            self._end(RunPhase.STOPPED if isinstance(error, KeyboardInterrupt) else RunPhase.FAILED, str(error))
+            self._end(RunPhase.FAILED, str(error))
             raise
         finally:
             if hasattr(self, "_cluster"):
@@ -268,9 +272,8 @@ class Run:
         first = self._outcome.first
         packed: dict[str, bytes] = cloudpickle.loads(first.payload) if first.payload else {}
         self._end(RunPhase.DONE)
-        # A model among the results brings TensorFlow into the notebook, which need not hear its start-up notes.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        values = {name: cloudpickle.loads(data) for name, data in packed.items()}
+        with quiet_tensorflow():
+            values = {name: cloudpickle.loads(data) for name, data in packed.items()}
         if first.missing:
             raise CaptureError(
                 "Some of the names asked back with -o did not come: " + "; ".join(first.missing) + ".", values
