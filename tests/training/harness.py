@@ -46,9 +46,12 @@ class Outcome:
 
 
 class Group:
-    """``size`` processes that form one TensorFlow cluster. ``size`` 0 is one process that knows nothing of us."""
+    """``size`` processes that form one TensorFlow cluster. ``size`` 0 is one process that knows nothing of us.
 
-    def __init__(self, size: int, *, collective_seconds: float = 60.0) -> None:
+    ``share`` lets them share memory; the code ``prepare``, which finds its ``rank``, runs before they form the cluster.
+    """
+
+    def __init__(self, size: int, *, collective_seconds: float = 60.0, share: bool = True, prepare: str = "") -> None:
         self.size = size
         self.broken = False
         self._held = [_held_port() for _ in range(max(size, 1))]
@@ -60,7 +63,7 @@ class Group:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve,
-                args=(rank, addresses if size else [], theirs, collective_seconds),
+                args=(rank, addresses if size else [], theirs, collective_seconds, share, prepare),
                 name=f"tfos-test-trainer-{rank}",
                 daemon=True,
             )
@@ -141,12 +144,15 @@ def _held_port() -> socket.socket:
     return held
 
 
-def _serve(rank: int, addresses: list[str], pipe: Connection, collective_seconds: float) -> None:
+def _serve(
+    rank: int, addresses: list[str], pipe: Connection, collective_seconds: float, share: bool, prepare: str
+) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     from tfos_magic.training.collectives import form_cluster
 
     try:
-        collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1)
+        exec(prepare, {"rank": rank})
+        collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share)
         collectives.timeout = collective_seconds
     except Exception as error:
         pipe.send(("failed", repr(error)))

@@ -71,6 +71,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     arguments["verbose"] = verbosity(arguments["verbose"], rank)
     if loop.kind == "predict":
         return
+    if loop.kind == "fit" and isinstance(arguments["x"], tf.data.Dataset) and is_sharded(arguments["x"]):
+        arguments["shuffle"] = False  # Keras's default, which it would warn of: a feed shuffles by itself or not at all
     if loop.kind == "fit" and session.many:
         session.collectives.align()
         loop.restore_jit = checks.turn_off_jit(model, session.reporter)

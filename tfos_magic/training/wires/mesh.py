@@ -25,7 +25,7 @@ from tfos_magic.training.wires import PeerLost
 TOKEN_BYTES = 16
 _MEETING = struct.Struct("<II")
 _CREDENTIALS = struct.Struct("3i")
-_ABORT = b"abort:"
+_ABORT = b"given up: "  # longer than a meeting
 _MAX_MESSAGE = 512
 
 
@@ -68,12 +68,11 @@ class Mesh:
         deadline = time.monotonic() + self.seconds
         while waiting:
             for other, heard in self._hear(deadline, waiting):
-                if other in waiting:
-                    del waiting[other]
-                    self._check(other, heard, message)
-                else:  # it was here already and is one meeting ahead
-                    self._early[other] = heard
-                    self._forget_if_ended(other, heard)
+                if other not in waiting and len(heard) == _MEETING.size:
+                    self._early[other] = heard  # it was here already and is one meeting ahead
+                    continue
+                waiting.pop(other, None)
+                self._check(other, heard, message)
 
     def abort(self, reason: str) -> None:
         """Break the mesh: a meeting that waits fails now, here and at the peers."""
@@ -88,6 +87,7 @@ class Mesh:
                 peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Leave; for the end, when no rank has anything to sum any more."""
         self.abort(f"rank {self._rank} left")
         for peer in self._peers.values():
             peer.close()
@@ -117,10 +117,6 @@ class Mesh:
     def _fail(self, reason: str) -> None:
         self.abort(reason)
         raise PeerLost(self.failure)
-
-    def _forget_if_ended(self, other: int, heard: bytes) -> None:
-        if not heard or heard.startswith(_ABORT):  # an ended stream is always ready to be read
-            self._poll.unregister(self._peers[other])
 
 
 @dataclass(frozen=True)

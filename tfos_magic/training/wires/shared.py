@@ -156,10 +156,10 @@ def _add(terms: Sequence[Array], total: Array) -> None:
         np.add(total, term, out=total)
 
 
-def share_memory(rank: int, size: int, ring: Wire, *, seconds: float = SETUP_SECONDS) -> SharedMemoryWire | None:
+def share_memory(rank: int, size: int, ring: Wire) -> SharedMemoryWire | None:
     """Make a wire of shared memory between ranks that ``ring`` connects, or None, on all ranks, where any cannot.
 
-    Every rank must call it. Waits at most ``seconds`` for peers that cannot reach this rank's memory.
+    Every rank must call it. Waits at most ``SETUP_SECONDS`` for peers that cannot reach this rank's memory.
     """
     wire = None
     with ExitStack() as opened:
@@ -167,7 +167,7 @@ def share_memory(rank: int, size: int, ring: Wire, *, seconds: float = SETUP_SEC
         listener = _listen(own, opened) if rank == 0 else None
         invitation = _taken_from_root(own, listener is not None, ring)
         if invitation is not None:
-            wire = _connect(rank, size, invitation, listener, seconds)
+            wire = _connect(rank, size, invitation, listener)
     ready = ring.sum([tf.constant(int(wire is not None), tf.int64)])[0]
     if int(ready) == size:
         return wire
@@ -192,24 +192,25 @@ def _taken_from_root(invitation: Invitation, is_root: bool, ring: Wire) -> Invit
     return Invitation(raw[:TOKEN_BYTES], raw[TOKEN_BYTES:]) if listening else None
 
 
-def _connect(
-    rank: int, size: int, invitation: Invitation, listener: socket.socket | None, seconds: float
-) -> SharedMemoryWire | None:
+def _connect(rank: int, size: int, invitation: Invitation, listener: socket.socket | None) -> SharedMemoryWire | None:
     room = (2 * size + 1) * SLOT_BYTES
-    file = -1
     try:
-        if listener is not None:
-            file = nameless_file(room)
-            mesh = host(listener, invitation, size, file, seconds)
-        else:
-            mesh, file = join(invitation, rank, size, seconds)
-        return SharedMemoryWire(rank, size, mesh, mmap.mmap(file, room))
+        with ExitStack() as opened:
+            if listener is not None:
+                file = nameless_file(room)
+                opened.callback(os.close, file)
+                mesh = host(listener, invitation, size, file, SETUP_SECONDS)
+            else:
+                mesh, file = join(invitation, rank, size, SETUP_SECONDS)
+                opened.callback(os.close, file)
+            opened.callback(mesh.close)
+            memory = mmap.mmap(file, room)
+            opened.pop_all()
+        os.close(file)
+        return SharedMemoryWire(rank, size, mesh, memory)
     except OSError as error:
         _say(rank, error)
         return None
-    finally:
-        if file >= 0:
-            os.close(file)
 
 
 def _say(rank: int, error: OSError) -> None:
