@@ -18,6 +18,7 @@ from keras.src.callbacks import CallbackList
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
@@ -117,6 +118,13 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
             session.build(session.loops[-1].model, self._distributed_dataset.element_spec)
+
+        def _get_iterator(self) -> Any:
+            # Keras makes an iterator when an epoch ends and another when the next begins. For arrays the first will do;
+            # the order of a dataset may depend on how often it was begun.
+            if session.sharing and isinstance(self.data_adapter, ArrayDataAdapter) and self._steps_seen == 0:
+                return self._current_iterator or self._distributed_dataset
+            return self._distributed_dataset
 
     replace(stack, tf_trainer, "TFEpochIterator", SharedEpochIterator)
     for layer_type in _ADAPTING:

@@ -76,8 +76,9 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
     None where an input is not a plain array.
     """
     arrays = tree.lists_to_tuples(array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow"))
-    if not all(leaf is None or (tf.is_tensor(leaf) and _is_dense(leaf)) for leaf in tree.flatten(arrays)):
+    if not all(leaf is None or isinstance(leaf, np.ndarray) or _is_dense(leaf) for leaf in tree.flatten(arrays)):
         return None
+    arrays = tree.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), arrays)
     numbers = copy.copy(adapter)
     numbers._inputs = (np.arange(adapter._num_samples),)
 
@@ -86,10 +87,8 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
         mine = batch[begin:end]
         return tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
 
-    dataset = numbers.get_tf_dataset().map(
-        lambda *batch: gather(batch[0]), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    )
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
+    return numbers.get_tf_dataset().map(lambda *batch: gather(batch[0])).prefetch(tf.data.AUTOTUNE)
 
 
 def _source_kinds(dataset: Any) -> set[bool]:
