@@ -21,16 +21,9 @@ from typing import Any, NamedTuple
 
 from first_step import prepare_environment
 from first_step import report as report_first_step
+from models import CNN, MLP
 from plain import PlainProcess, plain_processes
 
-CNN = """keras.Sequential([
-    keras.Input((784,)), keras.layers.Reshape((28, 28, 1)),
-    keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.MaxPooling2D(),
-    keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.MaxPooling2D(),
-    keras.layers.Flatten(), keras.layers.Dense(10)])"""
-MLP = """keras.Sequential([
-    keras.Input((784,)), keras.layers.Dense(256, activation="relu"),
-    keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])"""
 CELL = """
 import time
 import keras

@@ -18,18 +18,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from models import CNN, MLP
+
 ANSWER_SECONDS = 300.0
 
-MODELS = {
-    "CNN": """keras.Sequential([
-    keras.Input((784,)), keras.layers.Reshape((28, 28, 1)),
-    keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.MaxPooling2D(),
-    keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.MaxPooling2D(),
-    keras.layers.Flatten(), keras.layers.Dense(10)])""",
-    "MLP": """keras.Sequential([
-    keras.Input((784,)), keras.layers.Dense(256, activation="relu"),
-    keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])""",
-}
+MODELS = {"CNN": CNN, "MLP": MLP}
 CASES = [("CNN", 128, 3), ("CNN", 512, 3), ("MLP", 128, 12), ("MLP", 512, 24)]
 FIT = """
 import time, keras, numpy as np

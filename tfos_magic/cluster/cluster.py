@@ -20,7 +20,7 @@ from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.slots import await_slots
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, status_of
 from tfos_magic.errors import ClusterError
-from tfos_magic.node.task import AgentConfig
+from tfos_magic.node.config import AgentConfig
 from tfos_magic.protocol import (
     FeedAttached,
     FeedOpened,

@@ -14,7 +14,8 @@ from typing import Any
 import tfos_magic
 from tfos_magic.cluster.feed import spark_cause
 from tfos_magic.cluster.session import Session, cancel_tag, is_connect, is_stopped, job_tag, runs_in_this_process_tree
-from tfos_magic.node.task import RESULT_SCHEMA, AgentConfig, AgentTask
+from tfos_magic.node.config import AgentConfig
+from tfos_magic.node.task import RESULT_SCHEMA, AgentTask
 
 SHIPPED_ROOMS = ("records", "training", "node")
 

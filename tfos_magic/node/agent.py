@@ -21,11 +21,11 @@ from zmq.utils.monitor import recv_monitor_message
 
 import tfos_magic
 from tfos_magic.errors import FeedError, ProtocolError
+from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.place import Place, hold_port
 from tfos_magic.node.process import TrainerProcess
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.task import AgentConfig
 from tfos_magic.protocol import (
     AgentFailed,
     CommitFeed,

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.place import find_place, missing_packages
 
 RESULT_SCHEMA = "slot bigint, outcome string"
-
-
-@dataclass(frozen=True)
-class AgentConfig:
-    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line."""
-
-    endpoint: str
-    server_public: bytes = field(repr=False)
-    public: bytes = field(repr=False)
-    secret: bytes = field(repr=False)
-    feed_token: str = field(repr=False)
-    spool_dir: str | None = None
 
 
 class AgentTask:

@@ -18,10 +18,8 @@ from tensorflow.python.eager import context as eager_context
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.watchdog import Watchdog
 from tfos_magic.training.wires import PeerLost, Wire
-from tfos_magic.training.wires.ring import PIECE_BYTES, RingWire, plan_buckets
+from tfos_magic.training.wires.ring import RingWire
 from tfos_magic.training.wires.shared import share_memory
-
-__all__ = ["PIECE_BYTES", "Collectives", "form_cluster", "plan_buckets"]
 
 
 class Collectives:

@@ -123,16 +123,21 @@ class Session:
         self._last_rows.assign(tf.cast(rows, tf.float32))
         return logs
 
+    def _advance(self, model: Any, inner: Callable[[Any], Any], iterator: Any) -> tuple[Any, Any]:
+        """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
+        loop = self._loop_of(model)
+        if self.many:
+            self._vote(model)
+        with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
+            logs = inner(iterator)
+        loop.step += model.steps_per_execution
+        return loop, logs
+
     def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap the function that Keras calls for each training step, or each ``steps_per_execution`` of them."""
 
         def train(iterator: Any) -> Any:
-            loop = self._loop_of(model)
-            if self.many:
-                self._vote(model)
-            with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
-                logs = inner(iterator)
-            loop.step += model.steps_per_execution
+            loop, logs = self._advance(model, inner, iterator)
             if loop.broadcast_late:
                 self._broadcast_late(model, loop)
             self._heed_votes(loop)
@@ -151,12 +156,7 @@ class Session:
         """
 
         def test(iterator: Any) -> Any:
-            loop = self._loop_of(model)
-            if self.many:
-                self._vote(model)
-            with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
-                logs = inner(iterator)
-            loop.step += model.steps_per_execution
+            loop, logs = self._advance(model, inner, iterator)
             if self.many and not self._test_votes:
                 model.stop_evaluating = model.stop_evaluating or self.context.stop.requested
             elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:

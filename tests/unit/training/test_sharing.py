@@ -8,8 +8,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfos_magic.errors import TrainingError  # noqa: E402
-from tfos_magic.training import collectives, sharding  # noqa: E402
-from tfos_magic.training.collectives import Collectives, plan_buckets  # noqa: E402
+from tfos_magic.training import sharding  # noqa: E402
+from tfos_magic.training.collectives import Collectives  # noqa: E402
+from tfos_magic.training.wires import ring  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -46,11 +47,11 @@ def test_a_mark_stays_through_transformations_and_copies_nothing_else() -> None:
 
 
 def test_small_tensors_share_a_bucket_and_large_ones_stand_alone() -> None:
-    piece = collectives.PIECE_BYTES
+    piece = ring.PIECE_BYTES
     sizes = [(10, "float32"), (piece, "float32"), (20, "int32"), (piece // 2, "float32"), (piece, "float64")]
-    assert plan_buckets(sizes) == [[1], [4], [0, 3], [2]]
+    assert ring.plan_buckets(sizes) == [[1], [4], [0, 3], [2]]
     full = [(piece - 1, "float32"), (1, "float32"), (5, "float32")]
-    assert plan_buckets(full) == [[0, 1], [2]]
+    assert ring.plan_buckets(full) == [[0, 1], [2]]
 
 
 def test_one_rank_alone_gets_back_what_it_gives() -> None:

@@ -1,0 +1,17 @@
+"""What the kernel tells an agent before they can talk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line."""
+
+    endpoint: str
+    server_public: bytes = field(repr=False)
+    public: bytes = field(repr=False)
+    secret: bytes = field(repr=False)
+    feed_token: str = field(repr=False)
+    spool_dir: str | None = None
