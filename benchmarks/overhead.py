@@ -21,22 +21,8 @@ from typing import Any, NamedTuple
 
 from first_step import prepare_environment
 from first_step import report as report_first_step
-from models import CNN, MLP
+from models import CNN, MLP, TIMED_FIT
 from plain import PlainProcess, plain_processes
-
-CELL = """
-import time
-import keras
-import numpy as np
-random = np.random.default_rng(0)
-x, y = random.random((rows, 784), dtype=np.float32), random.integers(0, 10, rows)
-model = {model}
-model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-model.fit(x, y, batch_size=batch, epochs=2, verbose=0)
-wall, processor = time.perf_counter(), time.process_time()
-model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
-sample = (time.perf_counter() - wall, time.process_time() - processor)
-"""
 
 
 class Case(NamedTuple):
@@ -53,7 +39,7 @@ class Case(NamedTuple):
 
     @property
     def cell(self) -> str:
-        return CELL.format(model=self.model)
+        return TIMED_FIT.format(model=self.model)
 
 
 CASES = [

@@ -18,23 +18,12 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from models import CNN, MLP
+from models import CNN, MLP, TIMED_FIT
 
 ANSWER_SECONDS = 300.0
 
 MODELS = {"CNN": CNN, "MLP": MLP}
 CASES = [("CNN", 128, 3), ("CNN", 512, 3), ("MLP", 128, 12), ("MLP", 512, 24)]
-FIT = """
-import time, keras, numpy as np
-random = np.random.default_rng(0)
-x, y = random.random((rows, 784), dtype=np.float32), random.integers(0, 10, rows)
-model = {model}
-model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-model.fit(x, y, batch_size=batch, epochs=2, verbose=0)
-wall, processor = time.perf_counter(), time.process_time()
-model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
-result = (time.perf_counter() - wall, time.process_time() - processor)
-"""
 SUM = """
 import time, tensorflow as tf
 vector = tf.zeros([count])
@@ -44,7 +33,7 @@ collectives.barrier()
 began = time.perf_counter()
 for _ in range(repeats):
     function()
-result = (time.perf_counter() - began) / repeats
+sample = (time.perf_counter() - began) / repeats
 """
 SIZES = [(1, 100), (1 << 18, 50), (1 << 22, 6), (1 << 24, 3)]
 
@@ -77,7 +66,7 @@ def serve(rank: int, addresses: list[str], share: bool, pipe: Connection) -> Non
             namespace = {"__name__": "__main__", "collectives": collectives, **names}
             with _distributed(collectives if distribute else None):
                 exec(compile(cell, "<cell>", "exec"), namespace)
-            pipe.send(namespace["result"])
+            pipe.send(namespace["sample"])
             keras.backend.clear_session()
     os._exit(0)
 
@@ -113,7 +102,7 @@ class Running:
         self._answers()
 
     def run(self, cell: str, distribute: bool = True, **names: Any) -> Any:
-        """Run a cell on all ranks and give the ``result`` of rank 0."""
+        """Run a cell on all ranks and give the ``sample`` of rank 0."""
         for pipe in self._pipes:
             pipe.send((cell, names, distribute))
         return self._answers()[0]
@@ -149,7 +138,7 @@ def show_steps(systems: dict[System, Running], rows: int, turns: int) -> None:
         order = list(systems.items())
         for turn in range(turns):
             for system, process in order[turn % len(order) :] + order[: turn % len(order)]:
-                cell = FIT.format(model=MODELS[model])
+                cell = TIMED_FIT.format(model=MODELS[model])
                 taken[system].append(process.run(cell, system.ranks > 0, rows=rows, batch=batch, epochs=epochs))
         steps = epochs * -(-rows // batch)
         for system, samples in taken.items():

@@ -122,7 +122,6 @@ class RunCell(Message):
     outputs: list[str]
     feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
 
 
