@@ -99,7 +99,11 @@ class AgentFailed(Message):
 
 @dataclass(frozen=True)
 class StartTrainer(Message):
-    """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank."""
+    """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank.
+
+    ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
+    the trainers of this generation alone, so that they know each other.
+    """
 
     generation: int
     rank: int
@@ -108,11 +112,18 @@ class StartTrainer(Message):
     local_size: int = 1
     sys_path: list[str] = field(default_factory=list)
     timeout: float = 60.0
+    role: str = "worker"
+    servers: list[str] = field(default_factory=list)
+    secret: str = ""
 
 
 @dataclass(frozen=True)
 class RunCell(Message):
-    """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts."""
+    """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
+
+    ``options`` are the strategy's: ``bucket_mb`` and ``compression`` (sync), ``max_staleness`` (async), ``sync_every``,
+    ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local).
+    """
 
     run_id: str
     source: str
@@ -122,6 +133,7 @@ class RunCell(Message):
     outputs: list[str]
     feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
 
 
@@ -206,8 +218,8 @@ class Output(Message):
 class Progress(Message):
     """Where a rank is. Steps count within the epoch, epochs from 0; ``steps`` and ``epochs`` are 0 when unknown.
 
-    ``rows`` counts the rows this rank trained on since the run began; ``phase`` is ``train`` or ``validate``;
-    ``metrics`` are this rank's running values.
+    ``rows`` counts the rows this rank trained on since the run began, ``sent`` the bytes it sent to other ranks and to
+    servers; ``phase`` is ``train`` or ``validate``; ``metrics`` are this rank's running values.
     """
 
     run_id: str
@@ -219,6 +231,7 @@ class Progress(Message):
     steps: int
     rows: int
     metrics: dict[str, float] = field(default_factory=dict)
+    sent: int = 0
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,10 @@ def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules."""
+    """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
+
+    ``options`` are the strategy's, as in :class:`~tfos_magic.protocol.RunCell`.
+    """
 
     source: str
     name: str = "run"
@@ -77,6 +80,7 @@ class RunRequest:
     batch_size: int = 32
     outputs: Sequence[str] = ()
     strategy: str = "sync"
+    options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str = ""
     payload: bytes | None = None
 
@@ -193,6 +197,7 @@ class Run:
             source=request.source,
             filename=request.filename,
             strategy=request.strategy,
+            options=dict(request.options),
             seed=secrets.randbelow(2**31),
             outputs=list(request.outputs),
             feeds=uses,

@@ -128,6 +128,7 @@ class Trainer:
             stop=self._stop,
             strategy=cell.strategy,
             seed=cell.seed,
+            options=cell.options,
         )
         with distributed(context):
             exec(code, namespace)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tfos_magic.protocol import Message
 from tfos_magic.training.collectives import Collectives
@@ -26,7 +27,10 @@ class StopSignal:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step."""
+    """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step.
+
+    ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`.
+    """
 
     run_id: str
     collectives: Collectives
@@ -34,3 +38,4 @@ class RunContext:
     stop: StopSignal
     strategy: str = "sync"
     seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)

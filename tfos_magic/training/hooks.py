@@ -147,12 +147,17 @@ def _install_gradients(stack: ExitStack, session: Session) -> None:
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if session.applying:  # an optimizer around another one: the gradients are combined already
             return original(optimizer, grads, trainable_variables)
-        if session.step is None:
+        step = session.step
+        if step is None:
             checks.refuse_own_loop("A training loop of your own", "Put the step into Model.train_step and call fit().")
+            return None
+        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
         session.applying = True
         try:
-            combined = session.strategy.combine(session.step, list(grads))
-            return original(optimizer, combined, trainable_variables)
+            session.strategy.apply(
+                step, list(grads), list(variables), lambda combined, own: original(optimizer, combined, own)
+            )
+            return optimizer.iterations
         finally:
             session.applying = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import keras
@@ -11,11 +11,12 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.session import Session
+from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.sync import SyncStrategy
 
 __all__ = ["RunContext", "StopSignal", "distributed"]
 
-STRATEGIES = {SyncStrategy.name: SyncStrategy}
+STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {SyncStrategy.name: SyncStrategy}
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def distributed(context: RunContext) -> Iterator[None]:
         raise TrainingError(f"unknown strategy {context.strategy!r}: choose one of {', '.join(sorted(STRATEGIES))}")
     keras.utils.set_random_seed(context.seed)
     context.collectives.align()
-    session = Session(context, STRATEGIES[context.strategy](context.collectives))
+    session = Session(context, STRATEGIES[context.strategy](context))
     with ExitStack() as stack:
         stack.callback(session.close)
         install(stack, session)

@@ -15,6 +15,7 @@ from tfos_magic.training import checks, metrics
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
 from tfos_magic.training.step import Step, rows_in, with_stand_in
+from tfos_magic.training.strategy import Strategy
 
 _BROADCAST = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
@@ -37,7 +38,7 @@ class Loop:
 class Session:
     """One run of one cell. Everything here happens in the thread that runs the cell."""
 
-    def __init__(self, context: RunContext, strategy: Any) -> None:
+    def __init__(self, context: RunContext, strategy: Strategy) -> None:
         self.context = context
         self.collectives = context.collectives
         self.strategy = strategy
@@ -236,9 +237,12 @@ class Session:
         if not loop.broadcast_late:
             self._broadcast(model)
         self._part_generators(model)
+        if loop.kind == "fit":
+            self.strategy.begin(model)
 
     def unify_statistics(self, model: Any) -> None:
         """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
+        self.strategy.end(model)
         variables = [v for v in model.non_trainable_weights if v.dtype in _BROADCAST]
         for variable, value in zip(variables, self.collectives.broadcast([v.value for v in variables]), strict=True):
             variable.assign(value)

@@ -7,12 +7,13 @@ global batch for every loss that is a mean over rows. That is data-parallel SGD 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
+from tfos_magic.training.strategy import Update
 
 _HALF = (tf.float16, tf.bfloat16)
 
@@ -20,11 +21,21 @@ _HALF = (tf.float16, tf.bfloat16)
 class SyncStrategy:
     """Averages gradients over ranks before the local optimizer sees them."""
 
-    name = "sync"
-    shards_batches = True
+    name: ClassVar[str] = "sync"
+    exact: ClassVar[bool] = True
 
-    def __init__(self, collectives: Collectives) -> None:
-        self._collectives = collectives
+    def __init__(self, context: RunContext) -> None:
+        self._collectives = context.collectives
+
+    def begin(self, model: Any) -> None:
+        """Nothing to prepare."""
+
+    def end(self, model: Any) -> None:
+        """Nothing to do: every step left the ranks equal."""
+
+    def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
+        """Let the optimizer of every rank take the step of the global batch."""
+        update(self.combine(step, gradients), variables)
 
     def combine(self, step: Step, gradients: Sequence[Any]) -> list[Any]:
         """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.

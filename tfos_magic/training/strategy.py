@@ -1,0 +1,37 @@
+"""What a strategy is: what the ranks do with each other's gradients and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from tfos_magic.training.step import Step
+
+Update = Callable[[Sequence[Any], Sequence[Any]], None]
+
+
+class Strategy(Protocol):
+    """One way to train with several ranks. Its methods are called on every rank, in the same order.
+
+    ``exact`` says that each step is a step on the global batch: losses, BatchNormalization and metrics of a step then
+    span all ranks. Where it is false, a step knows this rank's rows alone.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+
+    def begin(self, model: Any) -> None:
+        """A ``fit`` of ``model`` begins; its variables, and its optimizer's, are rank 0's on every rank."""
+        ...
+
+    def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
+        """Change ``variables`` by this rank's ``gradients``, while a step is traced or runs eagerly.
+
+        ``update(gradients, variables)`` runs the user's optimizer on this rank. Each step must bring the votes of the
+        ranks together, or say when they will be (``step.counted``).
+        """
+        ...
+
+    def end(self, model: Any) -> None:
+        """A ``fit`` of ``model`` ended well: leave the same variables on every rank."""
+        ...
