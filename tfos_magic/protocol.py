@@ -255,6 +255,20 @@ class Notice(Message):
 
 
 @dataclass(frozen=True)
+class CheckpointPart(Message):
+    """Part ``index`` of ``count`` of the checkpoint ``name``, from rank 0 to the kernel; the other way before a run
+    that goes on from it. ``meta`` says where training was; it comes with every part."""
+
+    run_id: str
+    rank: int
+    name: str
+    index: int
+    count: int
+    meta: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
 class RunFinished(Message):
     """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
 

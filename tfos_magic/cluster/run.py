@@ -68,7 +68,10 @@ def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str 
 class RunRequest:
     """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
 
-    ``options`` are the strategy's, as in :class:`~tfos_magic.protocol.RunCell`.
+    ``options`` are the strategy's, as in :class:`~tfos_magic.protocol.RunCell`. Checkpoints go to ``checkpoint_dir`` (a
+    path or URL; empty: beside the kernel, for this run's restarts alone), every ``checkpoint_every`` steps or, when 0,
+    every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the newest one there. A run that loses a
+    worker starts anew from its last checkpoint at most ``max_restarts`` times.
     """
 
     source: str
@@ -83,6 +86,11 @@ class RunRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str = ""
     payload: bytes | None = None
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 0
+    keep_checkpoints: int = 3
+    resume: bool = False
+    max_restarts: int = 2
 
 
 class Run:
