@@ -14,11 +14,18 @@ class TFOS(Configurable):
     workers = Int(2, min=1, help="Workers of a new cluster (-n).").tag(config=True)
     cores = Int(1, min=1, help="Spark cores for each worker (--cores).").tag(config=True)
     gpus = Int(0, min=0, help="GPUs for each worker (--gpus), by Spark's resource scheduling.").tag(config=True)
+    ps = Int(0, min=0, help="Parameter servers of a new cluster (--ps).").tag(config=True)
     start_timeout = Float(120.0, help="Seconds a cluster may take to come up (--start-timeout).").tag(config=True)
     batch_size = Int(32, min=1, help="Rows of one global batch from a DataFrame (--batch-size).").tag(config=True)
     view = Enum(CHOICES, "auto", help="How a run is shown (--view).").tag(config=True)
     log_dir = Unicode("", help="Where scalars for TensorBoard go (--log-dir); empty: nowhere.").tag(config=True)
     tensorboard = Bool(False, help="Show TensorBoard under each run that has a log directory.").tag(config=True)
+    checkpoint_dir = Unicode("", help="Where checkpoints go (--checkpoint-dir); empty: beside the kernel.").tag(
+        config=True
+    )
+    keep_checkpoints = Int(3, min=1, help="Checkpoints that stay (--keep).").tag(config=True)
+    max_restarts = Int(2, min=0, help="Lost workers after which a run is given up (--max-restarts).").tag(config=True)
+    heartbeat_timeout = Float(20.0, min=2.0, help="Seconds of silence after which a worker is lost.").tag(config=True)
     driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(config=True)
     control_port = Int(0, help="Port of the control socket; 0: any free one.").tag(config=True)
     spool_dir = Unicode("", help="Directory of the executors for fed rows; empty: Spark's or the system's.").tag(

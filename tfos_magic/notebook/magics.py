@@ -20,6 +20,7 @@ from tfos_magic.notebook.describe import describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
 from tfos_magic.notebook.options import COMMANDS, help_of, parse, train_options
 from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.strategies import checkpoints_of, options_of
 from tfos_magic.notebook.view import choose_view
 
 
@@ -113,8 +114,10 @@ class TFOSMagics(Magics):
             batch_size=args.batch_size or self.settings.batch_size,
             outputs=args.output,
             strategy=args.strategy,
+            options=options_of(args),
             log_dir=self.runtime.log_dir_for(args.log_dir),
             payload=captured.payload,
+            **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
             print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))

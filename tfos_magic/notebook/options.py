@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,40 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def counting(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdigit():
+        raise UsageError(f"{text!r} is not a whole number.")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """A number greater than 0."""
+    value = number(text)
+    if value <= 0:
+        raise UsageError(f"{text!r} is not greater than 0.")
+    return value
+
+
+def momentum(text: str) -> float:
+    """A number from 0 to below 1."""
+    value = number(text)
+    if not 0 <= value < 1:
+        raise UsageError(f"{text!r} is not a momentum: give a number from 0 to below 1.")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number.") from None
+    if not math.isfinite(value):
+        raise UsageError(f"{text!r} is not a finite number.")
+    return value
+
+
 def grouped(*decorators: Decorator) -> Decorator:
     """One decorator from several, applied so that help lists them in the order given."""
 
@@ -54,6 +89,42 @@ cluster_options = grouped(
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
     argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
     argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
+)
+
+servers_option = argument("--ps", type=counting, default=None, help="Parameter servers, for --strategy async.")
+
+strategy_options = grouped(
+    argument(
+        "--strategy",
+        choices=["sync", "async", "local"],
+        default="sync",
+        help="sync: every step is that of one process on the global batch. async: gradients go to parameter servers. "
+        "local: each worker trains by itself, and weights are averaged now and then.",
+    ),
+    argument("--bucket-mb", type=above_zero, default=None, help="sync: megabytes of gradients summed in one go."),
+    argument(
+        "--compression",
+        choices=["none", "float16", "bfloat16"],
+        default=None,
+        help="sync: how float32 gradients travel; other than none is not exact.",
+    ),
+    argument("--max-staleness", type=counting, default=None, help="async: steps a worker may be ahead of the slowest."),
+    argument("--sync-every", type=positive, default=None, help="local: steps between two averages of the weights."),
+    argument("--average-state", action="store_true", default=None, help="local: average optimizer state as well."),
+    argument("--outer-momentum", type=momentum, default=None, help="local: momentum of the averages, as in DiLoCo."),
+    argument("--outer-learning-rate", type=above_zero, default=None, help="local: how far to go towards the average."),
+)
+
+checkpoint_options = grouped(
+    argument(
+        "--checkpoint-dir",
+        default=None,
+        help="Path or URL for checkpoints; default: beside the kernel, for this run's restarts alone.",
+    ),
+    argument("--checkpoint-every", type=positive, default=None, help="Steps between checkpoints; default: one epoch."),
+    argument("--keep", type=positive, default=None, help="Checkpoints that stay, newest first; default 3."),
+    argument("--resume", action="store_true", help="Go on from the newest checkpoint in --checkpoint-dir."),
+    argument("--max-restarts", type=counting, default=None, help="Lost workers after which a run is given up."),
 )
 
 data_options = grouped(
@@ -86,8 +157,10 @@ view_options = grouped(
 train_options = grouped(
     magic_arguments(),
     cluster_options,
-    argument("--strategy", choices=["sync"], default="sync", help="How gradients come together."),
+    servers_option,
+    strategy_options,
     data_options,
+    checkpoint_options,
     view_options,
     argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
     help_option,
@@ -133,7 +206,7 @@ def command_parser(name: str, *decorators: Decorator) -> Any:
 
 
 COMMANDS = {
-    "start": command_parser("%tfos_start", cluster_options),
+    "start": command_parser("%tfos_start", cluster_options, servers_option),
     "status": command_parser("%tfos_status", argument("--json", action="store_true", help="Print JSON.")),
     "logs": command_parser(
         "%tfos_logs",
