@@ -35,7 +35,10 @@ class RunPhase(str, Enum):
 
 @dataclass
 class WorkerState:
-    """One rank: who and where it is, what it is doing, and its pace (rows per second over the last seconds)."""
+    """One rank: who and where it is, what it is doing, and its pace (rows per second over the last seconds).
+
+    ``sent`` counts the bytes that it sent to other ranks and to servers for training.
+    """
 
     rank: int
     host: str = ""
@@ -48,6 +51,7 @@ class WorkerState:
     rows: int = 0
     rows_per_second: float = 0.0
     memory: int = 0
+    sent: int = 0
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     _marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
 
@@ -106,6 +110,11 @@ class RunState:
         return sum(worker.rows_per_second for worker in self.workers)
 
     @property
+    def sent_per_epoch(self) -> float:
+        """Bytes that all workers together sent in a finished epoch, on the average; 0 before there is one."""
+        return sum(worker.sent for worker in self.workers) / len(self.history) if self.history else 0.0
+
+    @property
     def fraction(self) -> float:
         """Share of all epochs that is done, 0 to 1; 0 while the number of epochs or steps is unknown."""
         if self.phase is RunPhase.DONE:
@@ -147,6 +156,7 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
     worker.state = "training" if message.phase == "train" else "validating"
     worker.epoch, worker.step, worker.steps = message.epoch, message.step, message.steps
     worker.mark(state.clock(), message.rows)
+    worker.sent = message.sent
     if message.rank == 0:
         state.stage, state.epoch, state.epochs = message.phase, message.epoch, message.epochs
         if message.phase == "train":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from tfos_magic.cluster.state import FeedState, RunPhase
+from tfos_magic.notebook.views.card import render_card
 from tfos_magic.notebook.views.curve import POINTS, draw_curve
 from tfos_magic.notebook.views.picture import duration, feed_text, number, pace, size, summary, take_picture
 
@@ -40,6 +42,17 @@ def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
     pass_time(state, 61)
     finish(state, "stopped")
     assert summary(state).startswith("Stopped on 2 workers after 1:01 · epoch 1 of 3 · loss 0.5")
+
+
+def test_an_ended_run_says_what_an_epoch_sent() -> None:
+    state = new_state()
+    tell(state, epoch_end(0), epoch_end(1))
+    for rank in (0, 1):
+        tell(state, replace(progress(rank, 1, 10), sent=5_000_000))
+    assert "sent" not in summary(state)
+    finish(state, "ok")
+    assert "5.0 MB sent per epoch" in summary(state)
+    assert "5.0 MB sent per epoch" in render_card(state)
 
 
 def test_a_failed_run_does_not_say_that_all_workers_failed() -> None:

@@ -58,7 +58,7 @@ def render_card(state: RunState) -> str:
 
 
 def _subtitle(picture: Picture) -> tuple[str, ...]:
-    return (picture.name, picture.strategy, picture.position, picture.elapsed)
+    return (picture.name, picture.strategy, picture.position, picture.elapsed, picture.traffic)
 
 
 def _metrics(picture: Picture) -> str:

@@ -75,6 +75,7 @@ class Picture:
     position: str
     metrics: list[Metric]
     pace: str
+    traffic: str
     feeds: list[Feed]
     workers: list[Worker]
     notices: list[str]
@@ -101,6 +102,7 @@ def take_picture(state: RunState) -> Picture:
         position=position(state) or _PREPARING.get(state.phase, ""),
         metrics=[Metric(name, number(value), lines.get(name, "")) for name, value in state.metrics.items()],
         pace=pace(state.rows_per_second),
+        traffic=traffic(state.sent_per_epoch),
         feeds=[Feed(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
         workers=[_worker(worker) for worker in state.workers],
         notices=state.notices[-NOTICES_SHOWN:],
@@ -114,7 +116,8 @@ def summary(state: RunState) -> str:
     head = _headline(state)
     lead = f"{head} {'in' if state.phase is RunPhase.DONE else 'after'} {duration(state.elapsed)}"
     parts = [lead if state.phase.ended else head, position(state)]
-    return " · ".join(part for part in (*parts, metrics_text(state.metrics), pace(state.rows_per_second)) if part)
+    rates = [pace(state.rows_per_second), traffic(state.sent_per_epoch) if state.phase.ended else ""]
+    return " · ".join(part for part in (*parts, metrics_text(state.metrics), *rates) if part)
 
 
 def epoch_text(state: RunState, epoch: int) -> str:
@@ -155,6 +158,11 @@ def feed_text(feed: FeedState) -> str:
 def number(value: float) -> str:
     """Four significant digits, without noise: ``0.1234``, ``12.35``, ``3e-05``, ``nan``."""
     return f"{value:.4g}"
+
+
+def traffic(bytes_per_epoch: float) -> str:
+    """What the workers sent each other in an epoch; empty when nothing."""
+    return f"{size(int(bytes_per_epoch))} sent per epoch" if bytes_per_epoch >= 1 else ""
 
 
 def pace(rows_per_second: float) -> str:
