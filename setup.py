@@ -58,6 +58,7 @@ TEST = [
     "playwright>=1.49",
     "pytest>=8.3",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "ruff>=0.17,<0.18",  # its formatter's style may change from one minor version to the next
     "scikit-learn>=1.5",
     "setuptools>=64",

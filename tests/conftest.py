@@ -17,6 +17,8 @@ import pytest
 # processes of other suites on the same machine.
 MARK = "TFOS_TEST_SUITE"
 SUITE = os.environ.setdefault(MARK, uuid.uuid4().hex)
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # suites side by side look after their own processes only
+    SUITE = os.environ[MARK] = f"{SUITE}-{worker}"
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
