@@ -15,6 +15,7 @@ from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import embed
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.capture import Captured, capture
+from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
@@ -156,6 +157,8 @@ def load(shell: Any) -> None:
     """Register the magics in ``shell``, and their defaults with ``%config``."""
     magics = TFOSMagics(shell)
     shell.register_magics(magics)
+    train: Any = TFOSMagics.tfos_train
+    shell.Completer.custom_matchers.append(completer(shell.user_ns, {"tfos_train": train.parser}))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
 
@@ -167,5 +170,7 @@ def unload(shell: Any) -> None:
         return
     magics.runtime.close()
     shell.configurables.remove(magics.settings)
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
     for kind, name in (("line", "tfos"), ("cell", "tfos_train")):
         shell.magics_manager.magics[kind].pop(name, None)

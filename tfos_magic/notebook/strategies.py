@@ -26,8 +26,8 @@ def options_of(args: Any) -> dict[str, Any]:
             )
     if args.strategy == "async" and args.ps == 0:
         raise UsageError("--strategy async needs parameter servers: give --ps 1 or more.")
-    names = [name for name in _OF_STRATEGY[args.strategy] if name != "ps"]
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    own = [name for name in _OF_STRATEGY[args.strategy] if name != "ps"]
+    return {name: getattr(args, name) for name in own if getattr(args, name) is not None}
 
 
 def servers_for(args: Any, config: TFOS) -> int | None:

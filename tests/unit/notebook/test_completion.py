@@ -1,0 +1,88 @@
+"""Completion as a kernel asks for it: through IPython's own completer, with the whole cell and the cursor in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+import tfos_magic
+
+
+class DataFrame:
+    """Named and housed like Spark's, which needs a session."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = list(columns)
+
+
+DataFrame.__module__ = "pyspark.sql.classic.dataframe"
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell()
+    made.user_ns.update(train=DataFrame("pixels", "digit"), houses=DataFrame("area", "price"), rate=0.1)
+    tfos_magic.load_ipython_extension(made)
+    yield made
+    tfos_magic.unload_ipython_extension(made)
+    made.history_manager.end_session()
+
+
+def offered(shell: InteractiveShell, text: str) -> list[str]:
+    """What is offered at the place of the bar in ``text``."""
+    before, _, after = text.partition("|")
+    with provisionalcompleter():
+        return [c.text for c in shell.Completer.completions(before + after, len(before))]
+
+
+def test_commands_follow_the_line_magic(shell: InteractiveShell) -> None:
+    assert offered(shell, "%tfos st|") == ["start", "status", "stop"]
+
+
+def test_a_command_offers_its_own_options(shell: InteractiveShell) -> None:
+    assert "--ps" in offered(shell, "%tfos start --|")
+    assert offered(shell, "%tfos logs --t|") == ["--tail"]
+
+
+def test_the_cell_magic_offers_options_that_are_not_there_yet(shell: InteractiveShell) -> None:
+    assert "--strategy" in offered(shell, "%%tfos_train --s|\nx = 1")
+    assert "--strategy" not in offered(shell, "%%tfos_train --strategy local --s|\nx = 1")
+    assert "--feed" in offered(shell, "%%tfos_train --feed a=train --f|\nx = 1")
+
+
+def test_choices_follow_their_option(shell: InteractiveShell) -> None:
+    assert offered(shell, "%%tfos_train --strategy |\nx = 1") == ["sync", "async", "local"]
+
+
+def test_dataframes_follow_feed(shell: InteractiveShell) -> None:
+    assert offered(shell, "%%tfos_train --feed data=|\nx = 1") == ["train", "houses"]
+    assert offered(shell, "%%tfos_train --feed |\nx = 1") == ["train=train", "houses=houses"]
+
+
+def test_columns_are_those_of_the_dataframes_in_the_cell(shell: InteractiveShell) -> None:
+    assert offered(shell, "%%tfos_train --label |\nmodel.fit(houses)") == ["area", "price"]
+    assert offered(shell, "%%tfos_train --features area,p|\nmodel.fit(houses)") == ["price"]
+    assert offered(shell, "%%tfos_train --label |\nhalf typed (") == ["pixels", "digit", "area", "price"]
+
+
+def test_names_that_the_cell_makes_follow_output(shell: InteractiveShell) -> None:
+    assert offered(shell, "%%tfos_train -o |\nmodel = 1\nseen = model") == ["model", "seen"]
+
+
+def test_the_body_of_a_cell_is_plain_python(shell: InteractiveShell) -> None:
+    assert not [text for text in offered(shell, "%%tfos_train -o model\n--|") if text.startswith("--s")]
+    assert "rate" in offered(shell, "%%tfos_train -o model\nra|")
+    assert not offered(shell, "%tfoss st|") or "status" not in offered(shell, "%tfoss st|")
+
+
+def test_nothing_is_offered_after_the_extension_is_unloaded() -> None:
+    shell = InteractiveShell()
+    before = list(shell.Completer.custom_matchers)
+    tfos_magic.load_ipython_extension(shell)
+    assert len(shell.Completer.custom_matchers) == len(before) + 1
+    tfos_magic.unload_ipython_extension(shell)
+    assert shell.Completer.custom_matchers == before
+    shell.history_manager.end_session()

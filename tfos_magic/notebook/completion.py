@@ -1,0 +1,129 @@
+"""Completion on the magics' own lines: commands, options, and the names of the notebook that belong after them."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Action
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from tfos_magic.errors import UsageError
+from tfos_magic.notebook.names import CellNames, analyse
+from tfos_magic.notebook.options import COMMANDS
+
+IDENTIFIER = "tfos_magic"
+_PATHS = ("--log-dir", "--checkpoint-dir", "logdir")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A magic's line up to the cursor: its finished words, the option the cursor is a value of, and the cell below."""
+
+    words: list[str]
+    option: str
+    typed: str
+    cell: str
+
+
+def completer(namespace: Mapping[str, Any], cell_magics: Mapping[str, MagicArgumentParser]) -> Callable[..., Any]:
+    """A matcher for IPython that knows ``%tfos`` and ``cell_magics``, by name; ``namespace`` is the notebook's."""
+
+    @context_matcher(identifier=IDENTIFIER)
+    def match(context: CompletionContext) -> SimpleMatcherResult:
+        """Offer what fits on a line of ours, and nothing anywhere else: bodies of cells are plain Python."""
+        line = context.text_until_cursor
+        magic, _, rest = line.lstrip().partition(" ")
+        body = context.full_text.partition("\n")[2]
+        if magic == "%tfos":
+            command, space, options = rest.lstrip().partition(" ")
+            if not space:
+                return _result(COMMANDS, context.token, "magic")
+            parser = COMMANDS[command].parser if command in COMMANDS else None
+            body = ""
+        elif context.cursor_line == 0 and magic.startswith("%%") and line.find(" ") > 0:
+            parser, options = cell_magics.get(magic.removeprefix("%%")), rest
+        else:
+            parser, options = None, ""
+        if parser is None:
+            return _result([], context.token, "")
+        return _complete(parser, _read(parser, options, body), context.token, namespace)
+
+    return match
+
+
+def _read(parser: MagicArgumentParser, options: str, cell: str) -> _Line:
+    words = _split(options)
+    typed = "" if not options or options[-1].isspace() else words.pop() if words else ""
+    before = words[-1] if words else ""
+    action = _action(parser, before)
+    return _Line(words, before if action is not None and action.nargs != 0 else "", typed, cell)
+
+
+def _split(options: str) -> list[str]:
+    try:
+        return shlex.split(options, posix=False)
+    except ValueError:  # a quote that is still open
+        return options.split()
+
+
+def _action(parser: MagicArgumentParser, word: str) -> Action | None:
+    return next((action for action in parser._actions if word in action.option_strings), None)
+
+
+def _complete(
+    parser: MagicArgumentParser, line: _Line, token: str, namespace: Mapping[str, Any]
+) -> SimpleMatcherResult:
+    if not line.option:
+        return _result(_unused(parser, line.words), token, "option")
+    if line.option in _PATHS:
+        return _result([], token, "")
+    action = _action(parser, line.option)
+    if action is not None and action.choices:
+        return _result(map(str, action.choices), token, "value")
+    return _result(*_names_for(action.dest if action else "", line, token, namespace))
+
+
+def _unused(parser: MagicArgumentParser, words: list[str]) -> list[str]:
+    """The long names of options that the line does not have yet; those that may be repeated always."""
+    free = [a for a in parser._actions if isinstance(a.default, list) or not set(a.option_strings) & set(words)]
+    return [name for action in free for name in action.option_strings if name.startswith("--") or len(name) == 2]
+
+
+def _names_for(what: str, line: _Line, token: str, namespace: Mapping[str, Any]) -> tuple[Iterable[str], str, str]:
+    """The candidates for an option's value, the fragment they complete, and their kind."""
+    frames = {name: value for name, value in namespace.items() if not name.startswith("_") and _is_frame(value)}
+    cell = _names_of(line.cell)
+    if what == "feed":
+        return (frames, token, "dataframe") if "=" in line.typed else ((f"{f}={f}" for f in frames), token, "dataframe")
+    if what in ("label", "features"):
+        used = {name: frame for name, frame in frames.items() if name in cell.reads} or frames
+        return dict.fromkeys(column for frame in used.values() for column in frame.columns), token, "column"
+    if what == "output":
+        return sorted(cell.defines), token, "name"
+    if what == "push":
+        return (name for name in namespace if not name.startswith("_")), token, "name"
+    return [], token, ""
+
+
+def _names_of(cell: str) -> CellNames:
+    try:
+        return analyse(cell, "<cell>")
+    except UsageError:  # half typed
+        return CellNames((), frozenset(), False)
+
+
+def _is_frame(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ == "DataFrame" and kind.__module__.startswith("pyspark.sql")
+
+
+def _result(candidates: Iterable[str], token: str, kind: str) -> SimpleMatcherResult:
+    """Those that go on from ``token``; where there are any, nothing else is offered."""
+    found = [SimpleCompletion(text, type=kind) for text in candidates if text.startswith(token)]
+    return SimpleMatcherResult(
+        completions=found, suppress=bool(found), ordered=True, matched_fragment=token, do_not_suppress=set()
+    )
