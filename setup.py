@@ -26,6 +26,7 @@ def packages() -> list[str]:
 INSTALL = [
     "anywidget>=0.9.13",
     "cloudpickle>=3.0",
+    "fsspec>=2024.2",  # checkpoints on any file system
     "ipython>=8.18",
     "ipywidgets>=8.1",
     "numpy>=1.26",
