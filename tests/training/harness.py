@@ -87,13 +87,15 @@ class Group:
         bare: bool = False,
         on_message: Callable[[int, Any], None] | None = None,
         seconds: float = CELL_SECONDS,
+        strategy: str = "sync",
+        options: dict[str, Any] | None = None,
     ) -> list[Outcome]:
         """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back.
 
         A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name.
         """
         for pipe in self._pipes:
-            pipe.send(("run", (cell, names, seed, inputs or {}, bare)))
+            pipe.send(("run", (cell, names, seed, inputs or {}, bare, strategy, options or {})))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
         while len(outcomes) < len(self._pipes):
@@ -172,7 +174,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
 
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 
-    cell, names, seed, inputs, bare = job
+    cell, names, seed, inputs, bare, strategy, options = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
 
     def emit(message: Any) -> None:
@@ -194,7 +196,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
             keras.utils.set_random_seed(seed)
             exec(compile(cell, "<cell>", "exec"), namespace)
         else:
-            with distributed(RunContext("run", collectives, emit, stop, seed=seed)):
+            with distributed(RunContext("run", collectives, emit, stop, strategy, seed, options)):
                 exec(compile(cell, "<cell>", "exec"), namespace)
         outcome = Outcome({name: namespace[name] for name in names}, seconds=time.monotonic() - started)
     except Exception as error:

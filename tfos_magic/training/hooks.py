@@ -29,6 +29,7 @@ from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import is_sharded, shard_adapter
+from tfos_magic.training.strategy import Update
 
 _ADAPTING = (
     keras.layers.Normalization,
@@ -154,9 +155,7 @@ def _install_gradients(stack: ExitStack, session: Session) -> None:
         variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
         session.applying = True
         try:
-            session.strategy.apply(
-                step, list(grads), list(variables), lambda combined, own: original(optimizer, combined, own)
-            )
+            session.strategy.apply(step, list(grads), list(variables), Update(optimizer, original))
             return optimizer.iterations
         finally:
             session.applying = False

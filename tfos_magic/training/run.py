@@ -10,13 +10,17 @@ import keras
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
+from tfos_magic.training.local import LocalStrategy
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.sync import SyncStrategy
 
 __all__ = ["RunContext", "StopSignal", "distributed"]
 
-STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {SyncStrategy.name: SyncStrategy}
+STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {
+    SyncStrategy.name: SyncStrategy,
+    LocalStrategy.name: LocalStrategy,
+}
 
 
 @contextmanager

@@ -112,8 +112,12 @@ class Session:
         return traced_step
 
     def _counted_step(self, model: Any, step: Callable[[Any], Any], data: Any, rows: tf.Tensor) -> Any:
-        """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics."""
-        states = [(variable, variable.value.read_value()) for variable in metrics.state(model)]
+        """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
+        averages that are this rank's own."""
+        touched = metrics.state(model)
+        if not self.strategy.exact:
+            touched += [v for v in model.non_trainable_variables if v.dtype in _BROADCAST]
+        states = [(variable, variable.value.read_value()) for variable in touched]
         logs = step(with_stand_in(data, rows))
 
         def undo() -> None:
@@ -233,6 +237,8 @@ class Session:
         if not self.many:
             return
         if loop.kind == "evaluate" and model in self._synced:
+            if any(outer.kind == "fit" and outer.model is model for outer in self.loops):
+                self.strategy.settle(model)
             return
         if not loop.broadcast_late:
             self._broadcast(model)
@@ -276,6 +282,8 @@ class Session:
         """Stand in for Keras's reading of the metrics after an epoch or an evaluation."""
         if not self.sharing:
             return original(model, logs)
+        if self.loops[-1].kind == "fit":
+            self.strategy.settle(model)
         metrics.report_unknown(model, self.reporter)
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")

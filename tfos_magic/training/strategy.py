@@ -7,7 +7,25 @@ from typing import Any, ClassVar, Protocol
 
 from tfos_magic.training.step import Step
 
-Update = Callable[[Sequence[Any], Sequence[Any]], None]
+
+class Update:
+    """The user's ``optimizer`` on this rank; called with gradients and variables it takes its step."""
+
+    def __init__(self, optimizer: Any, apply: Callable[[Any, Sequence[Any], Sequence[Any]], None]) -> None:
+        self.optimizer = optimizer
+        self._apply = apply
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        self._apply(self.optimizer, gradients, variables)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the optimizer's variables now: inside a branch of a graph they could not be made."""
+        if not self.optimizer.built:
+            self.optimizer.build(list(variables))
+
+    def slots(self) -> list[Any]:
+        """The optimizer's moments and the like; not its scalars, which are the same on every rank."""
+        return [v for v in self.optimizer.variables if len(v.shape) > 0 and "float" in v.dtype]
 
 
 class Strategy(Protocol):
@@ -30,6 +48,10 @@ class Strategy(Protocol):
         ``update(gradients, variables)`` runs the user's optimizer on this rank. Each step must bring the votes of the
         ranks together, or say when they will be (``step.counted``).
         """
+        ...
+
+    def settle(self, model: Any) -> None:
+        """An epoch of a ``fit`` of ``model`` ended, or it is evaluated on the way: make its weights equal now."""
         ...
 
     def end(self, model: Any) -> None:

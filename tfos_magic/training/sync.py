@@ -30,8 +30,11 @@ class SyncStrategy:
     def begin(self, model: Any) -> None:
         """Nothing to prepare."""
 
-    def end(self, model: Any) -> None:
+    def settle(self, model: Any) -> None:
         """Nothing to do: every step left the ranks equal."""
+
+    def end(self, model: Any) -> None:
+        """Nothing to do."""
 
     def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
         """Let the optimizer of every rank take the step of the global batch."""

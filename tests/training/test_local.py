@@ -1,0 +1,177 @@
+"""Strategy ``local``: steps of each rank's own, then an average of weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import Groups, succeeded
+from tests.training.harness import DATA, Outcome
+
+# 131 rows in batches of 65: the last batch has one row, so some ranks have none.
+FIT = """
+model.compile({optimizer}, from_logits, metrics=["accuracy"])
+history = model.fit(x, y, batch_size=65, epochs=4, verbose=0, validation_data=(val_x, val_y)).history
+weights = model.get_weights()
+"""
+MLP = DATA + "model = mlp()\n" + FIT
+NORMALIZED = (
+    DATA
+    + """
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8), keras.layers.BatchNormalization(momentum=0.5),
+                          keras.layers.Dense(3)])
+"""
+    + FIT
+)
+SGD = "keras.optimizers.SGD(0.1)"
+Run = Callable[..., list[Outcome]]
+
+
+@pytest.fixture
+def local(groups: Groups) -> Run:
+    """Run a cell with strategy ``local`` on a number of ranks; all must succeed."""
+
+    def run(size: int, cell: str, *names: str, **options: Any) -> list[Outcome]:
+        return succeeded(groups[size].run(cell, *names, strategy="local", options=options))
+
+    return run
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, size: int) -> None:
+    cell = MLP.format(optimizer=SGD)
+    expected = groups.plain(cell, "weights", "history").values
+    outcomes = local(size, cell, "weights", "history", sync_every=1)
+    for outcome in outcomes:
+        assert _distance(outcome.values["weights"], expected["weights"]) <= 1e-5
+    # A rank's rows of a step are seen by the weights before it, as in one process.
+    np.testing.assert_allclose(outcomes[0].values["history"]["val_loss"], expected["history"]["val_loss"], atol=2e-5)
+    np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{"sync_every": 5}, {"sync_every": 5, "average_state": True}, {}])
+@pytest.mark.parametrize("cell", [MLP, NORMALIZED], ids=["mlp", "normalized"])
+def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
+    local: Run, cell: str, options: dict[str, Any]
+) -> None:
+    seen = """
+seen = []
+class See(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        seen.append(self.model.get_weights())
+"""
+    cell = cell.format(optimizer='"adam"').replace("model.compile", seen + "model.compile")
+    cell = cell.replace("verbose=0", "verbose=0, callbacks=[See()]")
+    first, second = local(2, cell, "weights", "history", "seen", **options)
+    assert len(first.values["seen"]) == 4
+    for mine, other in zip(first.values["seen"], second.values["seen"], strict=True):
+        assert _distance(mine, other) == 0.0
+    assert _distance(first.values["weights"], second.values["weights"]) == 0.0
+    assert first.values["history"] == second.values["history"]
+    assert first.values["history"]["accuracy"][-1] > first.values["history"]["accuracy"][0]
+
+
+def test_between_two_averages_ranks_go_their_own_way(local: Run) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile("sgd", from_logits)
+kept = []
+class Keep(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        kept.append(self.model.get_weights())
+model.fit(x[:120], y[:120], batch_size=20, epochs=1, verbose=0, callbacks=[Keep()])
+"""
+    )
+    first, second = local(2, cell, "kept", sync_every=3)
+    apart = [_distance(a, b) > 0.0 for a, b in zip(first.values["kept"], second.values["kept"], strict=True)]
+    assert apart == [True, True, False, True, True, False]
+
+
+# Two ranks, one weight, gradients that are known: the loss of a row is its value times the weight.
+LINE = """
+import keras
+import numpy as np
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+model.compile({optimizer}, lambda y, p: p[:, 0])
+x = np.array([[1.0], [3.0]], "float32")
+model.fit(x, np.zeros(2), batch_size=2, epochs={epochs}, shuffle=False, verbose=0)
+weight = float(model.get_weights()[0][0, 0])
+state = [np.array(v) for v in model.optimizer.variables]
+"""
+
+
+def test_outer_momentum_is_nesterovs_on_the_averaged_difference(local: Run) -> None:
+    cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=3)
+    outcomes = local(2, cell, "weight", sync_every=1, outer_momentum=0.5)
+    weight, velocity = 1.0, 0.0
+    for _ in range(3):
+        gradient = 0.1 * 2.0  # ranks go 0.1 and 0.3 down, 0.2 in the mean
+        velocity = 0.5 * velocity + gradient
+        weight -= 0.7 * (gradient + 0.5 * velocity)
+    assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([weight, weight], abs=1e-6)
+
+
+def test_outer_learning_rate_alone_scales_the_average(local: Run) -> None:
+    cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=2)
+    outcomes = local(2, cell, "weight", sync_every=1, outer_learning_rate=0.5)
+    assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([1 - 2 * 0.5 * 0.2] * 2, abs=1e-6)
+
+
+def test_optimizer_state_is_each_ranks_own_unless_it_is_averaged(local: Run) -> None:
+    cell = LINE.format(optimizer="keras.optimizers.SGD(0.1, momentum=0.9)", epochs=1)
+    own = [outcome.values["state"][-1].item() for outcome in local(2, cell, "state", sync_every=1)]
+    assert own == pytest.approx([-0.1, -0.3])
+    both = [o.values["state"][-1].item() for o in local(2, cell, "state", sync_every=1, average_state=True)]
+    assert both == pytest.approx([-0.2, -0.2])
+
+
+def test_ranks_count_by_their_rows(local: Run) -> None:
+    """Of three rows the second rank has two."""
+    cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=1).replace("[3.0]]", "[3.0], [3.0]]")
+    cell = cell.replace("zeros(2)", "zeros(3)").replace("batch_size=2", "batch_size=3")
+    outcomes = local(2, cell, "weight", sync_every=4)
+    assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([1 - 0.1 * 7 / 3] * 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("every", [3, 10**6])
+def test_a_stop_on_the_way_to_an_average_ends_all_ranks(groups: Groups, every: int) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile("adam", from_logits)
+raised = ""
+try:
+    model.fit(x[:130], y[:130], batch_size=10, epochs=10**6, verbose=0)
+except Exception as error:
+    raised = type(error).__name__
+iterations = int(model.optimizer.iterations.numpy())
+"""
+    )
+    asked: list[float] = []
+
+    def ask(rank: int, message: object) -> None:
+        if not asked and getattr(message, "rows", 0) > 100:
+            asked.append(time.monotonic())
+            groups[2].stop(1)
+
+    outcomes = succeeded(
+        groups[2].run(cell, "raised", "iterations", on_message=ask, strategy="local", options={"sync_every": every})
+    )
+    assert time.monotonic() - asked[0] < 10.0
+    assert {outcome.values["raised"] for outcome in outcomes} == {"RunStopped"}
+    assert len({outcome.values["iterations"] for outcome in outcomes}) == 1
+
+
+@pytest.mark.parametrize("options", [{"outer_momentum": 1.0}, {"outer_learning_rate": 0.0}, {"sync_every": -1}])
+def test_options_that_mean_nothing_are_refused(groups: Groups, options: dict[str, Any]) -> None:
+    outcomes = groups[2].run("pass", strategy="local", options=options)
+    assert {outcome.kind for outcome in outcomes} == {"TrainingError"}
+
+
+def _distance(mine: list[np.ndarray], other: list[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(mine, other, strict=True))
