@@ -23,6 +23,8 @@ from pathlib import Path
 from string import Template
 from typing import IO
 
+from tfos_magic.node.process import PARENT_VARIABLE
+
 START_TIMEOUT = 30.0
 PROBE_TIMEOUT = 2.0
 STOP_TIMEOUT = 5.0
@@ -172,7 +174,12 @@ def _spawn(logdir: str, printed: IO[bytes]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=printed,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "PYTHONSAFEPATH": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "PYTHONSAFEPATH": "1",
+            PARENT_VARIABLE: str(os.getpid()),
+        },
         start_new_session=True,
     )
 

@@ -58,7 +58,7 @@ class Spool:
     """The feeds of one agent. Thread-safe. ``directory``: by default Spark's local one, else the temporary one."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self._directory = directory or _local_directory()
+        self._directory = directory or local_directory()
         self._feeds: dict[str, _Feed] = {}
         self._lock = threading.Lock()
 
@@ -182,6 +182,7 @@ def _check_share(feed: _Feed, partition: int, rows: int, held: int) -> None:
         )
 
 
-def _local_directory() -> str:
+def local_directory() -> str:
+    """Where spools go unless told otherwise: Spark's own local directory, else the system's for temporary files."""
     listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
     return next((path for path in listed.split(",") if os.path.isdir(path)), tempfile.gettempdir())

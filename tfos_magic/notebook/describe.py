@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+from tfos_magic.cluster.doctor import Finding
+from tfos_magic.cluster.orphans import Orphan
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
@@ -21,6 +25,21 @@ def describe_status(status: ClusterStatus) -> str:
             f"memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
         )
     return "\n".join(lines)
+
+
+def describe_finding(finding: Finding) -> str:
+    """One line of ``%tfos doctor``, and a second with the remedy where one is needed."""
+    line = f"{'✗' if finding.fix else '✓'} {finding.name:<22} {finding.text}"
+    return f"{line}\n  {'':<22} → {finding.fix}" if finding.fix else line
+
+
+def describe_orphans(orphans: list[Orphan]) -> str:
+    """What ``%tfos clean`` found, a line each."""
+    return "\n".join(
+        f"  {orphan.kind}  pid {orphan.pid}  {orphan.memory / _MEGABYTE:.0f} MB  "
+        f"since {time.strftime('%Y-%m-%d %H:%M', time.localtime(orphan.started))}"
+        for orphan in orphans
+    )
 
 
 def describe_plan(request: RunRequest, captured: Captured, size: int, running: bool) -> str:

@@ -11,13 +11,15 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 
+from tfos_magic.cluster.doctor import examine
+from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import embed
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.capture import Captured, capture
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
-from tfos_magic.notebook.describe import describe_plan, describe_status
+from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
 from tfos_magic.notebook.options import COMMANDS, help_of, parse, train_options
 from tfos_magic.notebook.runtime import Runtime
@@ -38,13 +40,15 @@ class TFOSMagics(Magics):
 
     @line_magic
     def tfos(self, line: str) -> None:
-        """The cluster: %tfos start | status | logs | stop | tensorboard. Each command has --help.
+        """The cluster: %tfos start | status | logs | stop | tensorboard | doctor | clean. Each command has --help.
 
         start        start a TensorFlow cluster on this notebook's Spark session
         status       what the cluster and its workers are doing
         logs         the last lines that workers printed
         stop         end the cluster; the Spark session stays
         tensorboard  show TensorBoard for a log directory
+        doctor       look whether a cluster could start, and say what to fix
+        clean        find, and with --yes end, what a crash left on this machine
         """
         command, _, rest = line.strip().partition(" ")
         if command in ("", "--help", "-h", "help"):
@@ -81,6 +85,23 @@ class TFOSMagics(Magics):
     def _stop(self, args: Any) -> None:
         stopped = self.runtime.close_cluster(args.force)
         print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
+
+    def _doctor(self, args: Any) -> None:
+        findings = []
+        for finding in examine(self.runtime.known_session(), self.runtime.wanted(args), self.runtime.running):
+            print(describe_finding(finding), flush=True)
+            findings.append(finding)
+        bad = sum(bool(finding.fix) for finding in findings)
+        print(f"{bad} of {len(findings)} need a fix." if bad else "All is well.")
+
+    def _clean(self, args: Any) -> None:
+        orphans = find_orphans()
+        if not orphans:
+            print("Nothing was left behind on this machine.")
+        elif args.yes:
+            print(f"{end_orphans(orphans)} of {len(orphans)} processes ended.")
+        else:
+            print(f"Left behind:\n{describe_orphans(orphans)}\n%tfos clean --yes ends them.")
 
     def _tensorboard(self, args: Any) -> None:
         if args.stop:

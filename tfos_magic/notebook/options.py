@@ -216,6 +216,8 @@ COMMANDS = {
     "stop": command_parser(
         "%tfos_stop", argument("--force", action="store_true", help="Cancel the Spark job without asking the workers.")
     ),
+    "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
+    "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
     "tensorboard": command_parser(
         "%tfos_tensorboard",
         argument("logdir", nargs="?", default=None, help="Log directory; default: that of the last run."),

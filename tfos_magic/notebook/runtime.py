@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.doctor import Wanted
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.run import Run, RunRequest
 from tfos_magic.cluster.session import is_stopped, make_local_session
@@ -32,17 +33,19 @@ class Runtime:
         self._runs = 0
         close_at_exit(self)
 
-    def session(self, slots: int) -> Any:
-        """``spark`` in the notebook, else the active session, else a local one with ``slots``, put in ``spark``."""
+    def known_session(self) -> Any:
+        """``spark`` in the notebook, else the active session, else None."""
         spark = self.namespace.get("spark")
         if _is_session(spark):
             return spark
         module = sys.modules.get("pyspark.sql")
-        active = module.SparkSession.getActiveSession() if module else None
-        if active is not None:
-            return active
-        spark = make_local_session(slots)
-        self.namespace["spark"] = spark
+        return module.SparkSession.getActiveSession() if module else None
+
+    def session(self, slots: int) -> Any:
+        """The known session, else a local one with ``slots``, put in ``spark``."""
+        spark = self.known_session()
+        if spark is None:
+            spark = self.namespace["spark"] = make_local_session(slots)
         return spark
 
     @property
@@ -83,6 +86,16 @@ class Runtime:
         with interruptible():
             cluster.start(wait_for_trainers)
         return cluster
+
+    def wanted(self, args: Any) -> Wanted:
+        """The cluster that ``args`` and the defaults ask for, as the doctor is told."""
+        return Wanted(
+            workers=(args.workers or self.config.workers) + (self.config.ps if args.ps is None else args.ps),
+            cores=args.cores or self.config.cores,
+            driver_host=self.config.driver_host,
+            control_port=self.config.control_port,
+            spool_dir=self.config.spool_dir or None,
+        )
 
     def size_for(self, args: Any) -> int:
         """How many workers a run with these options will have."""
