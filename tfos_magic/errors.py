@@ -34,6 +34,39 @@ class ClusterError(TFOSError):
     """The cluster is not in a state that allows what was asked, or it was lost."""
 
 
+class WorkerLost(ClusterError):
+    """A worker was lost during a run: its trainer, its agent or its executor ended, or did not answer any more.
+
+    Attributes
+    ----------
+    rank: the rank that was lost.
+    host: where it ran.
+    how: what happened to it, such as ``was killed (SIGKILL)``.
+    output: the last lines that it printed.
+    """
+
+    def __init__(self, rank: int, host: str, how: str, *, output: str = "", advice: str = "") -> None:
+        super().__init__(
+            f"Worker {rank} on {host} {how}.{advice}" + (f"\nIts last output:\n{output}" if output else "")
+        )
+        self.rank = rank
+        self.host = host
+        self.how = how
+        self.output = output
+
+    def without_restarts(self, max_restarts: int, checkpoint_dir: str) -> WorkerLost:
+        """The same loss, with what became of the run's ``max_restarts`` and what to do now."""
+        said = "It was not restarted, for --max-restarts is 0"
+        if max_restarts:
+            times = f"{max_restarts} time{'s' * (max_restarts > 1)}"
+            said = f"It had been restarted {times}, which is all that --max-restarts allows"
+        again = f"--resume goes on from the last checkpoint in {checkpoint_dir}" if checkpoint_dir else "run it again"
+        advice = (
+            f" {said}: {again}, with a smaller batch or model if memory was short. The next cell finds new workers."
+        )
+        return WorkerLost(self.rank, self.host, self.how, output=self.output, advice=advice)
+
+
 class StartTimeout(ClusterError):
     """The cluster did not come up in time; the message says what was missing."""
 

@@ -59,13 +59,17 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True)
 class TrainerExited(Message):
-    """The trainer process ended without being asked to. ``signal`` is 0 for an ordinary exit."""
+    """The trainer process ended without being asked to. ``signal`` is 0 for an ordinary exit.
+
+    ``reason`` is the agent's, where it ended the trainer itself, such as ``did not answer for 20 s``.
+    """
 
     generation: int
     rank: int
     exit_code: int
     signal: int
     output: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedStore
 from tfos_magic.cluster.launch import AgentJob
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.roster import Roster
+from tfos_magic.cluster.run import Run
 from tfos_magic.cluster.slots import await_slots
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, status_of
 from tfos_magic.errors import ClusterError
@@ -214,29 +216,41 @@ class TFCluster:
         label: str | None = None,
         batch_size: int = 32,
         outputs: Sequence[str] = (),
+        strategy: str = "sync",
+        options: Mapping[str, Any] | None = None,
         log_dir: str = "",
+        checkpoint_dir: str = "",
+        checkpoint_every: int = 0,
+        keep_checkpoints: int = 3,
+        resume: bool = False,
+        max_restarts: int = 2,
         observer: Any = None,
     ) -> dict[str, Any]:
         """Run Keras code on every worker, as ``%%tfos_train`` does, and give the ``outputs`` of rank 0 by name.
 
         ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
         worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
-        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. ``observer`` watches: its
+        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. Strategy, checkpoints and
+        restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
         ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
         Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, :class:`DataError` and
-        :class:`FeedError` from the feed, :class:`ClusterError` when a worker was lost.
+        :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost and no restart is left.
         """
-        # A run works on a cluster, so that room imports this one.
-        from tfos_magic.cluster.run import Ignore, Run, RunRequest, frame_use
-
         request = RunRequest(
             source=source,
             names=names or {},
             frames={name: frame_use(name, frame, features, label) for name, frame in (frames or {}).items()},
             batch_size=batch_size,
             outputs=outputs,
+            strategy=strategy,
+            options=options or {},
             log_dir=log_dir,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_every=checkpoint_every,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            max_restarts=max_restarts,
         )
         return Run(request, self.size, lambda: self).execute(observer or Ignore())
 

@@ -6,10 +6,12 @@ import signal
 from collections.abc import Sequence
 
 from tfos_magic.cluster.state import WorkerState
-from tfos_magic.errors import ClusterError, WorkerError
+from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited
 
 OUTPUT_LINES = 10
+_SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
+_MEMORY = ("MemoryError", "ResourceExhaustedError")
 _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
 
@@ -46,6 +48,10 @@ class Outcome:
     def first(self) -> RunFinished:
         return self._finished[0]
 
+    def _stuck_error(self, workers: Sequence[WorkerState]) -> WorkerLost:
+        rank = min(set(range(self._size)) - self._finished.keys())
+        return WorkerLost(rank, workers[rank].host, "did not end the cell when the others did")
+
     def raise_error(self, workers: Sequence[WorkerState]) -> None:
         """Raise what ended the run, unless all ranks ended well: the cause, not what the others suffered from it."""
         errors = [end for end in self._finished.values() if end.status == "error"]
@@ -54,19 +60,21 @@ class Outcome:
             raise _worker_error(min(causes, key=lambda end: end.rank), workers)
         if self._lost:
             raise _lost_error(self._lost[min(self._lost)], workers)
+        if errors and not self.complete:
+            raise self._stuck_error(workers)
         if errors:
             raise _worker_error(min(errors, key=lambda end: end.rank), workers)
         if not self.complete:
-            missing = sorted(set(range(self._size)) - self._finished.keys())
-            raise ClusterError(
-                f"Worker {', '.join(map(str, missing))} did not end the cell when the others did, and was started anew."
-            )
+            raise self._stuck_error(workers)
 
 
 def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerError:
     worker = workers[end.rank]
+    message = str(end.error.get("message", ""))
+    if end.error.get("kind") in _MEMORY:
+        message += "\nMemory is short on this worker: use a smaller batch or model, or give the executors more."
     return WorkerError(
-        str(end.error.get("message", "")),
+        message,
         rank=end.rank,
         host=worker.host,
         kind=str(end.error.get("kind", "Exception")),
@@ -76,14 +84,16 @@ def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerErr
     )
 
 
-def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> ClusterError:
-    how = f"exit code {exit_.exit_code}"
-    if exit_.signal:
-        name = signal.Signals(exit_.signal).name
-        how = f"signal {exit_.signal} ({name}{', perhaps out of memory' if name == 'SIGKILL' else ''})"
+def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerLost:
     tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
-    return ClusterError(
-        f"The trainer of worker {exit_.rank} on {workers[exit_.rank].host} died: {how}. The others were stopped, "
-        "and all trainers start anew: run the cell again, with a smaller batch or model if memory was short."
-        + (f"\nIts last output:\n{tail}" if tail else "")
-    )
+    return WorkerLost(exit_.rank, workers[exit_.rank].host, _how(exit_), output=tail)
+
+
+def _how(exit_: TrainerExited) -> str:
+    """What happened to a trainer, as the end of a sentence about it."""
+    if exit_.reason:
+        return exit_.reason
+    if not exit_.signal:
+        return f"ended with exit code {exit_.exit_code}"
+    name = signal.Signals(exit_.signal).name
+    return f"was killed by signal {exit_.signal} ({name}{_SUSPICION.get(name, '')})"

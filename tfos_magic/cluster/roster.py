@@ -20,6 +20,8 @@ from tfos_magic.protocol import (
     TrainerReady,
 )
 
+SILENCE = 20.0
+
 
 class Roster:
     """The members of a cluster of ``size`` workers and its phase. ``stale`` trainers must be spawned anew."""
@@ -99,6 +101,16 @@ class Roster:
                 raise kind(self.reason)
             if self.phase is ClusterPhase.STOPPED:
                 raise kind("This cluster was stopped: start one with %tfos start.")
+
+    def check_agents(self) -> None:
+        """Raise :class:`ClusterError` when an agent has been silent for too long."""
+        now = time.monotonic()
+        for worker in self.workers:
+            if now - worker.seen > SILENCE:
+                raise ClusterError(
+                    f"Worker {worker.rank} on {worker.agent.host} has been silent for {SILENCE:.0f} s: its host is "
+                    "overloaded or out of reach. %tfos stop --force ends the cluster; %tfos start makes a new one."
+                )
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for all agents and give them their ranks."""

@@ -1,96 +1,31 @@
-"""One run of one cell: feed what it names, send it to every rank, follow it to its end, bring its names back."""
+"""One run of one cell: feed what it names, send it to every rank, follow it to its end, bring its names back.
+
+A run that loses a worker begins again with fresh trainers and the same seed, where its last checkpoint left it.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import cloudpickle
 
-from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.attempt import TICK, Attempt
 from tfos_magic.cluster.feeds import Feed, FeedJobThread
-from tfos_magic.cluster.outcome import Outcome
 from tfos_magic.cluster.quiet import quiet_tensorflow
+from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply
-from tfos_magic.errors import CaptureError, ClusterError, DataError, RunInterrupted
-from tfos_magic.protocol import EpochEnd, Message, Output, RunCell, RunFinished, StopRun, TrainerExited
-from tfos_magic.records.columns import FeedPlan, plan_feed
+from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
+from tfos_magic.errors import CaptureError, RunInterrupted, WorkerLost
+from tfos_magic.protocol import EpochEnd, Message, Output, RunCell, RunFinished
 
-TICK = 0.1
-STOP_GRACE = 1.4
-ERROR_GRACE = 3.0
-SILENCE = 20.0
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
 
-
-class Observer(Protocol):
-    """Who watches a run: called in the thread that executes it, as often as something happened."""
-
-    def update(self, state: RunState) -> None: ...
-
-    def output(self, text: str, stream: str) -> None: ...
-
-
-class Ignore:
-    """An observer that looks away."""
-
-    def update(self, state: RunState) -> None:
-        """Do nothing."""
-
-    def output(self, text: str, stream: str) -> None:
-        """Do nothing."""
-
-
-@dataclass(frozen=True)
-class FrameUse:
-    """A DataFrame that the cell gets as a dataset. ``features`` None means all columns but the label."""
-
-    frame: Any
-    plan: FeedPlan
-    features: Sequence[str] | None = None
-    label: str | None = None
-
-
-def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
-    """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
-    try:
-        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
-    except DataError as error:
-        raise DataError(f"DataFrame {name!r}: {error}") from None
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
-
-    ``options`` are the strategy's, as in :class:`~tfos_magic.protocol.RunCell`. Checkpoints go to ``checkpoint_dir`` (a
-    path or URL; empty: beside the kernel, for this run's restarts alone), every ``checkpoint_every`` steps or, when 0,
-    every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the newest one there. A run that loses a
-    worker starts anew from its last checkpoint at most ``max_restarts`` times.
-    """
-
-    source: str
-    name: str = "run"
-    filename: str = "<tfos cell>"
-    names: Mapping[str, Any] = field(default_factory=dict)
-    modules: Mapping[str, str] = field(default_factory=dict)
-    frames: Mapping[str, FrameUse] = field(default_factory=dict)
-    batch_size: int = 32
-    outputs: Sequence[str] = ()
-    strategy: str = "sync"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    log_dir: str = ""
-    payload: bytes | None = None
-    checkpoint_dir: str = ""
-    checkpoint_every: int = 0
-    keep_checkpoints: int = 3
-    resume: bool = False
-    max_restarts: int = 2
+__all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
 
 
 class Run:
@@ -100,13 +35,14 @@ class Run:
     run.
     """
 
+    _cluster: TFCluster
+
     def __init__(self, request: RunRequest, size: int, connect: Callable[[], TFCluster]) -> None:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect = request, connect
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
-        self._outcome = Outcome(size)
-        self._sent_to = 0
+        self._seed = secrets.randbelow(2**31)
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
+        self._rewinding = False
         self.state = RunState(
             run_id=self.run_id,
             name=request.name,
@@ -119,8 +55,9 @@ class Run:
     def execute(self, observer: Observer) -> dict[str, Any]:
         """Run to the end and give the names asked back.
 
-        Raises what the cell raised as :class:`WorkerError`, :class:`ClusterError` when a worker was lost, what the feed
-        raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run another cell.
+        Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
+        is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
+        another cell.
         """
         payload = self._request.payload
         if payload is None:
@@ -129,25 +66,60 @@ class Run:
         self._observer.update(self.state)
         try:
             self._cluster = self._connect()
-            self._cluster.listen(self._inbox.put)
-            feeds = self._feed()
-            self._await_trainers()
-            self._send(payload, feeds)
-            self._follow()
-            return self._results()
+            results = self._persevere(payload)
+            self._end(RunPhase.DONE)
+            return self._unpack(results)
         except KeyboardInterrupt:
-            self._abandon()
             self._end(RunPhase.STOPPED)
             raise RunInterrupted("the run was stopped; the cluster is there for the next cell.") from None
         except BaseException as error:
-            self._abandon()
             self._end(RunPhase.FAILED, str(error))
             raise
         finally:
-            if hasattr(self, "_cluster"):
-                self._cluster.listen(None)
             if self._scalars is not None:
                 self._scalars.close()
+
+    def _persevere(self, payload: bytes) -> RunFinished:
+        """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
+        while True:
+            try:
+                return self._attempt(payload)
+            except WorkerLost as loss:
+                self._prepare_restart(loss)
+
+    def _attempt(self, payload: bytes) -> RunFinished:
+        """Run the cell once on every rank; gives rank 0's end."""
+        feeds = self._feed()
+        self._await_trainers()
+        attempt = Attempt(self._cluster, self.run_id, self._take)
+        try:
+            self._send(attempt, payload, feeds)
+            attempt.follow(self.state.workers)
+        except KeyboardInterrupt:
+            self.state.phase = RunPhase.STOPPING
+            attempt.stop()
+            raise
+        finally:
+            attempt.close()
+        return attempt.outcome.first
+
+    def _prepare_restart(self, loss: WorkerLost) -> None:
+        """Count a restart and say so; raises the loss with what to do where none is left."""
+        request, state = self._request, self.state
+        if state.restarts >= request.max_restarts:
+            raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
+        where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+        rewind(state)
+        self._rewinding = True
+        self.state.notices.append(
+            f"Worker {loss.rank} {loss.how}{where}: restarted from {self._restart_point()} "
+            f"({state.restarts} of {request.max_restarts} restarts)."
+        )
+        self._draw()
+
+    def _restart_point(self) -> str:
+        """Where the next attempt begins, in words."""
+        return "the beginning"
 
     def _feed(self) -> dict[str, Feed]:
         """Bring every DataFrame of the cell to the spools, one after another, unless it is there."""
@@ -189,7 +161,7 @@ class Run:
             state.host, state.pid = worker.agent.host, worker.pid
             state.device = worker.ready.device if worker.ready else ""
 
-    def _send(self, payload: bytes, feeds: Mapping[str, Feed]) -> None:
+    def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, Feed]) -> None:
         request = self._request
         uses = {
             name: {
@@ -206,97 +178,48 @@ class Run:
             filename=request.filename,
             strategy=request.strategy,
             options=dict(request.options),
-            seed=secrets.randbelow(2**31),
+            seed=self._seed,
             outputs=list(request.outputs),
             feeds=uses,
             modules=dict(request.modules),
             payload=payload,
         )
-        self._sent_to = self._cluster.roster.generation
-        for rank in range(self._cluster.size):
-            self._cluster.tell(rank, cell)
+        attempt.send(cell)
 
-    def _follow(self) -> None:
-        """Fold messages until every rank has ended, or until those that have not must be given up."""
-        try:
-            self._pump(lambda: self._outcome.complete or self._outcome.broken, None)
-            if not self._outcome.reusable:
-                self._give_others_time(ERROR_GRACE)
-        except KeyboardInterrupt:
-            self._stop()
-            raise
-        self._outcome.raise_error(self.state.workers)
-
-    def _stop(self) -> None:
-        """Ask all ranks to end at their next common step; those that cannot in time lose their trainer."""
-        self.state.phase = RunPhase.STOPPING
-        try:
-            self._draw()
-            self._give_others_time(STOP_GRACE)
-        except KeyboardInterrupt:  # the second one: no more patience
-            self._cluster.spawn_trainers()
-
-    def _give_others_time(self, seconds: float) -> None:
-        for rank in range(self._cluster.size):
-            self._cluster.tell(rank, StopRun(self.run_id))
-        self._pump(lambda: self._outcome.complete, time.monotonic() + seconds)
-        if not self._outcome.reusable:
-            self._cluster.spawn_trainers()
-
-    def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
-        while not done():
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            self._cluster.roster.check()
-            self._check_silence()
-            try:
-                self._take(self._inbox.get(timeout=TICK))
-            except Empty:
-                self._draw()
-
-    def _check_silence(self) -> None:
-        now = time.monotonic()
-        for worker in self._cluster.workers:
-            if now - worker.seen > SILENCE:
-                raise ClusterError(
-                    f"Worker {worker.rank} on {worker.agent.host} has been silent for {SILENCE:.0f} s: its host is "
-                    "overloaded or out of reach. %tfos stop --force ends the cluster; %tfos start makes a new one."
-                )
-
-    def _take(self, message: Message) -> None:
-        apply(self.state, message)
-        match message:
-            case Output(rank=0) if message.run_id == self.run_id:
-                self._observer.output(message.text, message.stream)
-            case EpochEnd() if self._scalars is not None and message.run_id == self.run_id:
-                self._scalars.epoch(message.epoch, message.metrics)
-            case RunFinished() if message.run_id == self.run_id:
-                self._outcome.finished(message)
-            case TrainerExited() if message.generation == self._cluster.roster.generation:
-                self._outcome.lost(message)
+    def _take(self, message: Message | None) -> None:
+        """Fold what a worker said into the run; None when nobody said anything for a moment."""
+        if message is not None and getattr(message, "run_id", "") == self.run_id:
+            apply(self.state, message)
+            match message:
+                case Output(rank=0):
+                    self._observer.output(message.text, message.stream)
+                case EpochEnd():
+                    self._write_scalars(message)
         self._draw()
+
+    def _write_scalars(self, message: EpochEnd) -> None:
+        if self._scalars is None:
+            return
+        if self._rewinding:
+            self._scalars.rewind(message.epoch)
+            self._rewinding = False
+        self._scalars.epoch(message.epoch, message.metrics)
 
     def _draw(self) -> None:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
             state.memory = worker.beat.trainer_rss
         self._observer.update(self.state)
 
-    def _results(self) -> dict[str, Any]:
-        first = self._outcome.first
-        packed: dict[str, bytes] = cloudpickle.loads(first.payload) if first.payload else {}
-        self._end(RunPhase.DONE)
+    def _unpack(self, end: RunFinished) -> dict[str, Any]:
+        """The names asked back, as values."""
+        packed: dict[str, bytes] = cloudpickle.loads(end.payload) if end.payload else {}
         with quiet_tensorflow():
             values = {name: cloudpickle.loads(data) for name, data in packed.items()}
-        if first.missing:
+        if end.missing:
             raise CaptureError(
-                "Some of the names asked back with -o did not come: " + "; ".join(first.missing) + ".", values
+                "Some of the names asked back with -o did not come: " + "; ".join(end.missing) + ".", values
             )
         return values
-
-    def _abandon(self) -> None:
-        """Leave no rank running a cell that nobody follows any more: such trainers are replaced."""
-        if self._sent_to and self._sent_to == self._cluster.roster.generation and not self._outcome.reusable:
-            self._cluster.spawn_trainers()
 
     def _end(self, phase: RunPhase, error: str = "") -> None:
         if self.state.phase.ended:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT
@@ -41,6 +41,14 @@ class ScalarWriter:
         for file in self._files.values():
             file.flush()
 
+    def rewind(self, epoch: int) -> None:
+        """Take back what was written from step ``epoch`` on, for it is trained again; readers drop it from the curves.
+
+        The mark is the one that TensorFlow's training sessions leave when they start from a checkpoint.
+        """
+        for file in self._files.values():
+            file.write(_session_start(epoch))
+
     def close(self) -> None:
         """Close the files. A writer that is closed can be closed again."""
         while self._files:
@@ -61,7 +69,15 @@ class ScalarWriter:
             name = f"events.out.tfevents.{now // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{now}.v2"
             self._files[part] = writer = RecordWriter(open(folder / name, "xb"))  # noqa: SIM115 - closed by close()
             writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            writer.write(_session_start(0))
         return self._files[part]
+
+
+def _session_start(step: int) -> bytes:
+    """Encode a session's start: a file's first tells nothing, each further one that what follows replaces its steps."""
+    start = SessionLog(status=SessionLog.START)
+    encoded: bytes = Event(wall_time=time.time(), step=step, session_log=start).SerializeToString()
+    return encoded
 
 
 def _scalar_event(tag: str, value: float, step: int) -> bytes:

@@ -55,6 +55,10 @@ class WorkerState:
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     _marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
 
+    def forget_pace(self) -> None:
+        """The count of rows begins anew."""
+        self._marks.clear()
+
     def mark(self, now: float, rows: int) -> None:
         """Note the rows trained so far, and derive the pace from the oldest mark kept."""
         self.rows = rows
@@ -78,7 +82,11 @@ class FeedState:
 
 @dataclass
 class RunState:
-    """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch."""
+    """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
+
+    ``restarts`` counts how often it began again, a worker having been lost; ``replaying`` is true from then until the
+    first news of the new attempt, which says what of ``history`` is trained again.
+    """
 
     run_id: str
     name: str
@@ -94,6 +102,9 @@ class RunState:
     stage: str = "train"
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    restarts: int = 0
+    replaying: bool = False
+    epochs_done: list[int] = field(default_factory=list)
     feeds: dict[str, FeedState] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     error: str = ""
@@ -158,6 +169,7 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
     worker.mark(state.clock(), message.rows)
     worker.sent = message.sent
     if message.rank == 0:
+        _forget_from(state, message.epoch)
         state.stage, state.epoch, state.epochs = message.phase, message.epoch, message.epochs
         if message.phase == "train":
             state.step, state.steps = message.step, message.steps
@@ -165,8 +177,31 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
 
 
 def _epoch_end(state: RunState, message: EpochEnd) -> None:
+    _forget_from(state, message.epoch)
     state.epochs = message.epochs
     state.metrics = dict(message.metrics)
     if message.epoch == 0 and state.history:
         state.history.clear()  # a second fit in the same cell starts its own curve
+        state.epochs_done.clear()
     state.history.append(dict(message.metrics))
+    state.epochs_done.append(message.epoch)
+
+
+def rewind(state: RunState) -> None:
+    """The run begins again, a worker having been lost: count it, and await what the new attempt trains again."""
+    state.restarts += 1
+    state.replaying = True
+    state.phase, state.step, state.metrics = RunPhase.STARTING, 0, {}
+    for worker in state.workers:
+        worker.state, worker.rows_per_second = "waiting", 0.0
+        worker.forget_pace()
+
+
+def _forget_from(state: RunState, epoch: int) -> None:
+    """After a restart: take back from the history what is trained again, so that no epoch is in it twice."""
+    if not state.replaying:
+        return
+    state.replaying = False
+    kept = [(done, metrics) for done, metrics in zip(state.epochs_done, state.history, strict=True) if done < epoch]
+    state.epochs_done[:] = [done for done, _ in kept]
+    state.history[:] = [metrics for _, metrics in kept]

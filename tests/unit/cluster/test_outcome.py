@@ -6,7 +6,7 @@ import pytest
 
 from tfos_magic.cluster.outcome import Outcome
 from tfos_magic.cluster.state import WorkerState
-from tfos_magic.errors import ClusterError, WorkerError
+from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited
 
 WORKERS = [WorkerState(0, host="alpha"), WorkerState(1, host="beta")]
@@ -50,12 +50,26 @@ def test_a_trainer_killed_by_a_signal_is_named_with_host_and_signal() -> None:
     outcome.lost(TrainerExited(1, 1, 0, 9, "last words"))
     assert outcome.complete
     assert not outcome.reusable
-    with pytest.raises(ClusterError, match=r"worker 1 on beta died: signal 9 \(SIGKILL.*\n.*last words|SIGKILL"):
+    with pytest.raises(WorkerLost, match=r"Worker 1 on beta was killed by signal 9 \(SIGKILL(?s:.*)last words"):
         outcome.raise_error(WORKERS)
 
 
 def test_a_rank_that_never_ended_is_named() -> None:
     outcome = Outcome(2)
     outcome.finished(RunFinished("r", 0, "stopped"))
-    with pytest.raises(ClusterError, match="Worker 1 did not end"):
+    with pytest.raises(WorkerLost, match="Worker 1 on beta did not end"):
+        outcome.raise_error(WORKERS)
+
+
+def test_a_rank_that_is_stuck_is_lost_and_not_the_one_that_waited_for_it() -> None:
+    outcome = Outcome(2)
+    outcome.finished(_error(0, "ClusterError", "no answer"))
+    with pytest.raises(WorkerLost, match="Worker 1 on beta did not end"):
+        outcome.raise_error(WORKERS)
+
+
+def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
+    outcome = Outcome(1)
+    outcome.finished(_error(0, "ResourceExhaustedError", "OOM when allocating"))
+    with pytest.raises(WorkerError, match=r"Memory is short on this worker"):
         outcome.raise_error(WORKERS)

@@ -1,0 +1,40 @@
+"""One session for all faults, and one cluster for those that cost trainers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.cells import run
+from tfos_magic import TFCluster
+
+HEARTBEAT_TIMEOUT = 4.0
+
+
+@pytest.fixture(scope="package")
+def spark() -> Iterator[SparkSession]:
+    """Four slots on this machine."""
+    session = (
+        SparkSession.builder.master("local[4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[TFCluster]:
+    """Two workers; after a fault of a trainer the next test finds fresh ones."""
+    with TFCluster(spark, workers=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: TFCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the cell gives when nothing happens."""
+    return run(cluster, "pass", tmp_path_factory.mktemp("undisturbed") / "mark")

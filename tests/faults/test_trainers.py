@@ -1,0 +1,60 @@
+"""A trainer is lost in the middle of an epoch: the run begins again and ends with the weights it would have had."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+from tests.faults.cells import EPOCHS, KILL, Watch, furthest, run
+from tfos_magic import TFCluster
+from tfos_magic.errors import WorkerError, WorkerLost
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_trainer_costs_time_and_nothing_else(
+    cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path, rank: int
+) -> None:
+    watch = Watch()
+    results = run(cluster, KILL, tmp_path / "mark", rank=rank, watch=watch, log_dir=str(tmp_path / "logs"))
+    assert (tmp_path / "mark").exists()
+    assert furthest(results, undisturbed) <= 1e-5
+    assert results["history"].history["loss"] == pytest.approx(undisturbed["history"].history["loss"], abs=1e-5)
+    assert watch.state.restarts == 1
+    assert [metrics["loss"] for metrics in watch.state.history] == pytest.approx(results["history"].history["loss"])
+    (notice,) = [text for text in watch.state.notices if "SIGKILL" in text]
+    assert notice.startswith(f"Worker {rank} was killed by signal 9 (SIGKILL, perhaps out of memory) in epoch 3")
+    assert "(1 of 2 restarts)" in notice
+    assert watch.printed.count("rank 0 begins") == 2
+    events = EventAccumulator(str(tmp_path / "logs" / "train")).Reload().Tensors("epoch_loss")
+    assert [event.step for event in events] == list(range(EPOCHS))
+
+
+def test_without_restarts_one_error_names_rank_host_signal_and_last_output(cluster: TFCluster, tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(WorkerLost) as caught:
+        run(cluster, "print('last words'); " + KILL, tmp_path / "mark", max_restarts=0)
+    assert time.monotonic() - started < 20
+    assert caught.value.rank == 1
+    for part in ("Worker 1 on 127.0.0.1", "SIGKILL", "--max-restarts is 0", "last words"):
+        assert part in str(caught.value)
+
+
+def test_restarts_are_bounded(cluster: TFCluster, tmp_path: Path) -> None:
+    watch = Watch()
+    with pytest.raises(WorkerLost, match=r"restarted 1 time.* all that --max-restarts allows"):
+        run(cluster, "os.unlink(mark); " + KILL, tmp_path / "mark", watch=watch, max_restarts=1)
+    assert watch.state.restarts == 1
+
+
+@pytest.mark.parametrize("error", ["ValueError", "MemoryError"])
+def test_an_exception_of_the_cell_is_never_retried(cluster: TFCluster, tmp_path: Path, error: str) -> None:
+    watch = Watch()
+    with pytest.raises(WorkerError) as caught:
+        run(cluster, f"raise {error}('only once')", tmp_path / "mark", watch=watch)
+    assert caught.value.kind == error
+    assert watch.state.restarts == 0
+    assert ("Memory is short" in str(caught.value)) == (error == "MemoryError")

@@ -1,0 +1,90 @@
+"""One attempt at a run: a cell sent to the trainers of one generation, and followed until all of them have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from tfos_magic.cluster.outcome import Outcome
+from tfos_magic.cluster.state import WorkerState
+from tfos_magic.errors import WorkerLost
+from tfos_magic.protocol import Message, RunCell, RunFinished, StopRun, TrainerExited
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
+TICK = 0.1
+STOP_GRACE = 1.4
+ERROR_GRACE = 3.0
+
+
+class Attempt:
+    """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
+
+    Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
+    nothing was said for a while.
+    """
+
+    def __init__(self, cluster: TFCluster, run_id: str, take: Callable[[Message | None], None]) -> None:
+        self.outcome = Outcome(cluster.size)
+        self._cluster, self._run_id, self._take = cluster, run_id, take
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._generation = cluster.roster.generation
+        self._sent = False
+        cluster.listen(self._inbox.put)
+
+    def send(self, cell: RunCell) -> None:
+        """Send the cell to every rank."""
+        self._sent = True
+        for rank in range(self._cluster.size):
+            self._cluster.tell(rank, cell)
+
+    def follow(self, workers: Sequence[WorkerState]) -> None:
+        """Return when every rank has ended the cell well; raises what ended it otherwise."""
+        self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
+        if not self.outcome.reusable:
+            self._give_others_time(ERROR_GRACE)
+        self.outcome.raise_error(workers)
+
+    def stop(self) -> None:
+        """Ask all ranks to end at their next common step, and wait a little for that."""
+        try:
+            self._give_others_time(STOP_GRACE)
+        except (KeyboardInterrupt, WorkerLost):
+            # A second interrupt: no more patience. What was lost is found again by the next run.
+            self.close()
+
+    def close(self) -> None:
+        """Hear no more; replace the trainers where one of them may still run the cell, which nobody follows now."""
+        self._cluster.listen(None)
+        if self._sent and self._generation == self._cluster.roster.generation and not self.outcome.reusable:
+            self._cluster.spawn_trainers()
+
+    def _give_others_time(self, seconds: float) -> None:
+        for rank in range(self._cluster.size):
+            self._cluster.tell(rank, StopRun(self._run_id))
+        self._take(None)
+        self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)
+
+    def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
+        while not done():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            self._cluster.roster.check()
+            self._cluster.roster.check_agents()
+            try:
+                message = self._inbox.get(timeout=TICK)
+            except Empty:
+                self._take(None)
+            else:
+                self._note(message)
+                self._take(message)
+
+    def _note(self, message: Message) -> None:
+        match message:
+            case RunFinished() if message.run_id == self._run_id:
+                self.outcome.finished(message)
+            case TrainerExited() if message.generation == self._generation:
+                self.outcome.lost(message)

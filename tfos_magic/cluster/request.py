@@ -1,0 +1,76 @@
+"""What a run is asked to do, and who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tfos_magic.cluster.state import RunState
+from tfos_magic.errors import DataError
+from tfos_magic.records.columns import FeedPlan, plan_feed
+
+
+class Observer(Protocol):
+    """Who watches a run: called in the thread that executes it, as often as something happened."""
+
+    def update(self, state: RunState) -> None: ...
+
+    def output(self, text: str, stream: str) -> None: ...
+
+
+class Ignore:
+    """An observer that looks away."""
+
+    def update(self, state: RunState) -> None:
+        """Do nothing."""
+
+    def output(self, text: str, stream: str) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class FrameUse:
+    """A DataFrame that the cell gets as a dataset. ``features`` None means all columns but the label."""
+
+    frame: Any
+    plan: FeedPlan
+    features: Sequence[str] | None = None
+    label: str | None = None
+
+
+def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
+    """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
+    try:
+        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
+    except DataError as error:
+        raise DataError(f"DataFrame {name!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
+
+    ``options`` are the strategy's, as in :class:`~tfos_magic.protocol.RunCell`. Checkpoints go to ``checkpoint_dir`` (a
+    path or URL; empty: beside the kernel, for this run's restarts alone), every ``checkpoint_every`` steps or, when 0,
+    every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the newest one there. A run that loses a
+    worker starts anew from its last checkpoint at most ``max_restarts`` times.
+    """
+
+    source: str
+    name: str = "run"
+    filename: str = "<tfos cell>"
+    names: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    frames: Mapping[str, FrameUse] = field(default_factory=dict)
+    batch_size: int = 32
+    outputs: Sequence[str] = ()
+    strategy: str = "sync"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    log_dir: str = ""
+    payload: bytes | None = None
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 0
+    keep_checkpoints: int = 3
+    resume: bool = False
+    max_restarts: int = 2
