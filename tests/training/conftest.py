@@ -15,6 +15,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[int, Group] = {}
+        self._plain: dict[tuple[str, ...], Outcome] = {}
 
     def __getitem__(self, size: int) -> Group:
         if size in self._groups and self._groups[size].broken:
@@ -24,8 +25,11 @@ class Groups:
         return self._groups[size]
 
     def plain(self, cell: str, *names: str) -> Outcome:
-        """Run ``cell`` in a process that knows nothing of distribution; it must succeed."""
-        return succeeded(self[0].run(cell, *names))[0]
+        """Run ``cell``, once however often it is asked for, in a process that knows nothing of distribution."""
+        key = (cell, *names)
+        if key not in self._plain:
+            self._plain[key] = succeeded(self[0].run(cell, *names))[0]
+        return self._plain[key]
 
     def close(self) -> None:
         for group in self._groups.values():

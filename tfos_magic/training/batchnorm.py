@@ -12,17 +12,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.step import Step
 
 
-def global_moments(
-    layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, step: Step, collectives: Collectives
-) -> tuple[tf.Tensor, tf.Tensor]:
+def global_moments(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance of ``inputs`` per channel over all ranks, each of shape (channels,), in the inputs' dtype."""
     axes = layer._reduction_axes
     count, mean, deviation = _local_moments(inputs, mask, axes, step.rows > 0)
-    table = _gather(tf.concat([[count], mean, deviation], 0), step, collectives)
+    table = _gather(tf.concat([[count], mean, deviation], 0), step)
     channels = tf.size(mean)
     counts = tf.stop_gradient(table[:, :1])
     means, deviations = table[:, 1 : 1 + channels], table[:, 1 + channels :]
@@ -52,12 +49,13 @@ def _local_moments(
     )
 
 
-def _gather(vector: tf.Tensor, step: Step, collectives: Collectives) -> tf.Tensor:
+def _gather(vector: tf.Tensor, step: Step) -> tf.Tensor:
     """Give every rank the vectors of all, shape (size, len(vector)), differentiably.
 
     A rank's loss counts with the weight of its rows, by which its gradients are multiplied later on. So the gradient
     that comes back to a rank is the sum over ranks of theirs times their rows, divided by its own rows.
     """
+    collectives = step.collectives
     rank, size = collectives.rank, collectives.size
     rows = tf.cast(step.rows, vector.dtype)
 

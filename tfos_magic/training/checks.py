@@ -21,36 +21,26 @@ def refuse_own_loop(what: str, instead: str) -> None:
     raise TrainingError(_OWN_LOOP.format(what=what, instead=instead))
 
 
-def check_reduction(values: Any, sample_weight: Any, mask: Any, reduction: str | None) -> None:
-    """Refuse a loss that is not a mean over rows; the mean of the ranks' losses would not be the global loss."""
-    if reduction in (None, "none", "sum"):
+def check_own_loss(reduction: str | None, sample_weight: Any, mask: Any) -> None:
+    """Refuse, in a loop of the cell's own over shares of batches, a loss that is not a mean over rows."""
+    if reduction == "sum" or mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None):
+        what = "a masked loss" if mask is not None else f"a loss with reduction={reduction!r}"
         raise TrainingError(
-            f"a loss with reduction={reduction!r} depends on how many rows a worker sees. Write "
-            "reduction='sum_over_batch_size' (Keras's default) and, to keep the step as long as before, multiply the "
-            "learning rate by the batch size."
-        )
-    if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        raise TrainingError(
-            "a loss with reduction='mean_with_sample_weight' divides by the weights that a worker sees. Write "
-            "reduction='sum_over_batch_size' and scale the sample weights to a mean of 1."
-        )
-    if mask is not None:
-        raise TrainingError(
-            "a loss over masked values divides by the number of unmasked values that a worker sees. Give the mask as "
-            "sample_weight instead, or end the model with a layer that consumes it, such as an LSTM or pooling layer."
+            f"{what} is not a mean over rows, so in a training loop of your own over a sharded dataset its gradients "
+            "cannot be put together. Use reduction='sum_over_batch_size' without a mask, or put the step into "
+            "Model.train_step and call fit(), which handles every loss."
         )
 
 
-def check_loss_shape(loss: Any, values: Any, reporter: Reporter) -> None:
-    """Refuse or report a loss that is one number per batch, so that its mean over rows is not in sight."""
-    if len(getattr(values, "shape", (None,))) != 0:
+def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
+    """Refuse a loss that compares rows with each other; report one that is one number per batch."""
+    if isinstance(loss, keras.losses.Circle):
+        raise TrainingError(
+            "loss Circle compares each row with all others of the batch, of which a worker sees its own. Train this "
+            "model with one worker (-n 1), or write a loss over the rows alone, such as a triplet of inputs per row."
+        )
+    if len(getattr(values, "shape", (None,))) != 0 or isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
         return
-    if isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
-        name = type(loss).__name__
-        raise TrainingError(
-            f"loss {name} with axis=None is one number for the whole batch, not a mean over rows. "
-            f"Write {name}(axis=(1, 2, 3)), the axes of one row."
-        )
     reporter.notice(
         f"Loss {loss.name!r} gives one number per batch. It is taken for a mean over rows; if it is anything else, "
         "let it return one value per row and Keras will average them."

@@ -15,7 +15,6 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.callbacks import CallbackList
-from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -23,8 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks
-from tfos_magic.training.batchnorm import global_moments
+from tfos_magic.training import checks, reductions
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
@@ -47,7 +45,7 @@ def install(stack: ExitStack, session: Session) -> None:
     if session.many:
         _install_data(stack, session)
         _install_gradients(stack, session)
-        _install_reductions(stack, session)
+        reductions.install(stack, session)
         _install_agreement(stack, session)
 
 
@@ -152,6 +150,8 @@ def _install_gradients(stack: ExitStack, session: Session) -> None:
         if step is None:
             checks.refuse_own_loop("A training loop of your own", "Put the step into Model.train_step and call fit().")
             return None
+        if trainable_variables is None and not optimizer.built:
+            return original(optimizer, grads)  # Keras says what is wrong
         variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
         session.applying = True
         try:
@@ -167,49 +167,6 @@ def _install_gradients(stack: ExitStack, session: Session) -> None:
         checks.refuse_own_loop("train_on_batch()", "Call fit(x, y, batch_size=len(x)), or fit() on a dataset.")
 
     wrap(stack, tf_trainer.TensorFlowTrainer, "train_on_batch", train_on_batch)
-
-
-def _install_reductions(stack: ExitStack, session: Session) -> None:
-    """What is computed over a batch: losses are checked, means and BatchNormalization made global."""
-
-    current: list[Any] = []
-
-    def call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        current.append(loss)
-        try:
-            return original(loss, *args, **kwargs)
-        finally:
-            current.pop()
-
-    def reduce_weighted(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        if session.sharing:
-            checks.check_reduction(values, sample_weight, mask, kwargs.get("reduction", "sum_over_batch_size"))
-            checks.check_loss_shape(current[-1], values, session.reporter)
-        return original(values, sample_weight=sample_weight, mask=mask, **kwargs)
-
-    def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
-        if session.step is None:
-            return original(layer, inputs, mask)
-        return global_moments(layer, inputs, mask, session.step, session.collectives)
-
-    def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
-        if session.step is None:
-            return original(metric, values, sample_weight)
-        return original(metric, *_batch_mean(session, metric, values, sample_weight))
-
-    wrap(stack, loss_module.Loss, "__call__", call_loss)
-    wrap(stack, loss_module, "reduce_weighted_values", reduce_weighted)
-    wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
-    wrap(stack, keras.metrics.Mean, "update_state", update)
-
-
-def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Let one number per batch count by this rank's part of the batch: together the ranks count it once."""
-    values = tf.convert_to_tensor(values, metric.dtype)
-    if values.shape.rank != 0 or sample_weight is not None or session.step is None:
-        return values, sample_weight
-    checks.note_batch_metric(metric, session.reporter)
-    return values, tf.math.divide_no_nan(session.step.rows, session.step.total())
 
 
 def _install_agreement(stack: ExitStack, session: Session) -> None:

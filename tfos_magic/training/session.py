@@ -62,6 +62,20 @@ class Session:
         return self.collectives.size > 1
 
     @property
+    def exact(self) -> bool:
+        """Whether a step is the step of one process on the global batch."""
+        return self.many and self.strategy.exact
+
+    @property
+    def exact_step(self) -> Step | None:
+        """The step under way, where what it computes over its batch spans all ranks."""
+        return self.step if self.exact else None
+
+    @property
+    def in_own_loop_over_shares(self) -> bool:
+        return False
+
+    @property
     def loop(self) -> Loop | None:
         """The innermost ``fit``, ``evaluate`` or ``predict``."""
         return self.loops[-1] if self.loops else None

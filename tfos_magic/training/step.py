@@ -15,28 +15,54 @@ class Step:
     """A step of one rank.
 
     ``rows`` is a float32 scalar tensor, the rows of this rank in the step. ``ballot`` is this rank's vote, a float32
-    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``.
+    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``. Where
+    ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead of a part of it.
     """
 
-    def __init__(self, rows: tf.Tensor, ballot: tf.Tensor, tally: tf.Variable, collectives: Collectives) -> None:
+    def __init__(
+        self,
+        rows: tf.Tensor,
+        ballot: tf.Tensor,
+        tally: tf.Variable,
+        collectives: Collectives,
+        copied: tf.Tensor | None = None,
+    ) -> None:
         self.rows = rows
         self.ballot = ballot
+        self.collectives = collectives
         self.has_voted = False
         self._tally = tally
-        self._collectives = collectives
+        self._copied = copied
         self._total: tf.Tensor | None = None
+        self._graph: Any = None
 
     def total(self) -> tf.Tensor:
-        """Rows of the global batch, a float32 scalar: an all-reduce of its own, for what needs it before gradients."""
-        if self._total is None:
-            tally = self._collectives.all_reduce([tf.concat([[self.rows], self.ballot], 0)])[0]
-            self.counted(tally[1:])
-            self._total = tally[0]
+        """Rows of all ranks, a float32 scalar: an all-reduce of its own, for what needs it before gradients."""
+        if self._total is None or self._graph is not tf.compat.v1.get_default_graph():
+            self._sum(tf.zeros([0]))
         return self._total
+
+    def summed(self, value: tf.Tensor) -> tf.Tensor:
+        """Sum a float tensor over the ranks that have rows; float32, of the same shape."""
+        own = tf.cast(value, tf.float32)
+        total = self._sum(tf.reshape(tf.where(self.rows > 0, own, tf.zeros_like(own)), [-1]))
+        return tf.reshape(total, tf.shape(own))
+
+    def scale(self) -> tf.Tensor:
+        """Rows of the global batch for each row of this rank, a float32 scalar; 0 where it has none."""
+        ratio = tf.math.divide_no_nan(self.total(), self.rows)
+        return ratio if self._copied is None else tf.where(self._copied, tf.sign(self.rows), ratio)
 
     def counted(self, votes: tf.Tensor) -> None:
         self.has_voted = True
         self._tally.assign(votes)
+
+    def _sum(self, vector: tf.Tensor) -> tf.Tensor:
+        sums = self.collectives.all_reduce([tf.concat([[self.rows], self.ballot, vector], 0)])[0]
+        self.counted(sums[1:3])
+        # A tensor of one graph is of no use in another, such as the body of a loop that the user's step holds.
+        self._total, self._graph = sums[0], tf.compat.v1.get_default_graph()
+        return sums[3:]
 
 
 def rows_in(data: Any) -> tf.Tensor:

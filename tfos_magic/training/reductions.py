@@ -1,0 +1,143 @@
+"""What is computed over a batch is computed over the global batch: losses, BatchNormalization, means of a step.
+
+A rank's loss counts with the weight of its rows, and so do its gradients. A loss that is no plain mean over rows is
+scaled here, so that the mean over ranks, weighted by rows, is the number that one process would have got.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.losses import loss as loss_module
+from keras.src.trainers.compile_utils import CompileLoss
+
+from tfos_magic.training import checks
+from tfos_magic.training.batchnorm import global_moments
+from tfos_magic.training.patching import wrap
+from tfos_magic.training.session import Session
+from tfos_magic.training.step import Step
+
+_OVERLAPS = (keras.losses.Dice, keras.losses.Tversky)
+_MEANS = ("sum_over_batch_size", "mean")
+
+
+def install(stack: ExitStack, session: Session) -> None:
+    """Make the reductions of a step global until ``stack`` closes."""
+    _install_losses(stack, session)
+
+    def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
+        step = session.exact_step
+        return original(layer, inputs, mask) if step is None else global_moments(layer, inputs, mask, step)
+
+    def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        if session.exact_step is None:
+            return original(metric, values, sample_weight)
+        return original(metric, *_batch_mean(session, metric, values, sample_weight))
+
+    wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
+    for metric_type in (keras.metrics.Mean, keras.metrics.Sum):
+        wrap(stack, metric_type, "update_state", update)
+
+
+def _install_losses(stack: ExitStack, session: Session) -> None:
+    current: list[Any] = []
+
+    def call(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        current.append(loss)
+        try:
+            return original(loss, *args, **kwargs)
+        finally:
+            current.pop()
+
+    def reduce(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
+        reduction = kwargs.get("reduction", "sum_over_batch_size")
+        step = session.exact_step
+        if step is None:
+            if session.in_own_loop_over_shares:
+                checks.check_own_loss(reduction, sample_weight, mask)
+            return reduced
+        checks.check_loss(current[-1], values, session.reporter)
+        if reduction in (None, "none"):
+            compiled = any(isinstance(loss, CompileLoss) for loss in current)
+            return _with_gradient_scaled(reduced, step) if compiled else reduced
+        return _globalised(reduced, values, sample_weight, mask, reduction, step)
+
+    def overlap(original: Any, loss: Any, y_true: Any, y_pred: Any) -> Any:
+        step = session.exact_step
+        if step is None or loss.axis is not None:
+            return original(loss, y_true, y_pred)
+        return _overlap(loss, y_true, y_pred, step)
+
+    wrap(stack, loss_module.Loss, "__call__", call)
+    wrap(stack, CompileLoss, "__call__", call)
+    wrap(stack, loss_module, "reduce_weighted_values", reduce)
+    for loss_type in _OVERLAPS:
+        wrap(stack, loss_type, "call", overlap)
+
+
+def _globalised(reduced: tf.Tensor, values: Any, sample_weight: Any, mask: Any, reduction: str, step: Step) -> Any:
+    """Scale a rank's loss to what its rows contribute to the loss of the global batch, over their share of it."""
+    if len(getattr(values, "shape", (None,))) == 0 and sample_weight is None and mask is None:
+        return reduced
+    if reduction == "sum":
+        factor = step.scale()
+    elif mask is not None and reduction in _MEANS:
+        factor = _part(tf.reduce_sum(tf.cast(mask, tf.float32)), step)
+    elif reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
+        weights = loss_module.apply_mask(sample_weight, mask, dtype="float32", reduction=reduction)
+        factor = _part(tf.reduce_sum(tf.cast(weights, tf.float32)), step)
+    else:
+        return reduced
+    return tf.math.multiply_no_nan(reduced, tf.cast(factor, reduced.dtype))
+
+
+def _part(weight: tf.Tensor, step: Step) -> tf.Tensor:
+    """Turn a mean by this rank's ``weight`` into its part of the mean by the weight of all ranks."""
+    return tf.math.divide_no_nan(weight, step.summed(weight)) * step.scale()
+
+
+def _with_gradient_scaled(values: tf.Tensor, step: Step) -> tf.Tensor:
+    """Leave ``values`` as they are; Keras takes the gradient of their sum, and their mean for the history."""
+
+    @tf.custom_gradient
+    def scaled(own: tf.Tensor) -> Any:
+        return own, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
+
+    return scaled(values)
+
+
+def _overlap(loss: Any, y_true: Any, y_pred: Any, step: Step) -> tf.Tensor:
+    """Dice (1945) or Tversky (1977) overlap of all rows of the global batch, which is one number."""
+    y_pred = tf.convert_to_tensor(y_pred)
+    y_true = tf.cast(y_true, y_pred.dtype)
+    both = tf.reduce_sum(y_true * y_pred)
+    both, true, predicted = tf.unstack(_global_sums([both, tf.reduce_sum(y_true), tf.reduce_sum(y_pred)], step))
+    epsilon = keras.backend.epsilon()
+    if isinstance(loss, keras.losses.Dice):
+        return 1 - 2.0 * both / (true + predicted + epsilon)
+    return 1 - both / (both + (true - both) * loss.alpha + (predicted - both) * loss.beta + epsilon)
+
+
+def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
+    """Sum scalars over ranks, differentiably for a loss that every rank computes of the sums alike."""
+
+    @tf.custom_gradient
+    def total(vector: tf.Tensor) -> Any:
+        summed = tf.cast(step.summed(vector), vector.dtype)
+        return summed, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
+
+    return total(tf.stack(own))
+
+
+def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Let one number per batch count by this rank's part of the batch: together the ranks count it once."""
+    values = tf.convert_to_tensor(values, metric.dtype)
+    step = session.exact_step
+    if values.shape.rank != 0 or sample_weight is not None or step is None:
+        return values, sample_weight
+    checks.note_batch_metric(metric, session.reporter)
+    return values, tf.math.divide_no_nan(step.rows, step.total())
