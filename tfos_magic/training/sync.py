@@ -7,10 +7,12 @@ global batch for every loss that is a mean over rows. That is data-parallel SGD 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfos_magic.training import fused
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategy import Update
@@ -38,7 +40,9 @@ class SyncStrategy:
 
     def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
         """Let the optimizer of every rank take the step of the global batch."""
-        update(self.combine(step, gradients), variables)
+        with ExitStack() as stack:
+            fused.install(stack)
+            update(self.combine(step, gradients), variables)
 
     def combine(self, step: Step, gradients: Sequence[Any]) -> list[Any]:
         """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.

@@ -1,0 +1,65 @@
+"""Fused updates are the updates that Keras writes out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+import tensorflow as tf  # noqa: E402
+
+from tfos_magic.training import fused  # noqa: E402
+
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
+    "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "scheduled": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)),
+    "accumulating": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+}
+
+
+def _updated(optimizer: Any, *, sparse: bool = False) -> list[np.ndarray]:
+    """The variables of a model and of its optimizer after five steps on given gradients."""
+    random = np.random.default_rng(2)
+    variables = [keras.Variable(random.normal(size=(6, 3)).astype("float32")) for _ in range(2)]
+    step = tf.function(lambda *gradients: optimizer.apply(list(gradients), variables), autograph=False)
+    optimizer.build(variables)
+    for _ in range(5):
+        first, second = (tf.constant(random.normal(size=(6, 3)).astype("float32")) for _ in range(2))
+        step(tf.IndexedSlices(first, tf.range(6), tf.constant([6, 3])) if sparse else first, second)
+    return [v.numpy() for v in [*variables, *optimizer.variables]]
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fused_updates_equal_those_of_keras(name: str, sparse: bool) -> None:
+    if sparse and name in ("adamw", "accumulating"):
+        pytest.skip("Keras itself does not clip or accumulate these")
+    expected = _updated(OPTIMIZERS[name](), sparse=sparse)
+    with ExitStack() as stack:
+        fused.install(stack)
+        got = _updated(OPTIMIZERS[name](), sparse=sparse)
+    for mine, plain in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_only_dense_gradients_meet_the_fused_kernels_and_keras_is_itself_afterwards() -> None:
+    before = vars(keras.optimizers.Adam)["update_step"]
+    variable = keras.Variable(np.zeros((2, 2), "float32"))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([variable])
+    with ExitStack() as stack:
+        fused.install(stack)
+        graph = tf.function(lambda g: optimizer.apply([g], [variable]), autograph=False).get_concrete_function(
+            tf.TensorSpec((2, 2))
+        )
+        assert "ResourceApplyAdam" in {operation.type for operation in graph.graph.get_operations()}
+    assert vars(keras.optimizers.Adam)["update_step"] is before
