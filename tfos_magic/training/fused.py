@@ -1,7 +1,7 @@
 """Optimizer updates in one pass over memory, by TensorFlow's own fused kernels.
 
-Every rank of ``sync`` repeats the whole update, so what a pass costs is paid once per rank. Keras writes Adam and SGD as
-a dozen operations that each read and write whole tensors; TensorFlow has one kernel for each, with the same formula.
+Every rank of ``sync`` repeats the whole update, so what a pass costs is paid once per rank. Keras writes Adam and SGD
+as a dozen operations that each read and write whole tensors; TensorFlow has one kernel for each, with the same formula.
 Gradients that are sparse or of another dtype, and every other optimizer, keep Keras's code.
 """
 
