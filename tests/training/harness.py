@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -89,13 +89,17 @@ class Group:
         seconds: float = CELL_SECONDS,
         strategy: str = "sync",
         options: dict[str, Any] | None = None,
+        checkpoints: dict[str, Any] | None = None,
+        resume: Sequence[Any] = (),
     ) -> list[Outcome]:
         """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back.
 
         A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name.
+        ``checkpoints`` are the fields of a CheckpointPlan; ``resume`` holds parts that rank 0 goes on from.
         """
-        for pipe in self._pipes:
-            pipe.send(("run", (cell, names, seed, inputs or {}, bare, strategy, options or {})))
+        for rank, pipe in enumerate(self._pipes):
+            run = (strategy, options or {}, checkpoints, list(resume) if rank == 0 else [])
+            pipe.send(("run", (cell, names, seed, inputs or {}, bare, run)))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
         while len(outcomes) < len(self._pipes):
@@ -172,9 +176,11 @@ def _serve(
 def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
     import keras
 
+    from tfos_magic.training.checkpoint import assemble
+    from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 
-    cell, names, seed, inputs, bare, strategy, options = job
+    cell, names, seed, inputs, bare, (strategy, options, checkpoints, parts) = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
 
     def emit(message: Any) -> None:
@@ -196,7 +202,10 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
             keras.utils.set_random_seed(seed)
             exec(compile(cell, "<cell>", "exec"), namespace)
         else:
-            with distributed(RunContext("run", collectives, emit, stop, strategy, seed, options)):
+            plan = CheckpointPlan(enabled=True, **checkpoints) if checkpoints is not None else CheckpointPlan()
+            with distributed(
+                RunContext("run", collectives, emit, stop, strategy, seed, options, plan, assemble(parts))
+            ):
                 exec(compile(cell, "<cell>", "exec"), namespace)
         outcome = Outcome({name: namespace[name] for name in names}, seconds=time.monotonic() - started)
     except Exception as error:

@@ -41,6 +41,7 @@ class Conductor(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._loop.epochs = self.params.get("epochs") or 0
         self._loop.steps = self.params.get("steps") or 0
+        self._session.recorder.begin(self._loop)
         self._session.take_over(self.model, self._loop)
         if self._session.many:
             # BackupAndRestore, which acts on rank 0, may have moved the start.
@@ -49,6 +50,7 @@ class Conductor(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._loop.epoch, self._loop.step = epoch, 0
+        self._session.recorder.epoch_begins(self._loop)
         self._session.report("train", self._loop)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -56,10 +58,12 @@ class Conductor(keras.callbacks.Callback):
         self._session.reporter.epoch_end(epoch, self._loop.epochs, logs or {})
         if self._session.many:
             self._session.poll_end(self._loop)
+        self._session.recorder.epoch_ends(self._loop)
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many:
             self._session.unify_statistics(self.model)
+        self._session.recorder.end(self._loop)
 
     def on_test_begin(self, logs: Any = None) -> None:
         loop = self._session.loop

@@ -11,7 +11,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,3 +117,9 @@ class Assembly:
             return None
         data, self._name, self._pieces = b"".join(self._pieces), "", []
         return data
+
+
+def assemble(parts: Iterable[CheckpointPart]) -> list[Checkpoint]:
+    """The checkpoints that ``parts``, in their order, are made of. Raises :class:`Damaged`."""
+    assembly = Assembly()
+    return [decode(data) for data in map(assembly.add, parts) if data is not None]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_magic.protocol import Message
+from tfos_magic.training.checkpoint import Checkpoint
 from tfos_magic.training.collectives import Collectives
 
 
@@ -26,10 +27,23 @@ class StopSignal:
 
 
 @dataclass(frozen=True)
+class CheckpointPlan:
+    """Whether and when checkpoints are taken: every ``every`` steps, or after each epoch when 0.
+
+    Those that were not ``asked`` for, by naming a directory, are left out where they would cost too much time.
+    """
+
+    enabled: bool = False
+    asked: bool = False
+    every: int = 0
+
+
+@dataclass(frozen=True)
 class RunContext:
     """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step.
 
-    ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`.
+    ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`. ``resume`` is, on rank 0,
+    what an earlier attempt recorded: the last checkpoint of each ``fit``.
     """
 
     run_id: str
@@ -39,3 +53,5 @@ class RunContext:
     strategy: str = "sync"
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: CheckpointPlan = CheckpointPlan()
+    resume: Sequence[Checkpoint] = ()

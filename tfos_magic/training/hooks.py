@@ -28,6 +28,7 @@ from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
+from tfos_magic.training.winding import WindingIterator
 
 _ADAPTING = (
     keras.layers.Normalization,
@@ -47,6 +48,8 @@ def install(stack: ExitStack, session: Session) -> None:
         _install_gradients(stack, session)
         reductions.install(stack, session)
         _install_agreement(stack, session)
+    elif session.recorder.watches_data:
+        _install_winding(stack, session)
 
 
 def _install_loops(stack: ExitStack, session: Session) -> None:
@@ -78,7 +81,10 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         loop.restore_jit = checks.turn_off_jit(model, session.reporter)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it
-    arguments["callbacks"] = [*of_rank(arguments["callbacks"], rank), Conductor(session, loop)]
+    callbacks = of_rank(arguments["callbacks"], rank)
+    if loop.kind == "fit":
+        callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
+    arguments["callbacks"] = [*callbacks, Conductor(session, loop)]
 
 
 def _install_steps(stack: ExitStack, session: Session) -> None:
@@ -105,7 +111,7 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
 def _install_data(stack: ExitStack, session: Session) -> None:
     rank, size = session.collectives.rank, session.collectives.size
 
-    class SharedEpochIterator(tf_trainer.TFEpochIterator):
+    class SharedEpochIterator(WindingIterator):
         """Yields this rank's rows of each global batch; all rows in ``predict``."""
 
         def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -117,6 +123,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
             session.build(session.loops[-1].model, self._distributed_dataset.element_spec)
+            session.recorder.watch(self)
 
         def _get_iterator(self) -> Any:
             # Keras makes an iterator when an epoch ends and another when the next begins. For arrays the first will do;
@@ -128,6 +135,17 @@ def _install_data(stack: ExitStack, session: Session) -> None:
     replace(stack, tf_trainer, "TFEpochIterator", SharedEpochIterator)
     for layer_type in _ADAPTING:
         wrap(stack, layer_type, "adapt", _adapt)
+
+
+def _install_winding(stack: ExitStack, session: Session) -> None:
+    class WatchedEpochIterator(WindingIterator):
+        """Keras's own, known to the session."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            session.recorder.watch(self)
+
+    replace(stack, tf_trainer, "TFEpochIterator", WatchedEpochIterator)
 
 
 def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:

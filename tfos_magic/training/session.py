@@ -14,6 +14,8 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import checks, metrics
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
+from tfos_magic.training.recorder import Recorder
+from tfos_magic.training.resume import Fit
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
 
@@ -33,6 +35,8 @@ class Loop:
         self.agreed = False
         self.broadcast_late = False
         self.restore_jit = False
+        self.data: Any = None
+        self.fit: Fit | None = None
 
 
 class Session:
@@ -56,6 +60,7 @@ class Session:
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
         self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
+        self.recorder = Recorder(context, self)
 
     @property
     def many(self) -> bool:
@@ -98,6 +103,7 @@ class Session:
 
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
+        self.recorder.close()
         for model in list(self._models):
             model.train_function = None
             model.test_function = None
@@ -289,6 +295,12 @@ class Session:
                 state = np.array(generator.state)
                 state[0] ^= np.array(self.collectives.rank * 0x9E3779B1 & 0x7FFFFFFF, state.dtype)
                 generator.state.assign(state)
+
+    def forget_parting(self, model: Any) -> None:
+        """The random layers of ``model`` have rank 0's state again: let :meth:`take_over` part them anew."""
+        for layer in model._flatten_layers():
+            for generator in getattr(layer, "_seed_generators", None) or []:
+                self._generators.discard(generator)
 
     # Metrics
 

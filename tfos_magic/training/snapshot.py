@@ -1,0 +1,180 @@
+"""What a checkpoint holds of a training: read off Keras objects as arrays and JSON, and put back into them."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
+from tensorflow.python.eager import context as eager_context
+
+from tfos_magic.errors import TrainingError
+
+Arrays = MutableMapping[str, npt.NDArray[Any]]
+
+_OF_KERAS = frozenset({"model", "_model", "params"})
+
+
+class Unfit(Exception):
+    """A value that a checkpoint cannot hold."""
+
+
+# Variables
+
+
+def variables(model: Any) -> list[Any]:
+    """The variables of a model and of its optimizer, each once: weights, moving averages, seeds, slots, the step."""
+    optimizer = getattr(model, "optimizer", None)
+    own = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+    return list({id(variable): variable for variable in own}.values())
+
+
+def layout(found: Sequence[Any]) -> list[list[Any]]:
+    """Path, dtype and shape of each variable, as JSON has them."""
+    return [[v.path, str(v.dtype), [int(n) for n in v.shape]] for v in found]
+
+
+def check_layout(recorded: Sequence[Sequence[Any]], found: Sequence[Any]) -> None:
+    """Raise :class:`TrainingError` naming the first variable that differs from the recorded ones."""
+    now = layout(found)
+    for i in range(max(len(recorded), len(now))):
+        was = _describe(recorded[i]) if i < len(recorded) else "no variable"
+        has = _describe(now[i]) if i < len(now) else "no variable"
+        if was != has:
+            raise TrainingError(
+                f"the checkpoint is of another model than the cell's: where it has {was}, the cell has {has}. Use "
+                "another --checkpoint-dir, or leave out --resume to train from the start."
+            )
+
+
+def _describe(entry: Sequence[Any]) -> str:
+    path, dtype, shape = entry
+    return f"{path} ({dtype}, shape {tuple(shape)})"
+
+
+def read(variable: Any) -> npt.NDArray[Any]:
+    """A copy of a variable's value in one of NumPy's own dtypes; others, such as bfloat16, as bytes."""
+    value = np.array(variable.value if hasattr(variable, "value") else variable)
+    return value if value.dtype.kind in "biufc" else np.frombuffer(value.tobytes(), np.uint8)
+
+
+def write(variable: Any, array: npt.NDArray[Any]) -> None:
+    """Put back what :func:`read` gave."""
+    dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+    if array.dtype != dtype:
+        array = np.frombuffer(array.tobytes(), dtype)
+    variable.assign(array.reshape(tuple(variable.shape)))
+
+
+# Values of Python
+
+
+def freeze(value: Any, name: str, arrays: Arrays) -> Any:
+    """Give ``value`` as JSON; arrays in it go to ``arrays`` under names that begin with ``name``.
+
+    Raises :class:`Unfit` for anything but None, numbers, strings, arrays, and lists, tuples and dicts of them.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        key = f"{name}.{len(arrays)}"
+        arrays[key] = value.copy()
+        return {"array": key}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [freeze(item, name, arrays) for item in value]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: freeze(item, name, arrays) for key, item in value.items()}}
+    raise Unfit(type(value).__name__)
+
+
+def thaw(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Read :func:`freeze` back."""
+    match value:
+        case {"array": key}:
+            return arrays[key]
+        case {"list": items}:
+            return [thaw(item, arrays) for item in items]
+        case {"tuple": items}:
+            return tuple(thaw(item, arrays) for item in items)
+        case {"dict": items}:
+            return {key: thaw(item, arrays) for key, item in items.items()}
+        case _:
+            return value
+
+
+def scalars(owner: Any) -> dict[str, Any]:
+    """The attributes of an object that are None, numbers or strings."""
+    return {k: v for k, v in vars(owner).items() if v is None or isinstance(v, (bool, int, float, str))}
+
+
+def changed(owner: Any, before: Mapping[str, Any], name: str, arrays: Arrays) -> dict[str, Any]:
+    """The attributes of a callback that training changed since ``before`` (:func:`scalars`), frozen.
+
+    What the cell itself set, such as ``patience``, is not among them, so a resumed cell may set it anew.
+    """
+    found = {}
+    for attribute, value in vars(owner).items():
+        if attribute in _OF_KERAS or (attribute in before and _same(before[attribute], value)):
+            continue
+        own: dict[str, npt.NDArray[Any]] = {}
+        try:
+            found[attribute] = freeze(value, f"{name}.{attribute}", own)
+        except Unfit:
+            continue  # a file, a function, a thread: the callback made it and will make it again
+        arrays.update(own)
+    return found
+
+
+def _same(before: Any, now: Any) -> bool:
+    return type(before) is type(now) and bool(before == now)
+
+
+# Generators of random numbers
+
+
+def generator_states(arrays: Arrays) -> dict[str, Any]:
+    """The states of the generators that a whole process shares: Python's, NumPy's, TensorFlow's and Keras's."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "python": freeze(random.getstate(), "python", arrays),
+        "numpy": freeze((kind, np.asarray(keys), position, has_gauss, gauss), "numpy", arrays),
+        "tensorflow": freeze(_eager_generator().getstate(), "tensorflow", arrays),
+        "keras": freeze(read(global_seed_generator().state), "keras", arrays),
+    }
+
+
+def put_back_generator(kind: str, state: Any) -> None:
+    """Put back the thawed state of one kind of :func:`generator_states`."""
+    if kind == "python":
+        random.setstate(state)
+    elif kind == "numpy":
+        np.random.set_state(state)
+    elif kind == "tensorflow":
+        _eager_generator().setstate(state)
+    else:
+        write(global_seed_generator().state, state)
+
+
+def generator_digests() -> dict[str, int]:
+    """A number for each kind of generator that differs where its state does."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    states = generator_states(arrays)
+    return {
+        kind: zlib.crc32(repr(state).encode() + b"".join(a.tobytes() for k, a in arrays.items() if k.startswith(kind)))
+        for kind, state in states.items()
+    }
+
+
+def _eager_generator() -> Any:
+    """TensorFlow's generator of seeds for eager operations and datasets, which ``tf.random.set_seed`` seeds."""
+    context = eager_context.context()
+    if not hasattr(context, "_rng"):
+        context._set_global_seed(None)
+    return context._rng

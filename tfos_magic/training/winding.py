@@ -1,0 +1,89 @@
+"""Winding data forward, so that a resumed ``fit`` sees the rows in the order that it would have seen them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+
+class WindingIterator(TFEpochIterator):
+    """Keras's iterator over epochs, which can be wound forward by epochs and steps before it is used."""
+
+    _skip = 0
+
+    def wind(self, epochs: int, steps: int) -> None:
+        """Leave ``epochs`` whole epochs behind, and ``steps`` steps of the next one.
+
+        Where an epoch depends only on how often the data was begun, it is begun and not read. Elsewhere it is read.
+        """
+        for _ in range(epochs):
+            if self._num_batches is not None and self.steps_per_epoch is None and self.depends_on_begins_alone:
+                self._begin_epoch()
+            else:
+                self._read_epoch()
+        self._skip = steps
+
+    @property
+    def element_spec(self) -> Any:
+        return self._distributed_dataset.element_spec
+
+    @property
+    def is_own(self) -> bool:
+        """Whether nobody else reads this data: arrays, of which each ``fit`` makes its own."""
+        return isinstance(self.data_adapter, ArrayDataAdapter)
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether reading the data may run Python code, which may draw random numbers of its own."""
+        if self.is_own:
+            return False
+        return not isinstance(self.data_adapter, TFDatasetAdapter) or _has_outer_state(self._distributed_dataset)
+
+    @property
+    def depends_on_begins_alone(self) -> bool:
+        """Whether the order of rows follows from the number of iterators made: no outer state, no cache to fill."""
+        return not self.runs_python and not _caches(self._distributed_dataset)
+
+    def _begin_epoch(self) -> None:
+        """Make as many iterators as Keras makes in an epoch: one to read, and one for the next epoch at its end."""
+        self.data_adapter.on_epoch_begin()
+        for _ in range(2):
+            self._current_iterator = iter(self._get_iterator())
+            self._steps_seen = self._num_batches
+        self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    def _read_epoch(self) -> None:
+        with self.catch_stop_iteration():
+            for _, _, iterator in self:
+                for _ in range(self.steps_per_execution):
+                    next(iterator)
+
+    def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+        skip, self._skip = self._skip, 0
+        for begin, end, iterator in super()._enumerate_iterator():
+            if end < skip:
+                for _ in range(self.steps_per_execution):
+                    next(iterator, None)
+                continue
+            yield begin, end, iterator
+
+
+def _has_outer_state(dataset: Any) -> bool:
+    """Whether elements depend on anything but the dataset itself: random operations, Python functions, files."""
+    try:
+        dataset._as_serialized_graph(external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL)
+        return False
+    except (tf.errors.OpError, ValueError):
+        return True
+
+
+def _caches(dataset: Any) -> bool:
+    kinds = {type(dataset).__name__}
+    sources = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    return "CacheDataset" in kinds or any(_caches(source) for source in sources)
