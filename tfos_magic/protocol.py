@@ -126,7 +126,8 @@ class RunCell(Message):
     """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
 
     ``options`` are the strategy's: ``bucket_mb`` and ``compression`` (sync), ``max_staleness`` (async), ``sync_every``,
-    ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local).
+    ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints`` says when they are taken:
+    ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means never.
     """
 
     run_id: str
@@ -138,6 +139,7 @@ class RunCell(Message):
     feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
 
 

@@ -24,7 +24,8 @@ class CheckpointStore:
 
     ``where`` is a path or URL; when empty, the checkpoints lie in a private temporary directory until :meth:`close`.
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
-    below ``where`` goes on, in its folder. ``notify`` is told, from any thread, what the user should know. Raises
+    below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run
+    would go on now. ``notify`` is told, from any thread, what the user should know. Raises
     :class:`ClusterError` when nothing can be written there.
     """
 
@@ -39,6 +40,7 @@ class CheckpointStore:
         self._writing = self._closing = False
         self._failed = ""
         self.seed: int | None = None
+        self.newest: Position | None = None
         if resume:
             self._find_run()
         self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
@@ -106,7 +108,7 @@ class CheckpointStore:
             self._files.open_run(run)
             for entry in reversed(self._files.entries()):
                 if (read := self._read(entry)) is not None:
-                    self.seed = read[0].seed
+                    self.newest, self.seed = read[0], read[0].seed
                     return
         self._files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
@@ -140,7 +142,7 @@ class CheckpointStore:
         """Write one checkpoint; a failure costs the checkpoint, not the run."""
         try:
             self._files.write(position, data)
-            self._failed = ""
+            self.newest, self._failed = position, ""
         except ClusterError as error:
             if str(error) != self._failed:
                 self._notify(f"{error} The run goes on.")

@@ -14,13 +14,14 @@ from uuid import uuid4
 import cloudpickle
 
 from tfos_magic.cluster.attempt import TICK, Attempt
+from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.feeds import Feed, FeedJobThread
 from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
-from tfos_magic.errors import CaptureError, RunInterrupted, WorkerLost
-from tfos_magic.protocol import EpochEnd, Message, Output, RunCell, RunFinished
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerLost
+from tfos_magic.protocol import CheckpointPart, EpochEnd, Message, Output, RunCell, RunFinished
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -43,6 +44,7 @@ class Run:
         self._seed = secrets.randbelow(2**31)
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._rewinding = False
+        self._store: CheckpointStore | None = None
         self.state = RunState(
             run_id=self.run_id,
             name=request.name,
@@ -65,8 +67,10 @@ class Run:
         self._observer = observer
         self._observer.update(self.state)
         try:
+            self._open_store()
             self._cluster = self._connect()
             results = self._persevere(payload)
+            self._close_store()
             self._end(RunPhase.DONE)
             return self._unpack(results)
         except KeyboardInterrupt:
@@ -76,8 +80,29 @@ class Run:
             self._end(RunPhase.FAILED, str(error))
             raise
         finally:
+            self._close_store()
             if self._scalars is not None:
                 self._scalars.close()
+
+    def _open_store(self) -> None:
+        """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
+        request = self._request
+        if request.strategy == "none":
+            return
+        if request.resume and not request.checkpoint_dir:
+            raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
+        self._store = CheckpointStore(
+            request.checkpoint_dir,
+            request.keep_checkpoints,
+            resume=request.resume,
+            notify=self.state.notices.append,
+        )
+        self._seed = self._seed if self._store.seed is None else self._store.seed
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
     def _persevere(self, payload: bytes) -> RunFinished:
         """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
@@ -119,7 +144,8 @@ class Run:
 
     def _restart_point(self) -> str:
         """Where the next attempt begins, in words."""
-        return "the beginning"
+        newest = self._store.newest if self._store is not None else None
+        return newest.words if newest is not None else "the beginning"
 
     def _feed(self) -> dict[str, Feed]:
         """Bring every DataFrame of the cell to the spools, one after another, unless it is there."""
@@ -182,8 +208,11 @@ class Run:
             outputs=list(request.outputs),
             feeds=uses,
             modules=dict(request.modules),
+            checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             payload=payload,
         )
+        for part in self._store.parts(self.run_id) if self._store is not None else ():
+            self._cluster.tell(0, part)
         attempt.send(cell)
 
     def _take(self, message: Message | None) -> None:
@@ -193,6 +222,8 @@ class Run:
             match message:
                 case Output(rank=0):
                     self._observer.output(message.text, message.stream)
+                case CheckpointPart() if self._store is not None:
+                    self._store.note(message)
                 case EpochEnd():
                     self._write_scalars(message)
         self._draw()

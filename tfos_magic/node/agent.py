@@ -28,6 +28,7 @@ from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
 from tfos_magic.protocol import (
     AgentFailed,
+    CheckpointPart,
     CommitFeed,
     FeedAttached,
     FeedOpened,
@@ -178,7 +179,7 @@ class Agent:
             case RunCell():
                 self._run_id = message.run_id
                 self._to_trainer(self._with_feeds(message))
-            case StopRun():
+            case StopRun() | CheckpointPart():
                 self._to_trainer(message)
             case KillTrainer():
                 self._end_trainer()

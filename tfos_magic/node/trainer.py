@@ -15,7 +15,16 @@ from queue import SimpleQueue
 from typing import Any
 
 from tfos_magic.node.process import Link, die_with_parent
-from tfos_magic.protocol import Message, RunCell, RunFinished, RunStarted, StartTrainer, StopRun, TrainerReady
+from tfos_magic.protocol import (
+    CheckpointPart,
+    Message,
+    RunCell,
+    RunFinished,
+    RunStarted,
+    StartTrainer,
+    StopRun,
+    TrainerReady,
+)
 
 
 class Trainer:
@@ -24,6 +33,7 @@ class Trainer:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._cells: SimpleQueue[RunCell | None] = SimpleQueue()
+        self._parts: list[CheckpointPart] = []
         self._stop: Any = None
         self._stopped_runs: set[str] = set()
         self._running = ""
@@ -75,6 +85,8 @@ class Trainer:
                 os._exit(0)
             if isinstance(message, RunCell):
                 self._cells.put(message)
+            elif isinstance(message, CheckpointPart):
+                self._parts.append(message)
             elif isinstance(message, StopRun):
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
@@ -115,8 +127,11 @@ class Trainer:
                 sys.stderr.flush()
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
+        from tfos_magic.training.checkpoint import assemble
+        from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
 
+        parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
         code = compile(cell.source, cell.filename, "exec")
         if cell.strategy == "none":
             exec(code, namespace)
@@ -129,6 +144,8 @@ class Trainer:
             strategy=cell.strategy,
             seed=cell.seed,
             options=cell.options,
+            checkpoints=CheckpointPlan(enabled=True, **cell.checkpoints) if cell.checkpoints else CheckpointPlan(),
+            resume=assemble(part for part in parts if part.run_id == cell.run_id),
         )
         with distributed(context):
             exec(code, namespace)

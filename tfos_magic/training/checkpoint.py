@@ -45,6 +45,14 @@ class Position:
         """A short name, fit for a file's."""
         return f"fit{self.fit}-" + ("end" if self.complete else f"epoch{self.epoch}-step{self.step}")
 
+    @property
+    def words(self) -> str:
+        """Where that is, as a person counts: from 1."""
+        if self.complete:
+            return f"the end of fit {self.fit + 1}"
+        where = f"epoch {self.epoch + 1}" + (f", step {self.step + 1}" if self.step else "")
+        return where + (f" of fit {self.fit + 1}" if self.fit else "")
+
     def meta(self) -> dict[str, Any]:
         """The fields as JSON has them."""
         return {**self.__dict__}
