@@ -12,7 +12,10 @@ import pytest
 FLOORS = {
     "tfos_magic.errors": 0,
     "tfos_magic.protocol": 0,
+    "tfos_magic.delivery": 0,
     "tfos_magic.records": 1,
+    "tfos_magic.shipping": 1,
+    "tfos_magic.frames": 2,
     "tfos_magic.training": 2,
     "tfos_magic.node": 3,
     "tfos_magic.cluster": 4,
@@ -56,7 +59,7 @@ def test_nothing_imports_the_top_folder_by_its_bare_name(imports: list[Import]) 
     assert not [str(found) for found in imports if found.target.partition(".")[0] == "widgets"]
 
 
-@pytest.mark.parametrize("room", ["tfos_magic.training", "tfos_magic.node", "tfos_magic.records"])
+@pytest.mark.parametrize("room", ["tfos_magic.training", "tfos_magic.node", "tfos_magic.records", "tfos_magic.frames"])
 def test_workers_know_nothing_of_notebooks(imports: list[Import], room: str) -> None:
     notebook = {"IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets"}
     own = [found for found in imports if found.module.startswith(room)]

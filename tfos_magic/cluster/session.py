@@ -10,18 +10,13 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 from tfos_magic.errors import ClusterError
-
-Session = Any
-"""A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
-
-
-def is_connect(spark: Session) -> bool:
-    """True for a Spark Connect session, which has no SparkContext on this side."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+from tfos_magic.shipping import Session as Session
+from tfos_magic.shipping import is_connect as is_connect
+from tfos_magic.shipping import master_of as master_of
+from tfos_magic.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
 
 def make_local_session(slots: int) -> Session:
@@ -39,21 +34,6 @@ def make_local_session(slots: int) -> Session:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
-
-
-def master_of(spark: Session) -> str:
-    """The master URL, such as ``local[3]``; on a Connect session what the server says, or ``connect``."""
-    if not is_connect(spark):
-        return str(spark.sparkContext.master)
-    try:
-        return str(spark.conf.get("spark.master"))
-    except Exception:  # a server may keep this setting to itself; the name is only for people
-        return "connect"
-
-
-def runs_in_this_process_tree(spark: Session) -> bool:
-    """True where the executors share this machine's Python: local mode of a classic session."""
-    return not is_connect(spark) and master_of(spark).startswith("local") and "cluster" not in master_of(spark)
 
 
 def driver_address(spark: Session) -> str:

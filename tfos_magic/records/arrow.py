@@ -29,14 +29,14 @@ class WireConverter:
         return pa.record_batch(arrays, schema=self._schema(arrays))
 
     def _wire_array(self, array: pa.Array, column: Column) -> pa.Array:
-        _refuse_nulls(array, column.name)
+        refuse_nulls(array, column.name)
         if column.kind == BYTES:
             return array.cast(pa.binary())
         if column.kind == SCALAR:
             return _elements(array, column)
         width = self._width(array, column.name)
         values = array.flatten()
-        _refuse_nulls(values, column.name, "inside its arrays")
+        refuse_nulls(values, column.name, "inside its arrays")
         return pa.FixedSizeListArray.from_arrays(_elements(values, column), width)
 
     def _width(self, array: pa.Array, name: str) -> int:
@@ -117,7 +117,8 @@ def _fits(planned: pa.DataType, arrived: pa.DataType) -> bool:
     return bool(planned == arrived)
 
 
-def _refuse_nulls(array: pa.Array, name: str, where: str = "") -> None:
+def refuse_nulls(array: pa.Array, name: str, where: str = "") -> None:
+    """Raise :class:`DataError`, naming the column and ``where`` in it, when ``array`` has nulls."""
     if array.null_count:
         raise DataError(
             f"column {name!r} has nulls{' ' + where if where else ''}, which no tensor can hold: drop the rows with "

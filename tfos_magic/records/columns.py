@@ -17,7 +17,7 @@ from tfos_magic.errors import DataError
 SCALAR, LIST, BYTES = "scalar", "list", "bytes"
 DTYPE_KEY = b"tfos.dtype"
 
-_NUMBERS = {
+NUMBERS = {
     "boolean": "bool",
     "byte": "int8",
     "short": "int16",
@@ -26,7 +26,7 @@ _NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
-_TEXT = ("string", "binary", "varchar", "char")
+TEXT = ("string", "binary", "varchar", "char")
 _REMEDIES = {
     "decimal": "cast it, for example F.col({name!r}).cast('double')",
     "date": "turn it into a number, for example F.unix_date({name!r})",
@@ -127,15 +127,15 @@ def _field(column: Column) -> pa.Field:
 
 def _column(name: str, types: dict[str, Any], role: str) -> Column:
     if name not in types:
-        raise DataError(f"the DataFrame has no {role} {name!r}: {_suggestion(name, list(types))}")
+        raise DataError(f"the DataFrame has no {role} {name!r}: {suggestion(name, list(types))}")
     spark_type = types[name]
     kind = spark_type.typeName()
-    if kind in _NUMBERS:
-        return Column(name, SCALAR, _NUMBERS[kind])
-    if kind in _TEXT:
+    if kind in NUMBERS:
+        return Column(name, SCALAR, NUMBERS[kind])
+    if kind in TEXT:
         return Column(name, BYTES, "bytes")
-    if kind == "array" and (element := spark_type.elementType.typeName()) in _NUMBERS:
-        return Column(name, LIST, _NUMBERS[element])
+    if kind == "array" and (element := spark_type.elementType.typeName()) in NUMBERS:
+        return Column(name, LIST, NUMBERS[element])
     raise DataError(
         f"{role} {name!r} of type {spark_type.simpleString()} cannot become a tensor: {_remedy(name, kind)}"
     )
@@ -148,7 +148,8 @@ def _remedy(name: str, kind: str) -> str:
     return known.format(name=name) + ", or name only other columns as features"
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def suggestion(name: str, known: list[str]) -> str:
+    """What to say of a name that is not among ``known``: the nearest one, or all there are."""
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f"did you mean {folded[near[0]]!r}?" if near else f"it has {', '.join(map(repr, known)) or 'no columns'}"

@@ -1,0 +1,22 @@
+"""TensorFrames on Arrow: tensor functions over the columns of Spark and pandas DataFrames.
+
+``import tfos_magic.frames as tfs``. The operations are those of TensorFrames (Databricks, 2016); functions are plain
+Python, traced as ``tf.function``, and data go between Spark and TensorFlow as Arrow batches, never row by row.
+"""
+
+from tfos_magic.frames.grouping import aggregate
+from tfos_magic.frames.mapping import map_blocks, map_rows
+from tfos_magic.frames.reducing import reduce_blocks, reduce_rows
+from tfos_magic.frames.schema import analyze, append_shape, explain, print_schema
+
+__all__ = [
+    "aggregate",
+    "analyze",
+    "append_shape",
+    "explain",
+    "map_blocks",
+    "map_rows",
+    "print_schema",
+    "reduce_blocks",
+    "reduce_rows",
+]

@@ -1,0 +1,121 @@
+"""The graph of each operation, made of the user's function: over a block, over each row, over pairs, over groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import tensorflow as tf
+
+from tfos_magic.errors import UsageError
+from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, REDUCE_ROWS, ROWS, Program
+
+Body = Callable[..., dict[str, Any]]
+
+
+def load(program: Program) -> Body:
+    """The user's function over tensors in the order of the parameters; what it returns is checked."""
+    function, constants = cloudpickle.loads(program.payload)
+    tensors = {name: tf.constant(value) for name, value in constants.items()}
+
+    def call(*inputs: Any) -> dict[str, Any]:
+        return _outputs(function(**dict(zip(program.params, inputs, strict=True)), **tensors))
+
+    return call
+
+
+def body_of(program: Program, call: Body) -> Body:
+    """What runs on blocks with a leading dimension of rows; for groups, of groups and rows."""
+    return {
+        BLOCKS: lambda: call,
+        ROWS: lambda: vectorised(call),
+        REDUCE_BLOCKS: lambda: call,
+        REDUCE_ROWS: lambda: _over_pairs(program, call),
+        AGGREGATE: lambda: vectorised(call),
+    }[program.mode]()
+
+
+def cell_signature(program: Program) -> list[Any]:
+    """Signature of one call of the user's function."""
+    cells = [(spec.shape, _tf_dtype(spec.dtype)) for spec in program.inputs]
+    if program.mode == REDUCE_ROWS:
+        cells = [cell for cell in cells for _ in (1, 2)]
+    leading = (None,) if program.mode in (BLOCKS, REDUCE_BLOCKS, AGGREGATE) else ()
+    return [tf.TensorSpec([*leading, *shape], dtype) for shape, dtype in cells]
+
+
+def body_signature(program: Program) -> list[Any]:
+    """Signature of the body, lengths unknown where they may differ."""
+    leading = (None, None) if program.mode == AGGREGATE else (None,)
+    return [tf.TensorSpec([*leading, *spec.shape], _tf_dtype(spec.dtype)) for spec in program.inputs]
+
+
+def vectorised(call: Body) -> Body:
+    """``call`` for every index of the first dimension at once, by TensorFlow's parallel for (Agarwal, 2019)."""
+
+    def body(*blocks: Any) -> dict[str, Any]:
+        return dict(tf.vectorized_map(lambda cells: call(*cells), blocks, warn=False))
+
+    return body
+
+
+def _over_pairs(program: Program, call: Body) -> Body:
+    """Reduce neighbours in pairs until one row is left: the order of rows stays, and log2(rows) steps do."""
+    names = [spec.name for spec in program.inputs]
+    pairs = vectorised(call)
+
+    def halve(values: Sequence[Any]) -> list[Any]:
+        rows = tf.shape(values[0])[0]
+        even = rows - rows % 2
+        inputs = [side for value in values for side in (value[0:even:2], value[1:even:2])]
+        made = pairs(*inputs)
+        return [tf.concat([made[name], value[even:]], 0) for name, value in zip(names, values, strict=True)]
+
+    def body(*blocks: Any) -> dict[str, Any]:
+        invariants = [tf.TensorShape([None, *spec.shape]) for spec in program.inputs]
+        rows = blocks[0].shape[0]
+        values = list(blocks)
+        if rows is None:
+            values = tf.while_loop(
+                lambda *state: tf.shape(state[0])[0] > 1, lambda *state: halve(state), values, invariants
+            )
+        else:
+            for _ in range(max(0, int(rows - 1).bit_length())):
+                values = halve(values)
+        return {name: value[0] for name, value in zip(names, values, strict=True)}
+
+    return body
+
+
+def _outputs(result: Any) -> dict[str, Any]:
+    """What a function returned, as tensors by name. Accepts a mapping or pairs of name and tensor."""
+    pairs = list(result.items()) if isinstance(result, Mapping) else result
+    if not _are_pairs(pairs):
+        raise UsageError(
+            f"the function returned {type(result).__name__}: return its outputs by name, for example {{'z': x + 3}}"
+        )
+    outputs: dict[str, Any] = {}
+    for name, value in pairs:
+        if name.casefold() in (known.casefold() for known in outputs):
+            raise UsageError(f"the function returns the output {name!r} twice: Spark's columns need different names")
+        outputs[name] = _dense(name, value)
+    return outputs
+
+
+def _are_pairs(pairs: Any) -> bool:
+    return (
+        isinstance(pairs, (list, tuple))
+        and len(pairs) > 0
+        and all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
+    )
+
+
+def _dense(name: str, value: Any) -> Any:
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise UsageError(f"output {name!r} is a {type(value).__name__}: make it dense with .to_tensor()")
+    return tf.convert_to_tensor(value)
+
+
+def _tf_dtype(dtype: str) -> Any:
+    return tf.string if dtype == "bytes" else tf.as_dtype(dtype)

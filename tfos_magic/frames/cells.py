@@ -1,0 +1,133 @@
+"""Arrow columns as NumPy blocks and back. Whole columns at a time; numbers are not copied where their layout allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_magic.errors import DataError
+from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
+from tfos_magic.records.arrow import refuse_nulls
+
+_DENSE = 1
+
+
+def to_numpy(array: pa.Array, spec: ColumnSpec) -> Any:
+    """View a column as NumPy, shape ``(rows, *cell)``.
+
+    Strings and binary give an object array of ``bytes``. Raises :class:`DataError` for nulls, for cells of different
+    shapes, and for shapes other than the spec says.
+    """
+    refuse_nulls(array, spec.name)
+    if spec.vector:
+        array = vector_values(array)
+    lengths = [len(array)]
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        lengths.append(_common_length(array, spec, len(lengths) - 1))
+        array = array.flatten()
+        refuse_nulls(array, spec.name, "inside its arrays")
+    return _elements(array, spec).reshape(lengths)
+
+
+def from_numpy(values: Any, spec: ColumnSpec) -> pa.Array:
+    """Give ``(rows, *cell)`` as an Arrow column in the layout that Spark reads: lists in lists of elements."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    array = _arrow_elements(flat, spec)
+    for axis in range(values.ndim - 1, 0, -1):
+        count, length = int(np.prod(values.shape[:axis])), values.shape[axis]
+        offsets = pa.array(np.arange(count + 1, dtype=np.int64) * length, pa.int32())
+        array = pa.ListArray.from_arrays(offsets, array)
+    return array
+
+
+def cell_shapes(array: pa.Array, spec: ColumnSpec) -> Any:
+    """The shape of every cell, ``(rows, rank)`` of int64. Raises :class:`DataError` for a cell ragged in itself."""
+    refuse_nulls(array, spec.name)
+    if spec.vector:
+        array = vector_values(array)
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        return np.zeros((len(array), 0), np.int64)
+    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    inner = cell_shapes(array.flatten(), spec)
+    return np.column_stack([lengths, _common_shapes(lengths, inner, spec)])
+
+
+def vector_values(array: pa.Array) -> pa.Array:
+    """Spark ML vectors, dense and sparse, as a list column of float64."""
+    kinds, values = array.field("type"), array.field("values")
+    if not len(array) or pc.min(kinds).as_py() == _DENSE:
+        return values
+    return _densified(array, kinds.to_numpy(), values)
+
+
+def _densified(array: pa.Array, kinds: Any, values: pa.Array) -> pa.Array:
+    dense = kinds == _DENSE
+    counts = pc.list_value_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = np.where(dense, counts, pc.fill_null(array.field("size"), 0).to_numpy())
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    row = np.repeat(np.arange(len(array)), counts)
+    position = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    position[~dense[row]] = array.field("indices").flatten().to_numpy()
+    flat = np.zeros(offsets[-1])
+    flat[offsets[row] + position] = values.flatten().to_numpy()
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))
+
+
+def _common_length(array: pa.Array, spec: ColumnSpec, axis: int) -> int:
+    expected = spec.shape[axis]
+    if not len(array):
+        return expected or 0
+    lengths = pc.min_max(pc.list_value_length(array)).as_py()
+    few, many = lengths["min"], lengths["max"]
+    if few != many:
+        raise DataError(
+            f"column {spec.name!r} has cells of {few} and of {many} values: pad or cut them to one length, or use "
+            "map_rows, which takes rows of different lengths"
+        )
+    if expected is not None and few != expected:
+        raise DataError(
+            f"column {spec.name!r} is {spec.describe()} by its metadata, and has cells of {few} values: tfs.analyze "
+            "the DataFrame anew, or correct the shape with tfs.append_shape"
+        )
+    return int(few)
+
+
+def _common_shapes(lengths: Any, inner: Any, spec: ColumnSpec) -> Any:
+    """The one shape of the cells inside each cell; zeros where a cell is empty."""
+    common = np.zeros((len(lengths), inner.shape[1]), np.int64)
+    filled = np.flatnonzero(lengths)
+    if not inner.shape[1] or not len(filled):
+        return common
+    starts = (np.cumsum(lengths) - lengths)[filled]
+    common[filled] = np.minimum.reduceat(inner, starts, axis=0)
+    if (common[filled] != np.maximum.reduceat(inner, starts, axis=0)).any():
+        raise DataError(f"column {spec.name!r} has a cell whose inner arrays differ in length: pad them to one length")
+    return common
+
+
+def _elements(array: pa.Array, spec: ColumnSpec) -> Any:
+    if spec.dtype == BYTES:
+        return array.cast(pa.binary()).to_numpy(zero_copy_only=False)
+    if array.type != arrow_type(spec) and str(array.type.to_pandas_dtype().__name__) != spec.dtype:
+        raise DataError(f"column {spec.name!r} is {spec.dtype} by its schema, and came as {array.type}")
+    if spec.dtype == "bool":
+        return array.cast(pa.uint8()).to_numpy().view(np.bool_)
+    values = array.to_numpy(zero_copy_only=True)
+    return values.astype(spec.dtype) if values.dtype != np.dtype(spec.dtype) else values
+
+
+def _arrow_elements(flat: Any, spec: ColumnSpec) -> pa.Array:
+    if spec.dtype != BYTES:
+        return pa.array(flat if flat.dtype == np.dtype(spec.stored) else flat.astype(spec.stored))
+    array = pa.array(flat, pa.binary())
+    if not spec.text:
+        return array
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise DataError(
+            f"output {spec.name!r} holds bytes that are no UTF-8 text: declare it, schema='{spec.name} binary'"
+        ) from None

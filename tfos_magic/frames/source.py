@@ -1,0 +1,127 @@
+"""Spark and pandas DataFrames seen alike: their columns, and a task run over their Arrow batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tfos_magic import errors
+from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
+from tfos_magic.shipping import ship_package
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Source(Protocol):
+    """A DataFrame of either kind."""
+
+    @property
+    def specs(self) -> Mapping[str, Callable[[], ColumnSpec]]:
+        """The spec of each column, on demand: a column that no function reads may be of any type."""
+
+    def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
+        """The DataFrame that ``task`` gives: columns ``passed`` through it and those ``made`` from those ``read``."""
+
+    def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
+        """The batches that ``last`` gives from the rows that ``task`` makes of each partition."""
+
+    def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
+        """The columns that a user's schema names."""
+
+
+@dataclass(frozen=True)
+class SparkSource:
+    """A Spark DataFrame, classic or Connect."""
+
+    frame: Any
+
+    @property
+    def specs(self) -> Mapping[str, Callable[[], ColumnSpec]]:
+        return {field.name: partial(spec_of_field, field) for field in self.frame.schema.fields}
+
+    def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
+        from pyspark.sql.types import StructType
+
+        ship_package(self.frame.sparkSession)
+        frame = self.frame if passed else select(self.frame, read)
+        known = {field.name: field for field in self.frame.schema.fields}
+        fields = [known[name] for name in passed] + [field_of_spec(spec) for spec in made]
+        return frame.mapInArrow(task, StructType(fields))
+
+    def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
+        partial_rows = SparkSource(self.run(task, (), made, read)).frame.repartition(1)
+        result = SparkSource(partial_rows).run(last, (), made, [spec.name for spec in made])
+        with told_plainly():
+            return list(result.toArrow().to_batches())
+
+    def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
+        from pyspark.sql.types import StructType
+
+        parsed: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        return tuple(spec_of_field(field) for field in parsed.fields)
+
+
+@dataclass(frozen=True)
+class PandasSource:
+    """A pandas DataFrame: the same tasks run here, in this process."""
+
+    frame: Any
+
+    @property
+    def specs(self) -> Mapping[str, Callable[[], ColumnSpec]]:
+        return {field.name: partial(spec_of_arrow, field) for field in self._table.schema}
+
+    @property
+    def _table(self) -> pa.Table:
+        return pa.Table.from_pandas(self.frame, preserve_index=False)
+
+    def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
+        batches = list(task(self._table.to_batches()))
+        if not batches:
+            return self.frame.iloc[:0].reindex(columns=[*passed, *(spec.name for spec in made)])
+        return pa.Table.from_batches(batches).to_pandas()
+
+    def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
+        return list(last(task(self._table.to_batches())))
+
+    def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
+        raise UsageError("a schema is for Spark DataFrames: for pandas the function itself says what it gives")
+
+
+def source_of(frame: Any) -> Source:
+    """Wrap a DataFrame. Raises :class:`UsageError` for anything else."""
+    module, name = type(frame).__module__, type(frame).__name__
+    if name == "DataFrame" and module.startswith("pyspark.sql"):
+        return SparkSource(frame)
+    if name == "DataFrame" and module.startswith("pandas"):
+        return PandasSource(frame)
+    raise UsageError(f"a Spark or pandas DataFrame is needed, not {type(frame).__name__}")
+
+
+def select(frame: Any, names: Sequence[str]) -> Any:
+    """The named columns, whatever characters are in their names."""
+    return frame.select(*[quoted(name) for name in dict.fromkeys(names)])
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark parses it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+class told_plainly:
+    """Raise this package's own errors as they were in the worker, in place of Spark's long account of them."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, TFOSError):
+            return
+        found = re.search(r"tfos_magic\.errors\.(\w+): (.*?)(?:\n|$)", str(error))
+        if found and issubclass(own := getattr(errors, found[1], TypeError), TFOSError):
+            raise own(found[2].strip()) from None

@@ -1,0 +1,87 @@
+"""This package on the executors: sent there as it is beside the kernel, where it is not the same installation."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tfos_magic
+
+SHIPPED_ROOMS = ("records", "training", "node", "frames")
+
+Session = Any
+"""A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
+
+
+def is_connect(spark: Session) -> bool:
+    """True for a Spark Connect session, which has no SparkContext on this side."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def master_of(spark: Session) -> str:
+    """The master URL, such as ``local[3]``; on a Connect session what the server says, or ``connect``."""
+    if not is_connect(spark):
+        return str(spark.sparkContext.master)
+    try:
+        return str(spark.conf.get("spark.master"))
+    except Exception:  # a server may keep this setting to itself; the name is only for people
+        return "connect"
+
+
+def runs_in_this_process_tree(spark: Session) -> bool:
+    """True where the executors share this machine's Python: local mode of a classic session."""
+    return not is_connect(spark) and master_of(spark).startswith("local") and "cluster" not in master_of(spark)
+
+
+def ship_package(spark: Session) -> None:
+    """Send this package's executor side to the executors, so that they need not have it and always match the kernel.
+
+    Nothing is sent in local mode, where executors are this installation. What the package needs (TensorFlow, pyzmq and
+    so on) is not sent: that is for the cluster's own environment.
+    """
+    if runs_in_this_process_tree(spark):
+        return
+    content = _zip_package()
+    name = f"tfos_magic-{hashlib.sha256(content).hexdigest()[:12]}.zip"
+    if is_connect(spark):
+        _add_artifact(spark, name, content)
+    else:
+        _add_py_file(spark, name, content)
+
+
+def _add_artifact(spark: Session, name: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory(prefix="tfos_magic-") as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        try:
+            spark.addArtifacts(str(path), pyfile=True)
+        except Exception as error:
+            # The name holds the content's hash: what is there already is this very file.
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+
+
+def _add_py_file(spark: Session, name: str, content: bytes) -> None:
+    # Spark serves the file from where it lies, so it must stay as long as the session: in the session's own folder.
+    path = Path(spark.sparkContext._temp_dir) / name
+    if not path.exists():
+        path.write_bytes(content)
+        spark.sparkContext.addPyFile(str(path))
+
+
+@lru_cache(maxsize=1)
+def _zip_package() -> bytes:
+    """The modules that executors run, as a zip with fixed dates, so that equal code gives an equal file."""
+    root = Path(tfos_magic.__file__).parent
+    files = sorted([*root.glob("*.py"), *(f for room in SHIPPED_ROOMS for f in (root / room).rglob("*.py"))])
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            info = zipfile.ZipInfo(str(Path("tfos_magic") / file.relative_to(root)), (2020, 1, 1, 0, 0, 0))
+            archive.writestr(info, file.read_bytes())
+    return buffer.getvalue()
