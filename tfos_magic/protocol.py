@@ -35,13 +35,17 @@ class Message:
 
 @dataclass(frozen=True)
 class Register(Message):
-    """An agent is up. ``slot`` is its Spark partition, ``tensor_port`` the port it holds for TensorFlow."""
+    """An agent is up. ``slot`` is its Spark partition, ``tensor_port`` the port it holds for TensorFlow.
+
+    ``job`` is the name of the Spark job it belongs to: after the loss of an agent all are replaced by a new job's.
+    """
 
     slot: int
     host: str
     pid: int
     tensor_port: int
     feed_uri: str
+    job: str = ""
     gpus: list[str] = field(default_factory=list)
     cores: int = 1
     versions: dict[str, str] = field(default_factory=dict)
@@ -88,6 +92,18 @@ class FeedAttached(Message):
     rows: int
     bytes: int
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Reconnected(Message):
+    """The connection is there, for the first time or again: what has not arrived is to be sent again."""
+
+
+@dataclass(frozen=True)
+class AgentEnded(Message):
+    """The agent ends without having been asked to, such as on a signal; its last message."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -183,11 +199,21 @@ class ReleaseFeed(Message):
 
 
 @dataclass(frozen=True)
+class Heard(Message):
+    """The answer to a heartbeat, so that the agent knows what has arrived."""
+
+
+@dataclass(frozen=True)
 class Shutdown(Message):
     """End the trainer, drop the spool, end the agent: the Spark task returns."""
 
 
 # --- trainer to kernel -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alive(Message):
+    """The trainer's sign of life, each second, for its agent alone."""
 
 
 @dataclass(frozen=True)

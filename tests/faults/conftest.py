@@ -30,7 +30,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[TFCluster]:
     """Two workers; after a fault of a trainer the next test finds fresh ones."""
-    with TFCluster(spark, workers=2) as made:
+    with TFCluster(spark, workers=2, heartbeat_timeout=HEARTBEAT_TIMEOUT) as made:
         yield made
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from tests.faults.cells import EPOCHS, KILL, Watch, furthest, run
+from tests.faults.cells import EPOCHS, KILL, STOP, Watch, furthest, run
+from tests.faults.conftest import HEARTBEAT_TIMEOUT
 from tfos_magic import TFCluster
 from tfos_magic.errors import WorkerError, WorkerLost
 
@@ -58,3 +59,24 @@ def test_an_exception_of_the_cell_is_never_retried(cluster: TFCluster, tmp_path:
     assert caught.value.kind == error
     assert watch.state.restarts == 0
     assert ("Memory is short" in str(caught.value)) == (error == "MemoryError")
+
+
+def test_a_stopped_trainer_is_noticed_and_replaced(
+    cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    watch = Watch()
+    results = run(cluster, STOP, tmp_path / "mark", watch=watch)
+    assert furthest(results, undisturbed) <= 1e-5
+    (notice,) = [text for text in watch.state.notices if "restarted" in text]
+    assert f"Worker 1 did not answer for {HEARTBEAT_TIMEOUT:.0f} s and was ended in epoch 3" in notice
+
+
+def test_a_worker_ten_times_slower_than_the_other_is_waited_for(
+    cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    watch = Watch()
+    slow = f"time.sleep({HEARTBEAT_TIMEOUT + 2})"
+    results = run(cluster, slow, tmp_path / "mark", watch=watch)
+    assert furthest(results, undisturbed) <= 1e-5
+    assert watch.state.restarts == 0
+    assert not watch.state.notices

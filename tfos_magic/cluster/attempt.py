@@ -59,7 +59,8 @@ class Attempt:
     def close(self) -> None:
         """Hear no more; replace the trainers where one of them may still run the cell, which nobody follows now."""
         self._cluster.listen(None)
-        if self._sent and self._generation == self._cluster.roster.generation and not self.outcome.reusable:
+        roster = self._cluster.roster
+        if self._sent and self._generation == roster.generation and not self.outcome.reusable and not roster.lost:
             self._cluster.spawn_trainers()
 
     def _give_others_time(self, seconds: float) -> None:

@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 from tfos_magic.cluster import session as sessions
 from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedStore
-from tfos_magic.cluster.launch import AgentJob
+from tfos_magic.cluster.launch import AgentJob, with_remedy
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.roster import Roster
@@ -22,12 +21,11 @@ from tfos_magic.cluster.run import Run
 from tfos_magic.cluster.slots import await_slots
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, status_of
 from tfos_magic.errors import ClusterError
-from tfos_magic.node.config import AgentConfig
+from tfos_magic.node.config import HEARTBEAT_TIMEOUT, AgentConfig
 from tfos_magic.protocol import (
     FeedAttached,
     FeedOpened,
     Message,
-    Register,
     Shutdown,
     StartTrainer,
 )
@@ -44,7 +42,9 @@ class TFCluster:
 
     ``cores`` and ``gpus`` are what Spark reserves for each. One more slot is needed for feeding DataFrames.
     ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
-    executors reach, at a free port. Use it as a context manager, or call :meth:`start` and :meth:`stop`.
+    executors reach, at a free port. What gives no sign of life for ``heartbeat_timeout`` seconds is replaced.
+
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 
     The idea of a cluster living in Spark tasks is TensorFlowOnSpark's.
     """
@@ -60,12 +60,13 @@ class TFCluster:
         driver_host: str = "",
         control_port: int = 0,
         spool_dir: str | None = None,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
         if workers < 1 or cores < 1 or gpus < 0:
             raise ClusterError("A cluster needs at least 1 worker with at least 1 core: check -n, --cores and --gpus.")
         self.spark = spark or sessions.make_local_session(workers * cores + 1)
         self.size = workers
-        self.roster = Roster(workers)
+        self.roster = Roster(workers, heartbeat_timeout)
         self._cores, self._gpus, self._start_timeout = cores, gpus, start_timeout
         self._address = (driver_host, control_port)
         self._spool_dir = spool_dir
@@ -107,21 +108,51 @@ class TFCluster:
     def _launch(self) -> None:
         host, port = self._address
         self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)
+        close_at_exit(self)
+        self._start_job()
+
+    def _start_job(self) -> None:
+        assert self._control is not None
         keys = self._control.keys
         config = AgentConfig(
-            self._control.endpoint, keys.server_public, keys.public, keys.secret, self._token, self._spool_dir
+            self._control.endpoint,
+            keys.server_public,
+            keys.public,
+            keys.secret,
+            self._token,
+            self._spool_dir,
+            heartbeat_timeout=self.roster.heartbeat_timeout,
         )
         self._job = AgentJob(
-            self.spark,
-            self.size,
-            cores=self._cores,
-            gpus=self._gpus,
-            config=config,
-            tag=f"tfos-{uuid4().hex[:12]}",
-            on_end=self._on_job_end,
+            self.spark, self.size, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_job_end
         )
-        close_at_exit(self)
+        self._control.forget(self.roster.gather(self._job.tag))
         self._job.start()
+
+    def revive(self) -> None:
+        """Replace all agents by those of a new Spark job, some having been lost; what they held is to be fed anew.
+
+        Returns while the new trainers load. Raises :class:`StartTimeout` when Spark has no room for the agents.
+        """
+        assert self._job is not None
+        assert self.feeds is not None
+        deadline = time.monotonic() + self._start_timeout
+        self._cancel_job()
+        await_slots(self.spark, self.size, self._cores, deadline, patient=True)
+        try:
+            self._start_job()
+            self.roster.await_agents(deadline - time.monotonic(), self.endpoint)
+        except BaseException:
+            self._job.cancel()
+            raise
+        self.feeds.move([worker.agent.feed_uri for worker in self.workers])
+        self.spawn_trainers()
+
+    def _cancel_job(self) -> None:
+        assert self._job is not None
+        self._job.cancel()
+        if not self._job.wait(STOP_TIMEOUT):
+            log.warning("the workers' Spark job did not end within %.0f s of its cancellation", STOP_TIMEOUT)
 
     @property
     def endpoint(self) -> str:
@@ -150,8 +181,10 @@ class TFCluster:
             self.tell(worker.rank, message)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until every trainer has TensorFlow loaded; spawn them anew first where one was lost."""
+        """Wait until every trainer has TensorFlow loaded; what was lost is started anew first."""
         self.roster.check()
+        if self.roster.lost:
+            self.revive()
         if self.roster.stale:
             self.spawn_trainers()
         self.roster.await_trainers(self._start_timeout if timeout is None else timeout)
@@ -181,8 +214,9 @@ class TFCluster:
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         worker = self.roster.note(peer, message)
-        if isinstance(message, Register) and peer not in self.roster.peers:
+        if self.roster.stray(peer):
             self._dismiss(peer)
+            return
         if worker is None:
             return
         if isinstance(message, (FeedOpened, FeedAttached)) and self.feeds is not None:
@@ -194,17 +228,15 @@ class TFCluster:
         if self._control is not None:
             self._control.send(peer, Shutdown())
 
-    def _on_job_end(self, reason: str) -> None:
-        if self.phase is ClusterPhase.RUNNING:
-            self.roster.fail(f"The workers' Spark job ended: {reason}. Start a new cluster with %tfos start.")
+    def _on_job_end(self, tag: str, reason: str) -> None:
+        if tag != self.roster.job:
             return
-        remedy = ""
-        if "ModuleNotFoundError" in reason:
-            remedy = (
-                ". The Python of Spark's workers lacks it: set PYSPARK_PYTHON to one that has it, such as "
-                f"{sys.executable}, before the session is made."
-            )
-        self.roster.fail(f"The workers could not start: {reason}{remedy}")
+        if "SparkContext was shut down" in reason or sessions.is_stopped(self.spark):
+            self.roster.fail(f"The session of the workers' Spark job has ended: {reason}. Make a new one.")
+        elif self.roster.gathering:
+            self.roster.fail(f"The workers could not start: {with_remedy(reason)}")
+        else:
+            self.roster.lose(f"their Spark job ended: {reason}")
 
     def run(
         self,
@@ -276,9 +308,7 @@ class TFCluster:
             for peer in self.roster.peers:
                 control.send(peer, Shutdown())
         if self._job is not None and (force or not self._job.wait(timeout)) and cancel:
-            self._job.cancel()
-            if not self._job.wait(timeout):
-                log.warning("the workers' Spark job did not end within %.0f s of its cancellation", timeout)
+            self._cancel_job()
         control.close()
 
     def status(self) -> ClusterStatus:
@@ -292,7 +322,7 @@ class TFCluster:
                 workers=tuple(status_of(worker) for worker in self.workers),
                 tensorflow=first.versions.get("tensorflow", "") if first else "",
                 keras=first.versions.get("keras", "") if first else "",
-                reason=self.roster.reason if self.phase is ClusterPhase.FAILED else "",
+                reason=self.roster.reason if self.phase is ClusterPhase.FAILED else self.roster.lost,
             )
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:

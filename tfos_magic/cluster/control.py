@@ -2,6 +2,7 @@
 
 Keys are made per cluster and never leave the process but in the closure of the agents' Spark job. The handshake is
 CURVE (http://curvezmq.org); a peer that fails it is dropped by the library before any byte of it is read as a message.
+An agent keeps its routing id when its connection breaks and comes back, and nothing that was said meanwhile is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hmac
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -19,8 +20,9 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
+from tfos_magic.delivery import Delivery
 from tfos_magic.errors import ClusterError, ProtocolError
-from tfos_magic.protocol import Message, decode, encode
+from tfos_magic.protocol import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -42,13 +44,14 @@ class AgentKeys:
 class ControlServer:
     """Listens on one address, gives each authenticated message to ``handler(peer, message)`` in its own thread.
 
-    ``peer`` is the agent's routing id. ``send`` may be called from any thread; a message to a peer that has gone is
-    dropped, for its loss is reported by other means.
+    ``peer`` is the agent's routing id. ``send`` may be called from any thread; a message to a peer whose connection is
+    broken is sent again when it is back. One that does not come back is lost, which is reported by other means.
     """
 
     def __init__(self, host: str, port: int, handler: Callable[[bytes, Message], None]) -> None:
         self._handler = handler
-        self._outbox: SimpleQueue[tuple[bytes, list[bytes]] | None] = SimpleQueue()
+        self._outbox: SimpleQueue[tuple[bytes, list[bytes], bool] | None] = SimpleQueue()
+        self._deliveries: dict[bytes, Delivery] = {}
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._context = zmq.Context()
@@ -72,6 +75,8 @@ class ControlServer:
         router.linger = 1000
         router.sndhwm = router.rcvhwm = 0
         router.handshake_ivl = 10_000
+        # An agent that comes back before its broken connection was noticed takes over from it.
+        router.router_handover = True
         router.heartbeat_ivl, router.heartbeat_timeout = 2000, 30_000
         try:
             router.bind(f"tcp://{host}:{port or '*'}")
@@ -85,8 +90,14 @@ class ControlServer:
         return router
 
     def send(self, peer: bytes, message: Message) -> None:
-        """Queue ``message`` for ``peer``."""
-        self._outbox.put((peer, encode(message)))
+        """Queue ``message`` for ``peer``. A ``Shutdown`` is not sent again: who misses it misses the kernel, too."""
+        self._outbox.put((peer, encode(message), not isinstance(message, Shutdown)))
+        self._wake()
+
+    def forget(self, peers: Iterable[bytes]) -> None:
+        """Keep nothing any more for peers that will not come back."""
+        for peer in peers:
+            self._outbox.put((peer, [], False))
         self._wake()
 
     def close(self) -> None:
@@ -120,11 +131,21 @@ class ControlServer:
 
     def _receive(self) -> None:
         peer, *frames = self._router.recv_multipart()
+        delivery = self._deliveries.setdefault(peer, Delivery())
         try:
-            message = decode(frames)
+            taken = delivery.take(frames)
+            if taken is None:
+                return
+            message = decode(taken)
         except ProtocolError as error:
             log.warning("dropped a malformed message from an agent: %s", error)
             return
+        if isinstance(message, Reconnected):
+            for each in delivery.again():
+                self._transmit(peer, each)
+            return
+        if isinstance(message, Heartbeat):
+            self._transmit(peer, delivery.passing(encode(Heard())))
         try:
             self._handler(peer, message)
         except Exception:
@@ -151,8 +172,15 @@ class ControlServer:
                 return True
             if item is None:
                 return False
-            peer, frames = item
-            self._router.send_multipart([peer, *frames], copy=len(frames[1]) < 65536)
+            peer, frames, lasting = item
+            delivery = self._deliveries.setdefault(peer, Delivery())
+            if not frames:
+                del self._deliveries[peer]
+                continue
+            self._transmit(peer, delivery.numbered(frames) if lasting else delivery.passing(frames))
+
+    def _transmit(self, peer: bytes, frames: list[bytes]) -> None:
+        self._router.send_multipart([peer, *frames], copy=len(frames[-1]) < 65536)
 
     def _shut(self) -> None:
         self._router.disable_monitor()

@@ -42,6 +42,14 @@ class FeedStore:
         self._answers: dict[str, list[Message]] = {}
         self._changed = threading.Condition()
 
+    def move(self, endpoints: Sequence[str]) -> None:
+        """The agents were replaced, and with them went what they held: all is to be fed anew, to ``endpoints``."""
+        with self._changed:
+            self._endpoints = list(endpoints)
+            self._feeds.clear()
+            self._answers.clear()
+            self._changed.notify_all()
+
     def find(self, df: Any, plan: FeedPlan) -> Feed | None:
         """The feed of this very DataFrame object with these columns, if it is there."""
         return self._feeds.get((id(df), plan))
@@ -95,10 +103,15 @@ class FeedStore:
         world = len(self._endpoints)
 
         def given() -> list[Any]:
-            return [answer for answer in self._answers[feed_id] if isinstance(answer, kind)]
+            return [answer for answer in self._answers.get(feed_id, ()) if isinstance(answer, kind)]
 
         with self._changed:
-            if not self._changed.wait_for(lambda: len(given()) >= world, ANSWER_TIMEOUT):
+            ended = self._changed.wait_for(
+                lambda: len(given()) >= world or feed_id not in self._answers, ANSWER_TIMEOUT
+            )
+            if feed_id not in self._answers:
+                raise FeedError("the workers were replaced during the feed: run the cell again to feed anew")
+            if not ended:
                 raise FeedError(
                     f"{world - len(given())} of {world} workers did not answer {kind.__name__} within "
                     f"{ANSWER_TIMEOUT:.0f} s: see %tfos logs, then %tfos stop and start again"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from tfos_magic.cluster.state import WorkerState
+from tfos_magic.cluster.workers import describe_exit
 from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited
 
 OUTPUT_LINES = 10
-_SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
 _MEMORY = ("MemoryError", "ResourceExhaustedError")
 _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
@@ -86,14 +85,4 @@ def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerErr
 
 def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerLost:
     tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
-    return WorkerLost(exit_.rank, workers[exit_.rank].host, _how(exit_), output=tail)
-
-
-def _how(exit_: TrainerExited) -> str:
-    """What happened to a trainer, as the end of a sentence about it."""
-    if exit_.reason:
-        return exit_.reason
-    if not exit_.signal:
-        return f"ended with exit code {exit_.exit_code}"
-    name = signal.Signals(exit_.signal).name
-    return f"was killed by signal {exit_.signal} ({name}{_SUSPICION.get(name, '')})"
+    return WorkerLost(exit_.rank, workers[exit_.rank].host, describe_exit(exit_), output=tail)

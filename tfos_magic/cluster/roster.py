@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import NoReturn
 
-from tfos_magic.cluster.workers import ClusterPhase, Worker, rank_workers
-from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
+from tfos_magic.cluster.workers import ClusterPhase, Worker, describe_exit, rank_workers
+from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
+from tfos_magic.node.config import HEARTBEAT_TIMEOUT
 from tfos_magic.protocol import (
+    AgentEnded,
     AgentFailed,
     Heartbeat,
     Message,
@@ -20,20 +23,34 @@ from tfos_magic.protocol import (
     TrainerReady,
 )
 
-SILENCE = 20.0
+CHECK_SECONDS = 0.5
+FAREWELL_SECONDS = 1.0
+PAUSE_SECONDS = 3.0
+OUTPUT_LINES = 10
 
 
 class Roster:
-    """The members of a cluster of ``size`` workers and its phase. ``stale`` trainers must be spawned anew."""
+    """The members of a cluster of ``size`` workers and its phase.
 
-    def __init__(self, size: int) -> None:
+    ``stale`` trainers must be spawned anew. ``lost`` says why agents are missing; all are replaced then, by those of a
+    new Spark job, :attr:`job`, and while they are awaited the roster is ``gathering``. An agent is taken for lost when
+    it is silent for ``heartbeat_timeout`` seconds.
+    """
+
+    def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT) -> None:
         self.size = size
+        self.heartbeat_timeout = heartbeat_timeout
         self.phase = ClusterPhase.STARTING
         self.reason = ""
         self.generation = 0
         self.stale = False
+        self.lost = ""
+        self.job = ""
         self.workers: list[Worker] = []
-        self._arrived: dict[bytes, Register] = {}
+        self.gathering = False
+        self._arrived: dict[int, tuple[bytes, Register]] = {}
+        self._fallen: TrainerExited | None = None
+        self._checked = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
 
     @property
@@ -44,28 +61,41 @@ class Roster:
     @property
     def peers(self) -> list[bytes]:
         """Every agent that has registered."""
-        return list(self._arrived)
+        return [peer for peer, _ in self._arrived.values()]
 
     @property
     def ready(self) -> bool:
         """True when a cell can run at once."""
-        return self.phase is ClusterPhase.RUNNING and not self.stale and all(w.ready for w in self.workers)
+        idle = self.phase is ClusterPhase.RUNNING and not self.stale and not self.lost
+        return idle and all(worker.ready for worker in self.workers)
+
+    def stray(self, peer: bytes) -> bool:
+        """True for an agent that has no place here: one too many, or of a job that was given up."""
+        return peer not in self.peers and not (self.gathering and peer.startswith(self.job.encode()))
 
     def note(self, peer: bytes, message: Message) -> Worker | None:
         """Take in one message; gives the worker it came from, once there is one."""
         with self._changed:
             self._changed.notify_all()
-            if isinstance(message, Register) and self._wanted(peer):
-                self._arrived[peer] = message
+            if isinstance(message, Register):
+                self._arrive(peer, message)
             elif isinstance(message, AgentFailed):
                 self.fail(message.reason)
             worker = next((worker for worker in self.workers if worker.peer == peer), None)
             if worker is not None:
                 self._note_worker(worker, message)
+            elif isinstance(message, AgentEnded):
+                self._arrived = {slot: agent for slot, agent in self._arrived.items() if agent[0] != peer}
             return worker
 
-    def _wanted(self, peer: bytes) -> bool:
-        return len(self._arrived) < self.size and self.phase is ClusterPhase.STARTING
+    def _arrive(self, peer: bytes, message: Register) -> None:
+        if message.job != self.job:
+            return
+        if self.gathering:
+            self._arrived[message.slot] = (peer, message)
+        elif peer not in self.peers:
+            # Spark runs a barrier stage again when one of its tasks is lost.
+            self.lose("Spark began the workers' tasks anew")
 
     def _note_worker(self, worker: Worker, message: Message) -> None:
         worker.seen = time.monotonic()
@@ -75,10 +105,29 @@ class Roster:
             case TrainerReady() if message.generation == self.generation:
                 worker.ready = message
             case TrainerExited() if message.generation == self.generation:
-                worker.ready, self.stale = None, True
-                self.reason = f"worker {worker.rank} on {worker.agent.host}, {message.output[-500:]}"
+                self.stale, self._fallen = True, self._fallen or message
+                if worker.ready and not worker.ready.error:
+                    worker.ready = None
+            case AgentEnded():
+                worker.farewell = message.reason
+                self.lose(f"the agent of worker {worker.rank} on {worker.agent.host} ended: {message.reason}")
             case Output():
                 worker.log.extend(line for line in message.text.splitlines() if line.strip())
+
+    def gather(self, job: str) -> list[bytes]:
+        """Await the agents of ``job``; gives those there were, which count no more."""
+        with self._changed:
+            before = self.peers
+            self.job, self.gathering = job, True
+            self._arrived = {}
+            return before
+
+    def lose(self, reason: str) -> None:
+        """Agents are missing; nothing happens unless they were there."""
+        with self._changed:
+            if self.phase is ClusterPhase.RUNNING and not self.lost:
+                self.lost = reason
+            self._changed.notify_all()
 
     def fail(self, reason: str) -> None:
         """The cluster is lost, unless it has ended already."""
@@ -103,14 +152,40 @@ class Roster:
                 raise kind("This cluster was stopped: start one with %tfos start.")
 
     def check_agents(self) -> None:
-        """Raise :class:`ClusterError` when an agent has been silent for too long."""
+        """Raise :class:`WorkerLost` when an agent was lost or does not answer any more."""
+        with self._changed:
+            self._note_silence()
+            if self.lost:
+                self._raise_lost()
+
+    def await_loss(self, seconds: float) -> None:
+        """Raise :class:`WorkerLost` as soon as an agent is known to be lost; return when none is after ``seconds``."""
+        with self._changed:
+            if self._changed.wait_for(lambda: bool(self.lost), seconds):
+                self._raise_lost()
+
+    def _note_silence(self) -> None:
         now = time.monotonic()
+        # Where nobody looked for a while, this process may have been suspended, with messages waiting to be read.
+        paused, self._checked = now - self._checked > PAUSE_SECONDS, now
         for worker in self.workers:
-            if now - worker.seen > SILENCE:
-                raise ClusterError(
-                    f"Worker {worker.rank} on {worker.agent.host} has been silent for {SILENCE:.0f} s: its host is "
-                    "overloaded or out of reach. %tfos stop --force ends the cluster; %tfos start makes a new one."
-                )
+            if paused:
+                worker.seen = now
+            elif now - worker.seen > self.heartbeat_timeout:
+                self.lose(f"worker {worker.rank} on {worker.agent.host} is out of reach")
+
+    def _raise_lost(self) -> NoReturn:
+        """Name the agent that was lost first: when Spark ends the others for that, they still say so."""
+        self._changed.wait_for(lambda: sum(not worker.farewell for worker in self.workers) <= 1, FAREWELL_SECONDS)
+        worker = min(self.workers, key=lambda worker: (bool(worker.farewell), worker.seen))
+        silent = time.monotonic() - worker.seen
+        if silent > self.heartbeat_timeout:
+            how = f"did not answer for {silent:.0f} s"
+        elif worker.farewell:
+            how = f"was ended from outside ({self.lost})"
+        else:
+            how = "was lost, its executor or the Spark task in it having died"
+        raise WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for all agents and give them their ranks."""
@@ -124,34 +199,47 @@ class Roster:
                     f"they cannot reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an "
                     "address they reach, or give more --start-timeout."
                 )
-            self.workers = rank_workers(list(self._arrived.items()))
+            logs = {worker.rank: worker.log for worker in self.workers}
+            self.workers = rank_workers(list(self._arrived.values()))
+            for worker in self.workers:
+                worker.log = logs.get(worker.rank, worker.log)
+            self.gathering, self.lost = False, ""
             self.phase = ClusterPhase.RUNNING
 
     def begin_generation(self) -> int:
         """Forget the trainers there were; gives the new generation's number."""
         with self._changed:
             self.generation += 1
-            self.stale = False
+            self.stale, self._fallen = False, None
             for worker in self.workers:
                 worker.ready = None
             return self.generation
 
     def await_trainers(self, timeout: float) -> None:
         """Wait until every trainer of this generation has TensorFlow loaded."""
+        deadline = time.monotonic() + timeout
         with self._changed:
-            self._changed.wait_for(self._settled, max(0.0, timeout))
+            while not self._settled() and time.monotonic() < deadline:
+                self._changed.wait(CHECK_SECONDS)
+                self.check_agents()
             self.check()
+            self.check_agents()
             for worker in self.workers:
                 if worker.ready and worker.ready.error:
                     self.stale = True
                     raise ClusterError(f"Worker {worker.rank} on {worker.agent.host}: {worker.ready.error}")
-            if self.stale:
-                raise ClusterError(f"A trainer died while it was starting: {self.reason}")
+            if self._fallen is not None:
+                raise self._died_loading(self._fallen)
             if loading := [str(worker.rank) for worker in self.workers if worker.ready is None]:
                 raise StartTimeout(
                     f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos "
                     "logs, or give more --start-timeout."
                 )
+
+    def _died_loading(self, exited: TrainerExited) -> WorkerLost:
+        tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
+        how = f"{describe_exit(exited)} while it was starting"
+        return WorkerLost(exited.rank, self.workers[exited.rank].agent.host, how, output=tail)
 
     def _settled(self) -> bool:
         failed = any(worker.ready and worker.ready.error for worker in self.workers)

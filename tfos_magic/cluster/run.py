@@ -20,13 +20,15 @@ from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
-from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerLost
+from tfos_magic.errors import CaptureError, FeedError, RunInterrupted, UsageError, WorkerLost
 from tfos_magic.protocol import CheckpointPart, EpochEnd, Message, Output, RunCell, RunFinished
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
 
 __all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
+
+LOSS_NEWS_SECONDS = 2.0
 
 
 class Run:
@@ -114,6 +116,7 @@ class Run:
 
     def _attempt(self, payload: bytes) -> RunFinished:
         """Run the cell once on every rank; gives rank 0's end."""
+        self._revive()
         feeds = self._feed()
         self._await_trainers()
         attempt = Attempt(self._cluster, self.run_id, self._take)
@@ -147,6 +150,16 @@ class Run:
         newest = self._store.newest if self._store is not None else None
         return newest.words if newest is not None else "the beginning"
 
+    def _revive(self) -> None:
+        """Replace agents that were lost, in the attempt before or while nothing ran."""
+        lost = self._cluster.roster.lost
+        if not lost:
+            return
+        if not self.state.replaying:
+            self.state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): all are started anew.")
+        self._draw()
+        self._cluster.revive()
+
     def _feed(self) -> dict[str, Feed]:
         """Bring every DataFrame of the cell to the spools, one after another, unless it is there."""
         self._cluster.roster.check()
@@ -170,13 +183,19 @@ class Run:
         try:
             while not job.wait(TICK):
                 self._cluster.roster.check()
+                self._cluster.roster.check_agents()
                 rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in self._cluster.workers)
                 self.state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
                 self._draw()
         except BaseException:
             job.cancel()
             raise
-        return job.result()
+        try:
+            return job.result()
+        except FeedError:
+            # A feed to an agent that is lost fails before Spark says that it is.
+            self._cluster.roster.await_loss(LOSS_NEWS_SECONDS)
+            raise
 
     def _await_trainers(self) -> None:
         """Wait for trainers that still load TensorFlow, drawing meanwhile."""

@@ -10,10 +10,11 @@ from tfos_magic.errors import StartTimeout
 POLL_SECONDS = 0.2
 
 
-def await_slots(spark: Session, workers: int, cores: int, deadline: float) -> None:
+def await_slots(spark: Session, workers: int, cores: int, deadline: float, *, patient: bool = False) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
-    Executors may still be joining, so only local mode is refused at once. Raises :class:`StartTimeout` with the
+    Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
+    have just been cancelled may still be ending. Raises :class:`StartTimeout` with the
     numbers. A Connect session does not tell its slots: nothing is checked there.
     """
     while True:
@@ -23,7 +24,7 @@ def await_slots(spark: Session, workers: int, cores: int, deadline: float) -> No
         free = total - busy_cores(spark)
         if free >= workers * cores + 1:
             return
-        if runs_in_this_process_tree(spark) or time.monotonic() > deadline:
+        if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:
             raise StartTimeout(_missing_slots(spark, workers, cores, total, free))
         time.sleep(POLL_SECONDS)
 

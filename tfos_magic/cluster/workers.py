@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tfos_magic.protocol import Heartbeat, Register, TrainerReady
+from tfos_magic.protocol import Heartbeat, Register, TrainerExited, TrainerReady
 
 LOG_LINES = 500
+_SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
 
 
 class ClusterPhase(str, Enum):
@@ -28,7 +30,10 @@ class ClusterPhase(str, Enum):
 
 @dataclass
 class Worker:
-    """One rank, from its agent's registration on. ``ready`` is the trainer's own report, None while it loads."""
+    """One rank, from its agent's registration on.
+
+    ``ready`` is the trainer's own report, None while it loads; ``farewell`` why the agent ended without being asked to.
+    """
 
     rank: int
     peer: bytes
@@ -39,6 +44,7 @@ class Worker:
     beat: Heartbeat = field(default_factory=Heartbeat)
     seen: float = field(default_factory=time.monotonic)
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    farewell: str = ""
 
     @property
     def address(self) -> str:
@@ -88,6 +94,16 @@ def rank_workers(agents: Sequence[tuple[bytes, Register]]) -> list[Worker]:
         workers.append(Worker(rank, peer, agent, seen[agent.host], sizes[agent.host]))
         seen[agent.host] += 1
     return workers
+
+
+def describe_exit(exited: TrainerExited) -> str:
+    """What happened to a trainer, as the end of a sentence about it."""
+    if exited.reason:
+        return exited.reason
+    if not exited.signal:
+        return f"ended with exit code {exited.exit_code}"
+    name = signal.Signals(exited.signal).name
+    return f"was killed by signal {exited.signal} ({name}{_SUSPICION.get(name, '')})"
 
 
 def status_of(worker: Worker) -> WorkerStatus:

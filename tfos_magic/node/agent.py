@@ -17,17 +17,17 @@ from typing import Any
 
 import psutil
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 import tfos_magic
-from tfos_magic.errors import FeedError, ProtocolError
+from tfos_magic.errors import FeedError
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.place import Place, hold_port
 from tfos_magic.node.process import TrainerProcess
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
+from tfos_magic.node.uplink import Uplink
 from tfos_magic.protocol import (
-    AgentFailed,
+    AgentEnded,
     CheckpointPart,
     CommitFeed,
     FeedAttached,
@@ -46,35 +46,16 @@ from tfos_magic.protocol import (
     StartTrainer,
     StopRun,
     TrainerExited,
-    decode,
-    encode,
 )
 
 log = logging.getLogger("tfos_magic.node")
 
 GRACE = 5.0
 HEARTBEAT = 1.0
+LOADING_TIMEOUT = 20.0
+LAST_WORDS = 1.0
+ASKED = "asked to stop"
 OUTPUT_INTERVAL = 0.1
-
-
-def dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:
-    """Connect to the kernel's control socket with the cluster's key."""
-    control = context.socket(zmq.DEALER)
-    control.curve_serverkey = config.server_public
-    control.curve_publickey, control.curve_secretkey = config.public, config.secret
-    control.linger = 1000
-    control.sndhwm = control.rcvhwm = 0
-    # Answered by the library's own thread, so that a busy kernel is not taken for a dead one.
-    control.heartbeat_ivl, control.heartbeat_timeout = 1000, 10_000
-    control.reconnect_ivl = 100
-    control.connect(config.endpoint)
-    return control
-
-
-def report_failure(config: AgentConfig, host: str, reason: str) -> None:
-    """Tell the kernel that no agent can run on this host, and why."""
-    with zmq.Context() as context, dial(context, config) as control:
-        control.send_multipart(encode(AgentFailed(host, reason)))
 
 
 class Agent:
@@ -83,9 +64,7 @@ class Agent:
     def __init__(self, config: AgentConfig, place: Place) -> None:
         self._config = config
         self.place = place
-        self._context = zmq.Context()
-        self._control = dial(self._context, config)
-        self._monitor = self._control.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._uplink = Uplink(config)
         self._poller = zmq.Poller()
         self._spool = Spool(config.spool_dir)
         self._receiver = FeedReceiver(self.place.host, config.feed_token, self._spool)
@@ -94,7 +73,7 @@ class Agent:
         self._run_id = ""
         self._pending: dict[str, list[str]] = {}
         self._flushed = self._beat = 0.0
-        self._lost_at: float | None = time.monotonic()
+        self._turned = time.monotonic()
         self._outcome = ""
 
     def run(self) -> str:
@@ -103,10 +82,12 @@ class Agent:
         try:
             self._receiver.start()
             self._send(self._register())
-            self._poller.register(self._control, zmq.POLLIN)
-            self._poller.register(self._monitor, zmq.POLLIN)
+            self._poller.register(self._uplink.socket, zmq.POLLIN)
+            self._poller.register(self._uplink.monitor, zmq.POLLIN)
             while not self._outcome:
                 self._turn()
+            if self._outcome != ASKED:
+                self._send(AgentEnded(self._outcome))
             return self._outcome
         finally:
             self._close()
@@ -125,27 +106,24 @@ class Agent:
             feed_uri=self._receiver.uri,
             gpus=self.place.gpus,
             cores=self.place.cores,
+            job=self._config.job,
             versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
         )
 
     def _send(self, message: Message) -> None:
-        self._control.send_multipart(encode(message), copy=False)
+        self._uplink.send(message)
 
     def _turn(self) -> None:
         """One round: what arrived, then what is due."""
         wait = OUTPUT_INTERVAL if self._pending else HEARTBEAT / 2
         ready = dict(self._poller.poll(int(wait * 1000)))
-        if self._monitor in ready:
-            self._note_connection()
-        if self._control in ready:
-            self._obey()
+        if self._uplink.monitor in ready:
+            self._uplink.note_connection()
+        if self._uplink.socket in ready and (message := self._uplink.receive()) is not None:
+            self._obey(message)
         if self._trainer:
             self._listen_to_trainer(self._trainer, ready)
         self._do_what_is_due()
-
-    def _note_connection(self) -> None:
-        event = recv_monitor_message(self._monitor)["event"]
-        self._lost_at = time.monotonic() if event == zmq.EVENT_DISCONNECTED else None
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
@@ -154,8 +132,24 @@ class Agent:
         if now - self._beat >= HEARTBEAT:
             self._beat = now
             self._send(self._heartbeat())
-        if self._lost_at is not None and now - self._lost_at > GRACE:
+        if self._uplink.out_of_reach > GRACE:
             self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
+        if self._trainer:
+            self._check_life(self._trainer)
+        self._turned = time.monotonic()
+
+    def _check_life(self, trainer: TrainerProcess) -> None:
+        """Report a trainer that has ended without closing its link, and end one that does not answer any more."""
+        if time.monotonic() - self._turned > 2 * HEARTBEAT:
+            # This process itself did not run for a while: what the trainer said meanwhile has yet to be read.
+            trainer.heard = time.monotonic()
+        limit = self._config.heartbeat_timeout
+        # Importing TensorFlow can keep all other threads from running for seconds.
+        limit = limit if trainer.ready else max(limit, LOADING_TIMEOUT)
+        if trainer.silence > limit:
+            self._report_exit(trainer, f"did not answer for {limit:.0f} s and was ended")
+        elif trainer.exit_status() is not None and trainer.silence > LAST_WORDS:
+            self._report_exit(trainer)
 
     def _heartbeat(self) -> Heartbeat:
         pid = rss = 0
@@ -167,12 +161,7 @@ class Agent:
                 rss = 0
         return Heartbeat(pid, rss, self._spool.bytes, self._spool.rows())
 
-    def _obey(self) -> None:
-        try:
-            message = decode(self._control.recv_multipart())
-        except ProtocolError as error:
-            log.warning("dropped a malformed command: %s", error)
-            return
+    def _obey(self, message: Message) -> None:
         match message:
             case StartTrainer():
                 self._start_trainer(message)
@@ -190,7 +179,7 @@ class Agent:
             case ReleaseFeed():
                 self._spool.release(message.feed_id)
             case Shutdown():
-                self._outcome = "asked to stop"
+                self._outcome = ASKED
 
     def _with_feeds(self, message: RunCell) -> RunCell:
         feeds = {
@@ -216,9 +205,9 @@ class Agent:
         self._end_trainer()
         trainer = TrainerProcess(message.generation, message.rank, self._trainer_environment(message))
         self._trainer = trainer
-        for fd in (trainer.link.fileno(), *trainer.streams):
+        for fd in (trainer.wake.fileno(), *trainer.streams):
             self._poller.register(fd, zmq.POLLIN)
-        trainer.link.send(message)
+        trainer.send(message)
 
     def _trainer_environment(self, message: StartTrainer) -> dict[str, str]:
         env = dict(os.environ)
@@ -231,23 +220,21 @@ class Agent:
         return env
 
     def _to_trainer(self, message: Message) -> None:
-        if self._trainer is None:
-            return
-        try:
-            self._trainer.link.send(message)
-        except OSError:
-            log.debug("the trainer is gone; its exit is reported on its own")
+        if self._trainer is not None:
+            self._trainer.send(message)
 
     def _listen_to_trainer(self, trainer: TrainerProcess, ready: dict[Any, int]) -> None:
         for fd in [fd for fd in trainer.streams if fd in ready]:
             self._read_output(trainer, fd)
-        if trainer.link.fileno() not in ready:
+        if trainer.wake.fileno() not in ready:
             return
-        try:
-            message = trainer.link.receive()
-        except (EOFError, OSError):
-            self._report_exit(trainer)
-            return
+        for message in trainer.messages():
+            if message is None:
+                self._report_exit(trainer)
+                return
+            self._pass_on(trainer, message)
+
+    def _pass_on(self, trainer: TrainerProcess, message: Message) -> None:
         if isinstance(message, (RunStarted, RunFinished)):
             for fd in list(trainer.streams):
                 self._read_output(trainer, fd)
@@ -268,23 +255,24 @@ class Agent:
             self._send(Output(self._run_id, rank, stream, "".join(parts)))
         self._pending.clear()
 
-    def _report_exit(self, trainer: TrainerProcess) -> None:
+    def _report_exit(self, trainer: TrainerProcess, reason: str = "") -> None:
+        """Tell the kernel that the trainer has ended; one that is ended for a ``reason`` has not, yet."""
         for fd in list(trainer.streams):
             self._read_output(trainer, fd)
         self._flush_output()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + (0 if reason else 5)
         while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        code, number = status or (0, 0)
+        code, number = status or (0, int(signal.SIGKILL))
         tail = "\n".join(trainer.tail)
         self._end_trainer()
-        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail))
+        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail, reason))
 
     def _end_trainer(self) -> None:
         trainer, self._trainer = self._trainer, None
         if trainer is None:
             return
-        for fd in (trainer.link.fileno(), *trainer.streams):
+        for fd in (trainer.wake.fileno(), *trainer.streams):
             self._poller.unregister(fd)
         trainer.kill()
 
@@ -293,7 +281,4 @@ class Agent:
         self._receiver.close()
         self._spool.close()
         self._port.close()
-        self._control.disable_monitor()
-        self._monitor.close(0)
-        self._control.close()
-        self._context.term()
+        self._uplink.close()

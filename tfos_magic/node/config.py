@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+HEARTBEAT_TIMEOUT = 20.0
+
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line."""
+    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line.
+
+    ``job`` names that Spark job. A trainer that gives no sign of life for ``heartbeat_timeout`` seconds is ended.
+    """
 
     endpoint: str
     server_public: bytes = field(repr=False)
@@ -15,3 +20,5 @@ class AgentConfig:
     secret: bytes = field(repr=False)
     feed_token: str = field(repr=False)
     spool_dir: str | None = None
+    job: str = ""
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT

@@ -6,14 +6,19 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
+from queue import Empty, SimpleQueue
 from typing import IO
 
-from tfos_magic.protocol import Message, decode, encode
+from tfos_magic.errors import ProtocolError
+from tfos_magic.protocol import Alive, Message, TrainerReady, decode, encode
 
 LINK_VARIABLE = "TFOS_LINK_FD"
 PARENT_VARIABLE = "TFOS_PARENT_PID"
@@ -62,12 +67,18 @@ class Link:
 
 
 class TrainerProcess:
-    """A running trainer as its agent sees it: the link, the two output pipes, the last lines of output."""
+    """A running trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
+
+    Two threads read from the link and write to it, since both can block on a trainer that is stopped, and the agent
+    must not. ``wake`` becomes readable when :meth:`messages` has something to give.
+    """
 
     def __init__(self, generation: int, rank: int, environment: dict[str, str]) -> None:
         self.generation = generation
         self.rank = rank
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.heard = time.monotonic()
+        self.ready = False
         ours, theirs = Pipe(duplex=True)
         env = dict(environment)
         env[LINK_VARIABLE] = str(theirs.fileno())
@@ -82,19 +93,75 @@ class TrainerProcess:
             start_new_session=True,
         )
         theirs.close()
-        self.link = Link(ours)
+        self._link = Link(ours)
+        self.wake, self._waker = socket.socketpair()
+        self.wake.setblocking(False)
+        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._outbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, name=f"tfos-trainer-{name}", daemon=True)
+            for name, work in (("reader", self._read), ("writer", self._write))
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.streams = self._open_streams()
+
+    def _open_streams(self) -> dict[int, tuple[str, IO[bytes]]]:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self.streams: dict[int, tuple[str, IO[bytes]]] = {
+        streams = {
             self._process.stdout.fileno(): ("stdout", self._process.stdout),
             self._process.stderr.fileno(): ("stderr", self._process.stderr),
         }
-        for fd in self.streams:
+        for fd in streams:
             os.set_blocking(fd, False)
+        return streams
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the trainer gave its last sign of life."""
+        return time.monotonic() - self.heard
+
+    def send(self, message: Message) -> None:
+        """Queue a message. Nothing happens when the trainer is gone, for its exit is reported on its own."""
+        self._outbox.put(message)
+
+    def messages(self) -> Iterator[Message | None]:
+        """What the trainer has said; None when it has closed the link, which is the last."""
+        with contextlib.suppress(BlockingIOError):
+            self.wake.recv(4096)
+        while True:
+            try:
+                yield self._inbox.get_nowait()
+            except Empty:
+                return
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message: Message | None = self._link.receive()
+            except (EOFError, OSError, ProtocolError):
+                message = None
+            self.heard = time.monotonic()
+            if isinstance(message, Alive):
+                continue
+            self.ready = self.ready or isinstance(message, TrainerReady)
+            self._inbox.put(message)
+            with contextlib.suppress(OSError):  # full, so that it will be read anyway; or closed, so that nobody reads
+                self._waker.send(b"x")
+            if message is None:
+                return
+
+    def _write(self) -> None:
+        while (message := self._outbox.get()) is not None:
+            try:
+                self._link.send(message)
+            except OSError:
+                return
 
     def read(self, fd: int) -> str:
         """What there is on an output pipe right now; an ended pipe is closed and dropped from ``streams``."""
@@ -117,11 +184,16 @@ class TrainerProcess:
         return (code, 0) if code >= 0 else (0, -code)
 
     def kill(self, timeout: float = 5.0) -> None:
-        """End the trainer and whatever it started, and free the pipes. Waits at most ``timeout`` seconds."""
+        """End the trainer and whatever it started, and free the pipes. Waits at most ``timeout`` seconds for each."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout)
-        self.link.close()
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+        self._link.close()
+        for sock in (self.wake, self._waker):
+            sock.close()
         for _, stream in self.streams.values():
             stream.close()
         self.streams.clear()

@@ -33,7 +33,7 @@ class AgentTask:
         else:
             outcome = missing
             if importlib.util.find_spec("zmq") and importlib.util.find_spec("psutil"):
-                from tfos_magic.node.agent import report_failure
+                from tfos_magic.node.uplink import report_failure
 
                 report_failure(self._config, place.host, missing)
         yield pa.RecordBatch.from_pydict({"slot": [place.slot], "outcome": [outcome]})

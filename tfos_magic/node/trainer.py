@@ -11,11 +11,13 @@ import os
 import platform
 import sys
 import threading
+import time
 from queue import SimpleQueue
 from typing import Any
 
 from tfos_magic.node.process import Link, die_with_parent
 from tfos_magic.protocol import (
+    Alive,
     CheckpointPart,
     Message,
     RunCell,
@@ -25,6 +27,8 @@ from tfos_magic.protocol import (
     StopRun,
     TrainerReady,
 )
+
+LIFE_SECONDS = 1.0
 
 
 class Trainer:
@@ -40,6 +44,7 @@ class Trainer:
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
+        threading.Thread(target=self._show_life, name="tfos-alive", daemon=True).start()
         start = self._link.receive()
         if not isinstance(start, StartTrainer):
             raise SystemExit("the first message to a trainer must be StartTrainer")
@@ -49,6 +54,12 @@ class Trainer:
         reader.start()
         while (cell := self._cells.get()) is not None:
             self._run(cell)
+
+    def _show_life(self) -> None:
+        """Tell the agent each second that this process is neither stopped nor stuck where no thread can run."""
+        while True:
+            self._send(Alive())
+            time.sleep(LIFE_SECONDS)
 
     def _prepare(self, start: StartTrainer) -> bool:
         """Load TensorFlow, form the cluster and say so; False when that failed, which is also said."""

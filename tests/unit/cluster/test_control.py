@@ -14,8 +14,9 @@ import pytest
 import zmq
 
 from tfos_magic.cluster.control import AgentKeys, ControlServer
+from tfos_magic.delivery import Delivery
 from tfos_magic.errors import ClusterError
-from tfos_magic.protocol import Heartbeat, Message, StopRun, decode, encode
+from tfos_magic.protocol import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
 
 Inbox = queue.SimpleQueue[tuple[bytes, Message]]
 
@@ -32,22 +33,60 @@ def server(inbox: Inbox) -> Iterator[ControlServer]:
     made.close()
 
 
-def _dial(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys) -> zmq.Socket[bytes]:
+def _dial(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys, identity: bytes = b"agent"
+) -> zmq.Socket[bytes]:
     agent = context.socket(zmq.DEALER)
     agent.linger = 0
     agent.curve_serverkey, agent.curve_publickey, agent.curve_secretkey = keys.server_public, keys.public, keys.secret
+    agent.routing_id = identity
     agent.connect(endpoint)
     return agent
 
 
+def _receive(agent: zmq.Socket[bytes], delivery: Delivery) -> Message:
+    """The next message for an agent; it must come."""
+    while agent.poll(5000):
+        if (frames := delivery.take(agent.recv_multipart())) is not None:
+            return decode(frames)
+    raise AssertionError("nothing came within 5 s")
+
+
 def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox) -> None:
     with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-        agent.send_multipart(encode(Heartbeat(5)))
+        delivery = Delivery()
+        agent.send_multipart(delivery.passing(encode(Heartbeat(5))))
         peer, message = inbox.get(timeout=5)
         assert message == Heartbeat(5)
         server.send(peer, StopRun("r"))
-        assert agent.poll(5000)
-        assert decode(agent.recv_multipart()) == StopRun("r")
+        assert _receive(agent, delivery) == Heard()
+        assert _receive(agent, delivery) == StopRun("r")
+
+
+def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
+    server: ControlServer, inbox: Inbox
+) -> None:
+    delivery = Delivery()
+    with zmq.Context() as context:
+        with _dial(context, server.endpoint, server.keys) as agent:
+            agent.send_multipart(delivery.numbered(encode(TrainerExited(1, 0, 0, 9, ""))))
+            peer, _ = inbox.get(timeout=5)
+            server.send(peer, StopRun("first"))
+            assert _receive(agent, delivery) == StopRun("first")
+        server.send(peer, StopRun("second"))
+        lost = delivery.numbered(encode(TrainerExited(2, 0, 0, 9, "")))
+        with _dial(context, server.endpoint, server.keys) as agent:
+            agent.send_multipart(delivery.numbered(encode(TrainerExited(3, 0, 0, 9, ""))))
+            agent.send_multipart(delivery.passing(encode(Reconnected())))
+            for frames in delivery.again():
+                agent.send_multipart(frames)
+            assert _receive(agent, delivery) == StopRun("second")
+            server.send(peer, StopRun("third"))
+            assert _receive(agent, delivery) == StopRun("third")
+    assert lost
+    said = [inbox.get(timeout=5)[1] for _ in range(2)]
+    assert [message.generation for message in said if isinstance(message, TrainerExited)] == [2, 3]
+    assert inbox.empty()
 
 
 def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) -> None:
@@ -55,11 +94,11 @@ def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) 
     stranger_keys = AgentKeys(server.keys.server_public, public, secret)
     with (
         zmq.Context() as context,
-        _dial(context, server.endpoint, stranger_keys) as stranger,
+        _dial(context, server.endpoint, stranger_keys, b"stranger") as stranger,
         _dial(context, server.endpoint, server.keys) as agent,
     ):
-        stranger.send_multipart(encode(Heartbeat(666)))
-        agent.send_multipart(encode(Heartbeat(1)))
+        stranger.send_multipart(Delivery().passing(encode(Heartbeat(666))))
+        agent.send_multipart(Delivery().passing(encode(Heartbeat(1))))
         assert inbox.get(timeout=5)[1] == Heartbeat(1)
         with pytest.raises(queue.Empty):
             inbox.get(timeout=0.5)
@@ -69,8 +108,9 @@ def test_a_malformed_message_of_an_agent_is_dropped_and_the_next_one_heard(
     server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-        agent.send_multipart([b"nonsense", b""])
-        agent.send_multipart(encode(Heartbeat(2)))
+        agent.send_multipart(Delivery().passing([b"nonsense", b""]))
+        agent.send_multipart([b"no envelope", b"nonsense", b""])
+        agent.send_multipart(Delivery().passing(encode(Heartbeat(2))))
         assert inbox.get(timeout=5)[1] == Heartbeat(2)
     assert "malformed" in caplog.text
 
@@ -85,7 +125,7 @@ def test_random_bytes_are_logged_once(server: ControlServer, inbox: Inbox, caplo
                     while stranger.recv(4096):
                         pass
         with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-            agent.send_multipart(encode(Heartbeat(3)))
+            agent.send_multipart(Delivery().passing(encode(Heartbeat(3))))
             assert inbox.get(timeout=5)[1] == Heartbeat(3)
     assert caplog.text.count("refused a connection") == 1
 

@@ -1,0 +1,64 @@
+"""An agent or a whole executor is lost: the cluster comes back, is fed again, and the run ends as it would have."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.faults.cells import Watch, furthest, run
+from tests.faults.conftest import HEARTBEAT_TIMEOUT
+from tfos_magic import TFCluster
+from tfos_magic.errors import WorkerLost
+
+KILL_AGENT = "os.kill(os.getppid(), signal.SIGKILL)"
+
+
+@pytest.fixture
+def fresh(spark: SparkSession) -> Iterator[TFCluster]:
+    """A cluster of the test's own, for what it costs is agents."""
+    with TFCluster(spark, workers=2, heartbeat_timeout=HEARTBEAT_TIMEOUT) as made:
+        yield made
+
+
+@pytest.fixture
+def train(spark: SparkSession) -> DataFrame:
+    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
+    return spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
+
+
+def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
+    fresh: TFCluster, train: DataFrame, tmp_path: Path
+) -> None:
+    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16}
+    undisturbed = run(fresh, "pass", tmp_path / "nothing", **data)
+    before = [worker.agent.pid for worker in fresh.workers]
+    watch = Watch()
+    results = run(fresh, KILL_AGENT, tmp_path / "mark", watch=watch, **data)
+    assert furthest(results, undisturbed) <= 1e-5
+    assert watch.state.restarts == 1
+    assert not watch.state.feeds["train"].reused
+    (notice,) = watch.state.notices
+    assert notice.startswith("Worker 1 was lost, its executor or the Spark task in it having died in epoch 3")
+    assert not {worker.agent.pid for worker in fresh.workers} & set(before)
+    assert not [pid for pid in before if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+    os.kill(fresh.workers[0].agent.pid, signal.SIGKILL)
+    with fresh.roster.lock:
+        assert fresh.roster.lock.wait_for(lambda: bool(fresh.roster.lost), 20), "the loss was not noticed within 20 s"
+    watch = Watch()
+    results = run(fresh, "pass", tmp_path / "mark", watch=watch, **data)
+    assert furthest(results, undisturbed) <= 1e-5
+    assert watch.state.restarts == 0
+    assert "while nothing ran" in watch.state.notices[0]
+
+    with pytest.raises(WorkerLost, match=r"Worker 1 .* was lost"):
+        run(fresh, KILL_AGENT, tmp_path / "another", max_restarts=0)
+    assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
