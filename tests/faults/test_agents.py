@@ -62,3 +62,16 @@ def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     with pytest.raises(WorkerLost, match=r"Worker 1 .* was lost"):
         run(fresh, KILL_AGENT, tmp_path / "another", max_restarts=0)
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
+
+
+def test_a_killed_executor_is_replaced_and_the_run_goes_on(tmp_path: Path, project: Path) -> None:
+    env = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)}
+    env["PYTHONPATH"] = str(project)
+    command = [sys.executable, "-m", "tests.faults.executor_program", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, env=env, cwd=tmp_path, timeout=170)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    outcome = json.loads(done.stdout.decode().splitlines()[-1])
+    assert outcome["restarts"] == 1, outcome
+    assert outcome["furthest"] <= 1e-5
+    assert "restarted from" in outcome["notices"][-1]
+    assert outcome["count"] == 9

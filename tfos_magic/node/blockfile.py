@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ class BlockFile:
             with self._reserved(block.size) as offset:
                 _write_all(self._fd, memoryview(block), offset)
         except OSError as error:
-            raise self._write_error(error) from error
+            raise self._write_error(error, block.size) from error
         return offset
 
     def trim(self) -> None:
@@ -114,12 +115,20 @@ class BlockFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _write_error(self, error: OSError) -> FeedError:
-        if error.errno in _FULL:
-            return FeedError(
-                f"no space is left for the feed in {self._directory}: free some, or point spark.local.dir elsewhere"
-            )
-        return FeedError(f"the feed cannot be written in {self._directory}: {error.strerror}; check that disk")
+    def _write_error(self, error: OSError, needed: int) -> FeedError:
+        where = f"in {self._directory} on {socket.gethostname()}"
+        if error.errno not in _FULL:
+            return FeedError(f"the feed cannot be written {where}: {error.strerror}; check that disk")
+        disk = os.statvfs(self._directory)
+        return FeedError(
+            f"no space is left for the feed {where} ({error.strerror}): the next rows need {_megabytes(needed)}, "
+            f"{_megabytes(disk.f_bavail * disk.f_frsize)} are free and the feed holds {_megabytes(self._end)}. Free "
+            "some, feed fewer columns or rows, or point spark.local.dir elsewhere"
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 def _open_nameless(directory: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import sys
 import threading
@@ -179,7 +181,8 @@ def test_a_full_disk_is_a_clear_error_and_harms_no_other_feed(tmp_path: Path, pr
         check=True,
     )
     said, counts = done.stdout.splitlines()
-    assert said.startswith(f"no space is left for the feed in {tmp_path}: free some")
+    assert said.startswith(f"no space is left for the feed in {tmp_path} on {socket.gethostname()}")
+    assert re.search(r"the next rows need [\d.]+ MB, [\d.]+ MB are free", said)
     assert counts == "200000 100000"
 
 

@@ -1,0 +1,50 @@
+"""A user's program on a cluster of executors, one of which dies while a cell trains; prints what happened as JSON.
+
+Run as its own process, since a process has one JVM and one kind of session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.faults.cells import Watch, furthest, run
+from tfos_magic import TFCluster
+
+KILL_EXECUTOR = (
+    "import psutil; "
+    "[p.kill() for p in psutil.Process().parents() if 'CoarseGrainedExecutorBackend' in ' '.join(p.cmdline())]; "
+    "time.sleep(60)"
+)
+
+
+def main(folder: Path) -> dict[str, Any]:
+    builder = SparkSession.builder.master("local-cluster[3,1,600]")
+    for key in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
+        builder = builder.config(key, "false")
+    spark = builder.config("spark.executor.memory", "600m").getOrCreate()
+    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
+    train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
+    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16}
+    with TFCluster(spark, workers=2) as cluster:
+        undisturbed = run(cluster, "pass", folder / "nothing", **data)
+        watch = Watch()
+        results = run(cluster, KILL_EXECUTOR, folder / "mark", watch=watch, **data)
+    return {
+        "furthest": furthest(results, undisturbed),
+        "restarts": watch.state.restarts,
+        "notices": watch.state.notices,
+        "count": spark.range(9).count(),
+    }
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        outcome = main(Path(sys.argv[1]))
+    print(json.dumps(outcome))

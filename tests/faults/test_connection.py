@@ -1,0 +1,72 @@
+"""The control connection breaks for some seconds: nothing that was said meanwhile is lost or comes twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.cells import Watch
+from tests.faults.forwarder import Forwarder
+from tfos_magic import TFCluster
+from tfos_magic.cluster import cluster as cluster_module
+from tfos_magic.cluster.control import ControlServer
+
+EPOCHS, CUT_SECONDS = 60, 3.0
+
+CELL = """
+import time
+import keras
+import numpy as np
+x = np.ones((32, 4), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+breathe = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.02))
+history = model.fit(x, x[:, :1], epochs=60, verbose=0, callbacks=[breathe])
+"""
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Forwarder]]:
+    """The lines that control sockets made in this test are reached through."""
+    lines: list[Forwarder] = []
+
+    class ThroughForwarder(ControlServer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            lines.append(Forwarder(self.endpoint))
+            self.endpoint = lines[-1].endpoint
+
+    monkeypatch.setattr(cluster_module, "ControlServer", ThroughForwarder)
+    yield lines
+    for each in lines:
+        each.close()
+
+
+def test_a_connection_cut_for_three_seconds_loses_nothing(spark: SparkSession, line: list[Forwarder]) -> None:
+    with TFCluster(spark, workers=2) as cluster:
+        agents = [worker.agent.pid for worker in cluster.workers]
+        watch = Watch(until=lambda state: len(state.history) > 8)
+
+        def cut_when_training() -> None:
+            assert watch.reached.wait(60)
+            line[0].swallow()
+            time.sleep(0.3)  # so that some messages are on their way when the line breaks
+            line[0].cut()
+            time.sleep(CUT_SECONDS)
+            line[0].mend()
+
+        saboteur = threading.Thread(target=cut_when_training, name="saboteur")
+        saboteur.start()
+        results = cluster.run(CELL, outputs=["history"], observer=watch, max_restarts=0)
+        assert not saboteur.is_alive(), "the run ended before the line was mended: it was not cut while it trained"
+        assert line[0].swallowed
+        assert len(results["history"].history["loss"]) == EPOCHS
+        assert [metrics["loss"] for metrics in watch.state.history] == pytest.approx(results["history"].history["loss"])
+        again = cluster.run(CELL.replace("epochs=60", "epochs=2"), outputs=["history"])
+        assert len(again["history"].history["loss"]) == 2
+        assert [worker.agent.pid for worker in cluster.workers] == agents
