@@ -1,7 +1,8 @@
 """Train ordinary Keras cells on TensorFlow clusters that live on Spark executors.
 
 Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
-is the same engine without them.
+is the same engine without them. In a cell, ``rank``, ``size``, ``local_rank``, ``allreduce``, ``broadcast``,
+``allgather``, ``barrier`` and ``shard`` speak of the run's workers.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from tfos_magic.errors import TFOSError, WorkerError
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
 
+_RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
+
 __version__ = "0.1.0.dev0"
 __all__ = ["TFCluster", "TFOSError", "WorkerError", "errors", "load_ipython_extension", "unload_ipython_extension"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine only when it is asked for."""
+    """Import the engine, and the functions on ranks, only when they are asked for."""
     if name == "TFCluster":
         from tfos_magic.cluster.cluster import TFCluster
 
         return TFCluster
+    if name in _RANKS:
+        from tfos_magic.training import ranks
+
+        return getattr(ranks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

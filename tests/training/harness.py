@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import multiprocessing
 import os
 import socket
@@ -195,6 +196,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
     listener = threading.Thread(target=listen, name="tfos-test-listener")
     listener.start()
     namespace: dict[str, Any] = {"__name__": "__main__", "rank": collectives.rank if collectives else 0, **inputs}
+    linecache.cache["<cell>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell>")  # AutoGraph reads it
     started = time.monotonic()
     try:
         namespace["collectives"] = collectives

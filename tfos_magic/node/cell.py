@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+import tfos_magic
 from tfos_magic.errors import RunStopped
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.excerpt import mark_line
@@ -22,8 +23,8 @@ from tfos_magic.protocol import RunCell
 
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
-    """The cell's global names: values and functions sent along, modules imported by name, feeds as datasets."""
-    names: dict[str, Any] = {"display": print}
+    """The cell's global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets."""
+    names: dict[str, Any] = {"display": print, "tfos": tfos_magic}
     if cell.payload:
         names.update(cloudpickle.loads(cell.payload))
     for name, module in cell.modules.items():

@@ -13,7 +13,7 @@ import cloudpickle
 
 from tfos_magic.cluster.run import FrameUse, frame_use
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.notebook.names import CellNames
+from tfos_magic.notebook.names import GIVEN, CellNames
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[
         raise UsageError(
             "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
         )
-    missing = [name for name in wanted if name not in namespace and (name in push or not names.open_ended)]
+    found = namespace.keys() | GIVEN
+    missing = [name for name in wanted if name not in found and (name in push or not names.open_ended)]
     if not missing:
         return
     name = missing[0]

@@ -22,6 +22,9 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
     "display",
 }
 
+# What a worker puts into every cell, unless the notebook has a name of its own for it.
+GIVEN = frozenset({"tfos"})
+
 
 @dataclass(frozen=True)
 class CellNames:

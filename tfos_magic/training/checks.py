@@ -11,25 +11,14 @@ import numpy as np
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.progress import Reporter
 
-_OWN_LOOP = (
-    "{what} cannot be distributed: only fit() and evaluate() know which rows are whose. {instead} "
-    "To run the cell on every worker as it is, use %%tfos_run."
-)
 
-
-def refuse_own_loop(what: str, instead: str) -> None:
-    raise TrainingError(_OWN_LOOP.format(what=what, instead=instead))
-
-
-def check_own_loss(reduction: str | None, sample_weight: Any, mask: Any) -> None:
-    """Refuse, in a loop of the cell's own over shares of batches, a loss that is not a mean over rows."""
-    if reduction == "sum" or mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None):
-        what = "a masked loss" if mask is not None else f"a loss with reduction={reduction!r}"
-        raise TrainingError(
-            f"{what} is not a mean over rows, so in a training loop of your own over a sharded dataset its gradients "
-            "cannot be put together. Use reduction='sum_over_batch_size' without a mask, or put the step into "
-            "Model.train_step and call fit(), which handles every loss."
-        )
+def refuse_own_loop(what: str, strategy: str) -> None:
+    """Say that a strategy which is not exact trains in ``fit`` alone."""
+    raise TrainingError(
+        f"{what} trains with --strategy sync only: {strategy!r} keeps its own order of steps, which fit() follows. "
+        "Put the step into Model.train_step and call fit(), or leave --strategy out. To run the cell on every worker "
+        "as it is, use %%tfos_run."
+    )
 
 
 def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:

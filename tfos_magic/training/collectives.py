@@ -21,6 +21,9 @@ from tfos_magic.training.wires import PeerLost, Wire
 from tfos_magic.training.wires.ring import RingWire
 from tfos_magic.training.wires.shared import share_memory
 
+END_SECONDS = 24 * 3600.0  # other ranks may do by themselves what they like, such as saving a model, for long
+_END_SHAPE = (1009,)  # of nothing else that is summed, so that this meeting is taken for no other
+
 
 class Collectives:
     """Collective operations of one rank among ``size``, on ``wire`` (TensorFlow's ring when not given).
@@ -34,6 +37,7 @@ class Collectives:
         self.size = size
         self.timeout = timeout
         self.wire: Wire = wire or RingWire(rank, size)
+        self._lost = False
         self._watchdog = Watchdog(self._expire) if size > 1 else None
 
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -83,6 +87,23 @@ class Collectives:
         with self.waiting("a barrier", timeout):
             self.wire.sum([tf.ones((), tf.int32)])
 
+    def finish(self) -> None:
+        """Meet the other ranks at the end of a cell, so that none waits for a step that another will not take.
+
+        Raises :class:`ClusterError` where one does, there too. Nothing is left to meet for once a peer was lost.
+        """
+        if self.size == 1 or self._lost:
+            return
+        try:
+            with self.waiting("the end of the cell", END_SECONDS):
+                self.wire.sum([tf.zeros(_END_SHAPE, tf.int32)])
+        except ClusterError as error:
+            raise ClusterError(
+                f"rank {self.rank} came to the end of the cell, and another rank did not: it ended, or is in a step "
+                "that this rank does not take. Give every worker the same number of steps: tfos.shard(dataset) shares "
+                f"out a dataset so, and tfos.allreduce lets workers agree on a number. {error.__cause__}"
+            ) from error
+
     def align(self) -> None:
         """Make the ranks agree on what numbers the operations to come, should one have traced a graph more often."""
         if self.size > 1:
@@ -120,13 +141,19 @@ class Collectives:
             yield
             return
         limit = self.timeout if seconds is None else seconds
+        with self.explaining(what), self._watchdog.watching(what, limit):
+            yield
+
+    @contextmanager
+    def explaining(self, what: str) -> Iterator[None]:
+        """Turn errors that are about lost or late peers into :class:`ClusterError`; others stay as they are."""
         try:
-            with self._watchdog.watching(what, limit):
-                yield
+            yield
         except (tf.errors.OpError, PeerLost) as error:
             cause = self.wire.explain(error)
             if cause is None:
                 raise
+            self._lost = True
             raise ClusterError(
                 f"rank {self.rank} waited for {what} with all {self.size} ranks, and at least one did not answer: it "
                 f"died, stopped early or is stuck. Look at the other workers' output, then run the cell again. {cause}"

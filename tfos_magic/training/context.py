@@ -55,3 +55,4 @@ class RunContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: CheckpointPlan = CheckpointPlan()
     resume: Sequence[Checkpoint] = ()
+    local_rank: int = 0

@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, reductions
+from tfos_magic.training import checks, ownloops, reductions
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
@@ -45,8 +45,10 @@ def install(stack: ExitStack, session: Session) -> None:
     _install_steps(stack, session)
     if session.many:
         _install_data(stack, session)
-        _install_gradients(stack, session)
-        reductions.install(stack, session)
+        own = ownloops.OwnLoop(session)
+        _install_gradients(stack, session, own)
+        ownloops.install(stack, session, own)
+        reductions.install(stack, session, own)
         _install_agreement(stack, session)
     elif session.recorder.watches_data:
         _install_winding(stack, session)
@@ -160,31 +162,26 @@ def _adapt(original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> A
     return original(layer, data, *args, **kwargs)
 
 
-def _install_gradients(stack: ExitStack, session: Session) -> None:
+def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop) -> None:
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if session.applying:  # an optimizer around another one: the gradients are combined already
             return original(optimizer, grads, trainable_variables)
-        step = session.step
-        if step is None:
-            checks.refuse_own_loop("A training loop of your own", "Put the step into Model.train_step and call fit().")
-            return None
         if trainable_variables is None and not optimizer.built:
             return original(optimizer, grads)  # Keras says what is wrong
-        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        gradients, variables, update = list(grads), list(known), Update(optimizer, original)
         session.applying = True
         try:
-            session.strategy.apply(step, list(grads), list(variables), Update(optimizer, original))
+            if session.step is None:
+                own.apply(update, optimizer, gradients, variables)
+            else:
+                session.strategy.apply(session.step, gradients, variables, update)
             return optimizer.iterations
         finally:
             session.applying = False
 
     for optimizer_type in (BaseOptimizer, LossScaleOptimizer):
         wrap(stack, optimizer_type, "apply", apply)
-
-    def train_on_batch(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        checks.refuse_own_loop("train_on_batch()", "Call fit(x, y, batch_size=len(x)), or fit() on a dataset.")
-
-    wrap(stack, tf_trainer.TensorFlowTrainer, "train_on_batch", train_on_batch)
 
 
 def _install_agreement(stack: ExitStack, session: Session) -> None:

@@ -29,3 +29,9 @@ def wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) ->
         return around(original, *args, **kwargs)
 
     replace(stack, owner, name, wrapped)
+
+
+def replace_item(stack: ExitStack, table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set ``table[key]``, which is there, until ``stack`` closes; its place in the order of keys stays."""
+    stack.callback(table.__setitem__, key, table[key])
+    table[key] = value

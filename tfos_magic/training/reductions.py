@@ -16,6 +16,7 @@ from keras.src.trainers.compile_utils import CompileLoss
 
 from tfos_magic.training import checks
 from tfos_magic.training.batchnorm import global_moments
+from tfos_magic.training.ownloops import OwnLoop
 from tfos_magic.training.patching import wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step
@@ -24,12 +25,12 @@ _OVERLAPS = (keras.losses.Dice, keras.losses.Tversky)
 _MEANS = ("sum_over_batch_size", "mean")
 
 
-def install(stack: ExitStack, session: Session) -> None:
+def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Make the reductions of a step global until ``stack`` closes."""
-    _install_losses(stack, session)
+    _install_losses(stack, session, own)
 
     def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
-        step = session.exact_step
+        step = session.exact_step or own.batch_step
         return original(layer, inputs, mask) if step is None else global_moments(layer, inputs, mask, step)
 
     def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
@@ -42,7 +43,7 @@ def install(stack: ExitStack, session: Session) -> None:
         wrap(stack, metric_type, "update_state", update)
 
 
-def _install_losses(stack: ExitStack, session: Session) -> None:
+def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     current: list[Any] = []
 
     def call(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,10 +56,8 @@ def _install_losses(stack: ExitStack, session: Session) -> None:
     def reduce(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         reduction = kwargs.get("reduction", "sum_over_batch_size")
-        step = session.exact_step
+        step = session.exact_step or own.batch_step
         if step is None:
-            if session.in_own_loop_over_shares:
-                checks.check_own_loss(reduction, sample_weight, mask)
             return reduced
         checks.check_loss(current[-1], values, session.reporter)
         if reduction in (None, "none"):
@@ -67,7 +66,7 @@ def _install_losses(stack: ExitStack, session: Session) -> None:
         return _globalised(reduced, values, sample_weight, mask, reduction, step)
 
     def overlap(original: Any, loss: Any, y_true: Any, y_pred: Any) -> Any:
-        step = session.exact_step
+        step = session.exact_step or own.batch_step
         if step is None or loss.axis is not None:
             return original(loss, y_true, y_pred)
         return _overlap(loss, y_true, y_pred, step)

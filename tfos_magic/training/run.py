@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import keras
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training import ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.local import LocalStrategy
@@ -39,5 +40,8 @@ def distributed(context: RunContext) -> Iterator[None]:
     session = Session(context, STRATEGIES[context.strategy](context))
     with ExitStack() as stack:
         stack.callback(session.close)
+        stack.enter_context(ranks.current(context))
         install(stack, session)
-        yield
+        with context.collectives.explaining("a step"):
+            yield
+        context.collectives.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,7 @@ class Loop:
         self.restore_jit = False
         self.data: Any = None
         self.fit: Fit | None = None
+        self.finish: Callable[[Any], Any] | None = None
 
 
 class Session:
@@ -57,6 +58,7 @@ class Session:
             self._tally = tf.Variable([0.0, 0.0], trainable=False, name="tfos_tally")
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
+            self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
         self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
@@ -75,10 +77,6 @@ class Session:
     def exact_step(self) -> Step | None:
         """The step under way, where what it computes over its batch spans all ranks."""
         return self.step if self.exact else None
-
-    @property
-    def in_own_loop_over_shares(self) -> bool:
-        return False
 
     @property
     def loop(self) -> Loop | None:
@@ -115,7 +113,7 @@ class Session:
 
         def traced_step(data: Any) -> Any:
             rows = rows_in(data)
-            self.step = Step(tf.cast(rows, tf.float32), self._ballot.read_value(), self._tally, self.collectives)
+            self.step = self.new_step(tf.cast(rows, tf.float32))
             try:
                 logs = self._counted_step(model, step, data, rows) if self.many else step(data)
                 if training and self.many and not self.step.has_voted:
@@ -130,6 +128,9 @@ class Session:
 
         self._models.add(model)
         return traced_step
+
+    def new_step(self, rows: tf.Tensor) -> Step:
+        return Step(rows, self._ballot.read_value(), self._tally, self.collectives, self.copied.read_value())
 
     def _counted_step(self, model: Any, step: Callable[[Any], Any], data: Any, rows: tf.Tensor) -> Any:
         """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
@@ -152,7 +153,7 @@ class Session:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
         loop = self._loop_of(model)
         if self.many:
-            self._vote(model)
+            self.vote(bool(model.__dict__.get("stop_training", False)))
         with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
             logs = inner(iterator)
         loop.step += model.steps_per_execution
@@ -166,9 +167,7 @@ class Session:
             if loop.broadcast_late:
                 self._broadcast_late(model, loop)
             self._heed_votes(loop)
-            if self.reporter.due():
-                self.report("train", loop, logs)
-            return logs
+            return self._reported("train", loop, logs)
 
         train.tfos_session = self  # type: ignore[attr-defined]
         return train
@@ -186,12 +185,17 @@ class Session:
                 model.stop_evaluating = model.stop_evaluating or self.context.stop.requested
             elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:
                 self.raise_stopped("validation")
-            if self.reporter.due():
-                self.report("validate", loop, logs)
-            return logs
+            return self._reported("validate", loop, logs)
 
         test.tfos_session = self  # type: ignore[attr-defined]
         return test
+
+    def _reported(self, phase: str, loop: Loop, logs: Any) -> Any:
+        if loop.finish is not None:
+            return loop.finish(logs)
+        if self.reporter.due():
+            self.report(phase, loop, logs)
+        return logs
 
     def report(self, phase: str, loop: Loop, logs: Any = None) -> None:
         shown = logs if isinstance(logs, dict) else {}
@@ -209,8 +213,9 @@ class Session:
             raise TrainingError("a training function of fit() was called outside of it: call model.fit() instead.")
         return self.loop
 
-    def _vote(self, model: Any) -> None:
-        vote = (float(self.context.stop.requested), float(model.__dict__.get("stop_training", False)))
+    def vote(self, end: bool = False) -> None:
+        """Say in the next step whether this rank was asked to stop the run, and whether it wants training to end."""
+        vote = (float(self.context.stop.requested), float(end))
         if vote != self._cast_vote:
             self._ballot.assign(vote)
             self._cast_vote = vote
@@ -225,6 +230,14 @@ class Session:
             self.agree_to_end(loop)
         if stop > 0:
             self.raise_stopped(f"epoch {loop.epoch + 1}")
+
+    def heed_stop(self, where: str) -> None:
+        """Raise :class:`RunStopped` where the last step told all ranks that one was asked to stop."""
+        if self._tally.numpy()[0] > 0:
+            self.raise_stopped(where)
+
+    def count(self, rows: tf.Tensor) -> None:
+        self._rows.assign_add(tf.cast(rows, tf.int64))
 
     def agree_to_end(self, loop: Loop) -> None:
         loop.agreed = True
@@ -269,17 +282,22 @@ class Session:
     def unify_statistics(self, model: Any) -> None:
         """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
         self.strategy.end(model)
-        variables = [v for v in model.non_trainable_weights if v.dtype in _BROADCAST]
-        for variable, value in zip(variables, self.collectives.broadcast([v.value for v in variables]), strict=True):
-            variable.assign(value)
+        self.broadcast(model.non_trainable_weights)
 
     def _broadcast(self, model: Any) -> None:
         optimizer = getattr(model, "optimizer", None)
-        found = {id(v): v for v in [*model.variables, *(optimizer.variables if optimizer is not None else [])]}
-        variables = [v for v in found.values() if v.dtype in _BROADCAST]
-        for variable, value in zip(variables, self.collectives.broadcast([v.value for v in variables]), strict=True):
-            variable.assign(value)
+        self.broadcast([*model.variables, *(optimizer.variables if optimizer is not None else [])])
         self._synced.add(model)
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
+        found = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in _BROADCAST}.values()
+        for variable, value in zip(found, self.collectives.broadcast(list(map(read, found))), strict=True):
+            variable.assign(value)
+
+    def knows(self, model: Any) -> bool:
+        """Whether all ranks have the weights of ``model`` from rank 0."""
+        return model in self._synced
 
     def _broadcast_late(self, model: Any, loop: Loop) -> None:
         loop.broadcast_late = False
@@ -317,3 +335,8 @@ class Session:
         if result is logs and isinstance(logs, dict) and logs:
             return metrics.average_logs(logs, self.collectives, float(self._last_rows.numpy()))
         return result
+
+
+def read(variable: Any) -> tf.Tensor:
+    """The value of a variable, which may be Keras's or TensorFlow's."""
+    return variable.read_value() if isinstance(variable, tf.Variable) else variable.value

@@ -112,7 +112,10 @@ class Mesh:
             self._fail(f"the process of rank {other} ended")
         if heard.startswith(_ABORT):
             self._fail(f"rank {other} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
-        self._fail(f"rank {other} is at another operation: the cell does not do the same on every worker")
+        self._fail(
+            f"rank {other} is at another operation: the cell does not do the same, or not as often, on every worker. "
+            "Let all do the same number of steps, as with tfos.shard(dataset)"
+        )
 
     def _fail(self, reason: str) -> None:
         self.abort(reason)

@@ -1,0 +1,221 @@
+"""Training loops that a cell writes itself, steps by hand, and the functions on ranks that such loops use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.harness import DATA, Group
+
+SHARE = """
+try:
+    from tfos_magic import shard
+except ImportError:
+    shard = lambda dataset: dataset
+batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(26)  # the last batch has one row
+"""
+MODEL = "model = mlp()\noptimizer = keras.optimizers.Adam(0.01)\n"
+NORMALISED = (
+    "model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8), keras.layers.BatchNormalization(),"
+    " keras.layers.ReLU(), keras.layers.Dense(3)])\noptimizer = keras.optimizers.SGD(0.05, momentum=0.9)\n"
+)
+STEP = """
+loss_of = LOSS
+
+
+def train(a, b):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+"""
+SUMMED = "keras.losses.SparseCategoricalCrossentropy(True, reduction='sum')"
+LOOPS = {
+    "eager, shares": ("for _ in range(2):\n    for a, b in shard(batches):\n        train(a, b)\n"),
+    "traced, shares": (
+        "train = tf.function(train)\nfor _ in range(2):\n    for a, b in shard(batches):\n        train(a, b)\n"
+    ),
+    "loop in a graph, shares": (
+        "mine = shard(batches)\n\n@tf.function\ndef epoch():\n    for a, b in mine:\n        train(a, b)\n\n"
+        "epoch()\nepoch()\n"
+    ),
+    "iterator in a graph, shares": (
+        "mine = iter(shard(batches.repeat(2)))\n\n@tf.function\ndef some(source):\n    for _ in tf.range(6):\n"
+        "        train(*next(source))\n\nsome(mine)\nsome(mine)\n"
+    ),
+    "eager, all rows": "for _ in range(2):\n    for a, b in batches:\n        train(a, b)\n",
+    "traced, all rows": (
+        "step = tf.function(train)\nfor i in range(0, 120, 20):\n    step(x[i:i + 20], y[i:i + 20])\n"
+    ),
+}
+CASES = {
+    **{name: (MODEL, "from_logits", loop) for name, loop in LOOPS.items()},
+    "sum over shares": (MODEL, SUMMED, LOOPS["traced, shares"]),
+    "sum over all rows": (MODEL, SUMMED, LOOPS["eager, all rows"]),
+    "normalisation over shares": (NORMALISED, "from_logits", LOOPS["traced, shares"]),
+}
+HISTORY = "weights, history = model.get_weights(), {}\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loop_of_the_cells_own_gives_the_weights_of_one_process(same_as_plain, name: str) -> None:
+    model, loss, loop = CASES[name]
+    same_as_plain(DATA + SHARE + model + STEP.replace("LOSS", loss) + loop + HISTORY, 3 if "eager" in name else 2)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_steps_by_hand_give_the_weights_and_logs_of_one_process(same_as_plain, shares: bool) -> None:
+    cell = (
+        DATA
+        + SHARE
+        + (
+            """
+model = mlp()
+model.compile("adam", LOSS, metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
+history = {"loss": [], "accuracy": [], "tested": []}
+for a, b in SOURCE:
+    logs = model.train_on_batch(a, b, return_dict=True)
+    history["loss"].append(logs["loss"])
+    history["accuracy"].append(logs["accuracy"])
+    history["tested"].append(model.test_on_batch(a, b)[0])
+weights = model.get_weights()
+"""
+        )
+        .replace("SOURCE", "shard(batches)" if shares else "batches")
+        .replace("LOSS", SUMMED)
+    )
+    same_as_plain(cell, 2)
+
+
+def test_a_loop_takes_over_the_values_of_rank_0(groups) -> None:
+    cell = (
+        DATA
+        + SHARE
+        + "keras.utils.set_random_seed(100 + rank)\n"
+        + MODEL
+        + "before = model.get_weights()[0]\n"
+        + STEP.replace("LOSS", "from_logits")
+        + LOOPS["traced, shares"]
+        + HISTORY
+    )
+    outcomes = succeeded(groups[2].run(cell, "before", "weights"))
+    assert not np.array_equal(outcomes[0].values["before"], outcomes[1].values["before"])
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_ranks_that_disagree_on_the_number_of_steps_end_with_a_clear_error_within_seconds(traced: bool) -> None:
+    cell = DATA + MODEL + STEP.replace("LOSS", "from_logits")
+    cell += "train = tf.function(train)\n" if traced else ""
+    cell += "for step in range(3 + rank):\n    train(x, y)\n"
+    group = Group(2)
+    try:
+        outcomes = group.run(cell, seconds=60.0)
+    finally:
+        group.close()
+    for outcome in outcomes:
+        assert outcome.kind == "ClusterError", outcome.error
+        assert outcome.seconds < 30.0
+        assert "number of steps" in outcome.error
+    assert "came to the end of the cell" in outcomes[0].error
+
+
+def test_a_request_stops_a_loop_at_the_same_step_on_every_rank(groups) -> None:
+    group = groups[2]
+    cell = (
+        DATA
+        + SHARE
+        + MODEL
+        + STEP.replace("LOSS", "from_logits")
+        + (
+            """
+train, raised = tf.function(train), ""
+try:
+    for a, b in shard(batches.repeat()):
+        train(a, b)
+except Exception as error:
+    raised = type(error).__name__
+steps = int(optimizer.iterations.numpy())
+"""
+        )
+    )
+
+    def ask(rank: int, message: object) -> None:
+        if getattr(message, "rows", 0) > 100:
+            group.stop(1)
+
+    outcomes = succeeded(group.run(cell, "raised", "steps", on_message=ask))
+    assert outcomes[0].values == outcomes[1].values
+    assert outcomes[0].values["raised"] == "RunStopped"
+
+
+RANKS = """
+import tensorflow as tf
+import tfos_magic as tfos
+
+
+def everything():
+    me = tf.constant(tfos.rank())
+    return {
+        "mean": tfos.allreduce(me),
+        "sum": tfos.allreduce({"a": tf.fill([2], me + 1), "b": 0.5}, op="sum"),
+        "sent": tfos.broadcast(me, root=tfos.size() - 1),
+        "flag": tfos.broadcast(tf.equal(me, 0)),
+        "rows": tfos.allgather(tf.fill([tfos.rank(), 2], me)),
+        "scalars": tfos.allgather(me),
+    }
+
+
+place = tfos.rank(), tfos.size(), tfos.local_rank()
+eager = tf.nest.map_structure(lambda t: t.numpy().tolist(), everything())
+traced = tf.nest.map_structure(lambda t: t.numpy().tolist(), tf.function(everything)())
+slope = tf.constant(3.0)
+with tf.GradientTape() as tape:
+    tape.watch(slope)
+    reduced = tfos.allreduce(slope * (tfos.rank() + 1))
+gradient = float(tape.gradient(reduced, slope))
+tfos.barrier()
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_functions_on_ranks_do_what_their_names_say_eagerly_and_in_graphs(groups, size: int) -> None:
+    for rank, outcome in enumerate(succeeded(groups[size].run(RANKS, "place", "eager", "traced", "gradient"))):
+        assert outcome.values["place"][:2] == (rank, size)
+        assert outcome.values["eager"] == outcome.values["traced"]
+        total = size * (size + 1) // 2
+        assert outcome.values["eager"] == {
+            "mean": (size - 1) / 2,
+            "sum": {"a": [total, total], "b": 0.5 * size},
+            "sent": size - 1,
+            "flag": True,
+            "rows": [[r, r] for r in range(size) for _ in range(r)],
+            "scalars": list(range(size)),
+        }
+        assert outcome.values["gradient"] == rank + 1
+
+
+def test_outside_of_a_run_a_process_is_rank_0_of_1() -> None:
+    import tfos_magic as tfos
+
+    assert (tfos.rank(), tfos.size(), tfos.local_rank()) == (0, 1, 0)
+    assert float(tfos.allreduce(3)) == 3.0
+    tfos.barrier()
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        ("tfos.allreduce('text')", "send numbers"),
+        ("tfos.allreduce(1, op='max')", "op='sum'"),
+        ("tfos.broadcast(1, root=9)", "from 0 to 1"),
+        ("tfos.shard([1, 2])", "from_tensor_slices"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_with_what_to_write_instead(groups, call: str, remedy: str) -> None:
+    for outcome in groups[2].run("import tfos_magic as tfos\n" + call):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert remedy in outcome.error

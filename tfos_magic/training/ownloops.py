@@ -1,0 +1,172 @@
+"""Training loops that a cell writes itself, and single steps by hand: no ``fit`` knows there which rows are whose.
+
+The gradients that a loop gives to an optimizer are averaged over ranks, as Horovod's ``DistributedGradientTape`` does,
+but by the rows behind them: those of the batch last drawn from a sharded dataset. Where no rank has drawn one, every
+rank holds all rows and counts alike, so the result is that of one process either way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from tensorflow.python.autograph.operators import control_flow
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.eager import record
+
+from tfos_magic.training import checks
+from tfos_magic.training.patching import replace_item, wrap
+from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.sharding import is_sharded
+from tfos_magic.training.step import Step, rows_in
+
+_ON_BATCH = ("train_on_batch", "test_on_batch")
+
+
+class OwnLoop:
+    """What a run knows of loops outside ``fit``: whether batches are shares, and the rows of the last one.
+
+    The rows are a variable, so that a step which was traced once reads them each time.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        self.over_shares = False
+        self._steps = 0
+        with tf.device("CPU:0"):
+            self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
+
+    @property
+    def batch_step(self) -> Step | None:
+        """A step over the batch last drawn, while the cell computes gradients over its share of it."""
+        session = self._session
+        active = session.exact and session.loop is None and self.over_shares and record.could_possibly_record()
+        return self._step() if active else None
+
+    def drawn(self, batch: Any, known: bool = True) -> None:
+        """Count the rows of a batch, eagerly or in a graph; heed a request to stop, of which all ranks know by now."""
+        session = self._session
+        self._rows.assign(tf.cast(rows_in(batch), tf.float32))
+        self.over_shares = self.over_shares or known
+        if tf.executing_eagerly():
+            session.heed_stop("a training loop")
+            session.vote()
+            self._steps += 1
+            if session.reporter.due():
+                session.reporter.progress("train", epoch=0, epochs=0, step=self._steps, steps=0)
+
+    def apply(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
+        """Take a step with the gradients of all ranks."""
+        session = self._session
+        if not session.exact:
+            checks.refuse_own_loop("A training loop of your own", session.strategy.name)
+        self._take_over(optimizer, variables)
+        if tf.executing_eagerly():
+            session.vote()
+        session.strategy.apply(self._step(), gradients, variables, update)
+        if self.over_shares:
+            session.count(self._rows)
+        if tf.executing_eagerly():
+            session.heed_stop("a training loop")
+
+    def _step(self) -> Step:
+        return self._session.new_step(self._rows.read_value())
+
+    def _take_over(self, optimizer: Any, variables: list[Any]) -> None:
+        """Give every rank rank 0's values the first time that ``optimizer`` meets ``variables``."""
+        known = self._known.setdefault(optimizer, set())
+        if known.issuperset(map(id, variables)):
+            return
+        known.update(map(id, variables))
+        with tf.init_scope():
+            self._session.broadcast([*variables, *(optimizer.variables if optimizer.built else [])])
+
+
+def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+    """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
+    _install_draws(stack, session, own)
+    signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
+
+    def call(kind: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        bound = signatures[kind].bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def on_batch(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not session.exact:
+            checks.refuse_own_loop(f"{kind}()", session.strategy.name)
+        with session.entered(kind, model) as loop:
+            session.copied.assign(not own.over_shares)
+            try:
+                _prepare(session, loop, own.over_shares, call(kind, model, *args, **kwargs))
+                return original(model, *args, **kwargs)
+            finally:
+                session.copied.assign(False)
+
+    for name in _ON_BATCH:
+        wrap(
+            stack,
+            tf_trainer.TensorFlowTrainer,
+            name,
+            lambda original, *a, _kind=name, **k: on_batch(_kind, original, *a, **k),
+        )
+
+
+def _prepare(session: Session, loop: Loop, over_shares: bool, arguments: dict[str, Any]) -> None:
+    """Before a step by hand: equal weights the first time, and logs of all rows where ranks have shares."""
+    model = loop.model
+    if over_shares:
+        loop.finish = model._get_metrics_result_or_logs
+    else:
+        loop.finish = lambda logs: logs
+    if not session.knows(model):
+        session.collectives.align()
+        batch = tuple(arguments[name] for name in ("x", "y", "sample_weight") if arguments[name] is not None)
+        session.build(model, tf.nest.map_structure(_spec, batch))
+        session.take_over(model, loop)
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    tensor = tf.convert_to_tensor(leaf)
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+    def begin(original: Any, dataset: Any) -> Any:
+        iterator = original(dataset)
+        iterator._tfos_shares = session.loop is None and is_sharded(dataset)
+        return iterator
+
+    def draw(original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if session.loop is None and (shares := _of_shares(iterator)) is not False:
+            own.drawn(batch, known=bool(shares))
+        return batch
+
+    def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
+        shares = is_sharded(source) if isinstance(source, tf.data.Dataset) else _of_shares(source)
+        if session.loop is not None or (shares is False and type(source).__name__ != "_VariantDataset"):
+            return original(source, extra_test, body, *rest)
+
+        def counted(batch: Any) -> None:
+            own.drawn(batch, known=bool(shares))
+            body(batch)
+
+        return original(source, extra_test, counted, *rest)
+
+    wrap(stack, tf.data.Dataset, "__iter__", begin)
+    wrap(stack, OwnedIterator, "_next_internal", draw)
+    loops = control_flow.for_loop_registry._registry
+    for kind in (tf.data.Dataset, OwnedIterator):
+        original = loops[kind]
+        replace_item(stack, loops, kind, lambda *a, _original=original: loop(_original, *a))
+
+
+def _of_shares(iterator: Any) -> bool | None:
+    """Whether an iterator gives shares of batches; None where it came as an argument into a graph, which hides it."""
+    return getattr(iterator, "_tfos_shares", None)

@@ -1,0 +1,128 @@
+"""The ranks of a run by the names that users of Horovod know: ``rank``, ``size``, ``allreduce`` and the rest.
+
+A cell finds them in ``tfos``, as ``import tfos_magic as tfos`` gives them too. Outside of a run, and in a run with one
+worker, they act as rank 0 of 1. All functions on tensors work eagerly and inside ``tf.function``, and every rank must
+call them in the same order; where one does not, all raise :class:`ClusterError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.context import RunContext
+from tfos_magic.training.sharding import is_sharded, mark_sharded, shard_batches
+
+_runs: list[RunContext] = []
+_alone = Collectives()
+
+
+@contextmanager
+def current(context: RunContext) -> Iterator[None]:
+    """Let the functions of this module speak of the run of ``context``."""
+    _runs.append(context)
+    try:
+        yield
+    finally:
+        _runs.pop()
+
+
+def rank() -> int:
+    """Give the number of this worker, from 0."""
+    return _collectives().rank
+
+
+def size() -> int:
+    """Give the number of workers."""
+    return _collectives().size
+
+
+def local_rank() -> int:
+    """Give the number of this worker among those on its host, from 0."""
+    return _runs[-1].local_rank if _runs else 0
+
+
+def allreduce(tensor: Any, op: str = "mean") -> Any:
+    """Give the mean, or the ``"sum"``, of ``tensor`` over the workers, the same bits on each.
+
+    ``tensor`` may be a number, an array or a tensor, or a structure of those; shapes and dtypes must be the same on all
+    workers. Means of integers are float32. A gradient flows through it, by the same operation on the gradients.
+    """
+    if op not in ("mean", "sum"):
+        raise TrainingError(f"allreduce knows op='mean' and op='sum', not {op!r}")
+    leaves = [_number(leaf, op == "mean") for leaf in tf.nest.flatten(tensor)]
+    return tf.nest.pack_sequence_as(tensor, _summed(leaves, 1.0 / size() if op == "mean" else 1.0))
+
+
+def broadcast(tensor: Any, root: int = 0) -> Any:
+    """Give every worker the ``tensor``, or structure of tensors, of worker ``root``."""
+    if not 0 <= root < size():
+        raise TrainingError(f"broadcast from root={root}: workers are numbered from 0 to {size() - 1}")
+    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(tensor)]
+    sent = _collectives().broadcast([_carried(leaf) for leaf in leaves], root)
+    return tf.nest.pack_sequence_as(tensor, [tf.cast(s, leaf.dtype) for s, leaf in zip(sent, leaves, strict=True)])
+
+
+def allgather(tensor: Any) -> tf.Tensor:
+    """Concatenate the workers' tensors along the first axis, whose length may differ; scalars become a vector."""
+    leaf = tf.convert_to_tensor(tensor)
+    rows = _carried(leaf)
+    return tf.cast(_collectives().concat([rows if rows.shape.rank else rows[tf.newaxis]])[0], leaf.dtype)
+
+
+def barrier() -> None:
+    """Return when every worker has come here."""
+    _collectives().barrier()
+
+
+def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Give this worker's rows of every batch of ``dataset``, a ``tf.data.Dataset`` of batches that all workers have.
+
+    What is made of it, and ``fit`` on it, knows that it is a share. A dataset that is one already, such as one made
+    from a Spark DataFrame, is given back as it is.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TrainingError(
+            f"shard() takes a tf.data.Dataset of batches, not {type(dataset).__name__}: write "
+            "tfos.shard(tf.data.Dataset.from_tensor_slices(arrays).batch(n)). fit() shares out arrays by itself."
+        )
+    if is_sharded(dataset):
+        return dataset
+    return mark_sharded(shard_batches(dataset, rank(), size()) if size() > 1 else dataset.prefetch(tf.data.AUTOTUNE))
+
+
+def _collectives() -> Collectives:
+    return _runs[-1].collectives if _runs else _alone
+
+
+def _number(value: Any, floating: bool) -> tf.Tensor:
+    tensor = _carried(tf.convert_to_tensor(value))
+    return tf.cast(tensor, tf.float32) if floating and not tensor.dtype.is_floating else tensor
+
+
+def _carried(tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor that can be added: booleans and small integers as int32. Raises TrainingError for others."""
+    if tensor.dtype.is_bool or (tensor.dtype.is_integer and tensor.dtype.size < 4):
+        return tf.cast(tensor, tf.int32)
+    if tensor.dtype.is_floating or tensor.dtype in (tf.int32, tf.int64):
+        return tensor
+    raise TrainingError(f"a tensor of dtype {tensor.dtype.name} cannot go from worker to worker: send numbers")
+
+
+def _summed(leaves: list[tf.Tensor], factor: float) -> list[tf.Tensor]:
+    collectives = _collectives()
+
+    def reduced(tensors: Any) -> list[tf.Tensor]:
+        totals = collectives.all_reduce(tensors)
+        return [total * tf.cast(factor, total.dtype) if factor != 1.0 else total for total in totals]
+
+    @tf.custom_gradient
+    def reduce(*tensors: tf.Tensor) -> Any:
+        return reduced(tensors), lambda *upstream: reduced(upstream)
+
+    return list(reduce(*leaves)) if leaves else []
