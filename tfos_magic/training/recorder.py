@@ -18,7 +18,7 @@ from tfos_magic.training import metrics, snapshot
 from tfos_magic.training.checkpoint import Checkpoint, Position, encode, split
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
-from tfos_magic.training.resume import Fit, Recorded, by_class, put_back_metrics
+from tfos_magic.training.resume import Fit, Opening, Recorded, by_class, reopen_epoch
 from tfos_magic.training.winding import WindingIterator
 
 if TYPE_CHECKING:
@@ -98,9 +98,15 @@ class Recorder:
 
     def epoch_begins(self, loop: Loop) -> None:
         """Keras has just set the metrics to zero."""
-        if loop.fit is not None and loop.fit.metrics is not None and loop.fit.position is not None:
-            loop.step = loop.fit.position.step
-            put_back_metrics(loop.model, loop.fit)
+        fit = loop.fit
+        if fit is None or not fit.recorded:
+            return
+        if fit.metrics is not None and fit.position is not None:
+            loop.step = fit.position.step
+            reopen_epoch(loop.model, fit)
+        if self._plan.every and loop.data.runs_python:
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            fit.opening = Opening(snapshot.python_states(arrays), arrays)
 
     def step_ends(self, loop: Loop) -> None:
         """Take a checkpoint in the middle of an epoch, every so many steps."""
@@ -224,7 +230,7 @@ def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Ch
     found = snapshot.variables(model)
     arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(found)}
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
-    details = {
+    details: dict[str, Any] = {
         "layout": snapshot.layout(found),
         "stopped": bool(model.stop_training),
         "epochs": list(fit.history.epoch),
@@ -234,6 +240,9 @@ def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Ch
         },
         "generators": snapshot.generator_states(arrays),
     }
+    if position.step and fit.opening is not None:
+        details["generators"].update(fit.opening.states)
+        arrays.update(fit.opening.arrays)
     return Checkpoint(position, details, arrays)
 
 

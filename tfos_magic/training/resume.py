@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from tfos_magic.training.session import Loop, Session
 
 
+@dataclass(frozen=True)
+class Opening:
+    """Python's and NumPy's generators as an epoch began, before Python code that reads data drew from them."""
+
+    states: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
 @dataclass
 class Fit:
     """One ``fit`` of the cell, the ``index``-th. ``callbacks`` are this rank's, by class and number of that class.
 
     ``position`` is where it goes on from, if it does; ``over`` says that it was complete. ``metrics`` are the sums that
-    rank 0 had counted in an epoch that goes on in its middle.
+    rank 0 had counted in an epoch that goes on in its middle, ``opening`` what Python code drew from when it began.
     """
 
     index: int
@@ -42,6 +50,7 @@ class Fit:
     metrics: Sequence[npt.NDArray[Any]] | None = None
     began: float = 0.0
     steps: int = 0
+    opening: Opening | None = None
 
     def validations_before(self) -> int:
         """How many epochs before the one that goes on ended with validation."""
@@ -105,7 +114,7 @@ class Recorded:
             fit.metrics = [arrays[f"m{i}"] for i in itertools.takewhile(lambda i: f"m{i}" in arrays, itertools.count())]
         _restore_callbacks(fit, shared)
         self._rewind(loop, fit)
-        self._restore_generators(shared, not loop.data.runs_python)
+        self._restore_generators(shared, loop, fit)
 
     def _rewind(self, loop: Loop, fit: Fit) -> None:
         """Set the first epoch, and the data to where that epoch goes on."""
@@ -114,25 +123,39 @@ class Recorded:
         if not (fit.over and loop.data.is_own):
             loop.data.wind(max(0, fit.position.epoch - fit.initial_epoch), fit.position.step)
 
-    def _restore_generators(self, shared: Checkpoint, python: bool) -> None:
+    def _restore_generators(self, shared: Checkpoint, loop: Loop, fit: Fit) -> None:
         """Put back the generators that the process shares, unless the ranks' differ by the cell's own wish.
 
-        Where reading data runs ``python`` code, that was run again and left Python's and NumPy's where they were.
+        Python code that reads data ahead has drawn more than training has seen. So its generators are put back as they
+        were when the epoch began; where one iterator spans epochs, winding it forward has drawn all that was drawn.
         """
+        equal = self._are_equal()
+        states = {kind: state for kind, state in shared.details["generators"].items() if equal[kind]}
+        if loop.data.runs_python and (loop.data.spans_epochs or fit.position is None or fit.position.step):
+            python = {kind: states.pop(kind) for kind in ("python", "numpy") if kind in states}
+            fit.opening = None if loop.data.spans_epochs else Opening(python, shared.arrays)
+        put_back_generators(states, shared.arrays)
+
+    def _are_equal(self) -> dict[str, bool]:
+        """Of each kind of generator, whether it has the same state on all ranks."""
         own = snapshot.generator_digests()
         table = self._collectives.gather([own[kind] for kind in sorted(own)])
-        for kind, column in zip(sorted(own), table.T, strict=True):
-            if len(set(column.tolist())) == 1 and (python or kind not in ("python", "numpy")):
-                state = shared.details["generators"][kind]
-                snapshot.put_back_generator(kind, snapshot.thaw(state, shared.arrays))
+        return {kind: len(set(column.tolist())) == 1 for kind, column in zip(sorted(own), table.T, strict=True)}
 
 
-def put_back_metrics(model: Any, fit: Fit) -> None:
-    """In the epoch that goes on in its middle: rank 0 has the sums of all ranks, the others begin at zero."""
+def put_back_generators(states: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for kind, state in states.items():
+        snapshot.put_back_generator(kind, snapshot.thaw(state, arrays))
+
+
+def reopen_epoch(model: Any, fit: Fit) -> None:
+    """Begin the epoch that goes on in its middle. Rank 0 has the sums of all ranks, the others begin at zero."""
     sums, fit.metrics = fit.metrics, None
     if sums:
         for variable, array in zip(metrics.state(model), sums, strict=True):
             snapshot.write(variable, array)
+    if fit.opening is not None:
+        put_back_generators(fit.opening.states, fit.opening.arrays)
 
 
 def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 import zlib
 from collections.abc import Mapping, MutableMapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import TrainingError
@@ -77,7 +80,8 @@ def write(variable: Any, array: npt.NDArray[Any]) -> None:
 def freeze(value: Any, name: str, arrays: Arrays) -> Any:
     """Give ``value`` as JSON; arrays in it go to ``arrays`` under names that begin with ``name``.
 
-    Raises :class:`Unfit` for anything but None, numbers, strings, arrays, and lists, tuples and dicts of them.
+    Raises :class:`Unfit` for anything but None, numbers, strings, arrays, functions of Keras such as ``ops.less``, and
+    lists, tuples and dicts of them.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -91,6 +95,8 @@ def freeze(value: Any, name: str, arrays: Arrays) -> Any:
         return {type(value).__name__: [freeze(item, name, arrays) for item in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {"dict": {key: freeze(item, name, arrays) for key, item in value.items()}}
+    if isinstance(value, FunctionType) and _function_of_keras(value.__module__, value.__qualname__) is value:
+        return {"function": [value.__module__, value.__qualname__]}
     raise Unfit(type(value).__name__)
 
 
@@ -105,8 +111,15 @@ def thaw(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
             return tuple(thaw(item, arrays) for item in items)
         case {"dict": items}:
             return {key: thaw(item, arrays) for key, item in items.items()}
+        case {"function": [module, name]}:
+            return _function_of_keras(module, name)
         case _:
             return value
+
+
+def _function_of_keras(module: str, name: str) -> Any:
+    """A function of Keras by its name, None for any other: a checkpoint must not choose what code is taken hold of."""
+    return vars(sys.modules[module]).get(name) if module.startswith("keras.") and module in sys.modules else None
 
 
 def scalars(owner: Any) -> dict[str, Any]:
@@ -141,12 +154,21 @@ def _same(before: Any, now: Any) -> bool:
 
 def generator_states(arrays: Arrays) -> dict[str, Any]:
     """The states of the generators that a whole process shares: Python's, NumPy's, TensorFlow's and Keras's."""
+    # Asking Keras for its generator would make one where there is none yet, with a seed drawn from Python's.
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return {
+        **python_states(arrays),
+        "tensorflow": freeze(_eager_generator().getstate(), "tensorflow", arrays),
+        "keras": freeze(None if generator is None else read(generator.state), "keras", arrays),
+    }
+
+
+def python_states(arrays: Arrays) -> dict[str, Any]:
+    """The states of the generators that Python code draws from, in a data set for one: Python's and NumPy's."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "python": freeze(random.getstate(), "python", arrays),
         "numpy": freeze((kind, np.asarray(keys), position, has_gauss, gauss), "numpy", arrays),
-        "tensorflow": freeze(_eager_generator().getstate(), "tensorflow", arrays),
-        "keras": freeze(read(global_seed_generator().state), "keras", arrays),
     }
 
 
@@ -158,8 +180,10 @@ def put_back_generator(kind: str, state: Any) -> None:
         np.random.set_state(state)
     elif kind == "tensorflow":
         _eager_generator().setstate(state)
-    else:
+    elif state is not None:
+        before = random.getstate()
         write(global_seed_generator().state, state)
+        random.setstate(before)
 
 
 def generator_digests() -> dict[str, int]:

@@ -22,7 +22,7 @@ class WindingIterator(TFEpochIterator):
         Where an epoch depends only on how often the data was begun, it is begun and not read. Elsewhere it is read.
         """
         for _ in range(epochs):
-            if self._num_batches is not None and self.steps_per_epoch is None and self.depends_on_begins_alone:
+            if self._num_batches is not None and not self.spans_epochs and self.depends_on_begins_alone:
                 self._begin_epoch()
             else:
                 self._read_epoch()
@@ -36,6 +36,11 @@ class WindingIterator(TFEpochIterator):
     def is_own(self) -> bool:
         """Whether nobody else reads this data: arrays, of which each ``fit`` makes its own."""
         return isinstance(self.data_adapter, ArrayDataAdapter)
+
+    @property
+    def spans_epochs(self) -> bool:
+        """Whether one iterator goes on from epoch to epoch."""
+        return self.steps_per_epoch is not None
 
     @property
     def runs_python(self) -> bool:
