@@ -28,6 +28,7 @@ y = (x[:, 0] > 0).astype("float32")
 class Fault(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
+        print("epoch", epoch)
 
     def on_train_batch_end(self, batch, logs=None):
         if (RANK, self.epoch, batch) == (rank, 2, 3):

@@ -16,9 +16,9 @@ HEARTBEAT_TIMEOUT = 4.0
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """Four slots on this machine."""
+    """Six slots on this machine, enough for two clusters."""
     session = (
-        SparkSession.builder.master("local[4]")
+        SparkSession.builder.master("local[6]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
@@ -27,14 +27,14 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster(spark: SparkSession) -> Iterator[TFCluster]:
     """Two workers; after a fault of a trainer the next test finds fresh ones."""
     with TFCluster(spark, workers=2, heartbeat_timeout=HEARTBEAT_TIMEOUT) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def undisturbed(cluster: TFCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the cell gives when nothing happens."""
     return run(cluster, "pass", tmp_path_factory.mktemp("undisturbed") / "mark")
