@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import multiprocessing
 import os
+import secrets
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 START_SECONDS = 90.0
@@ -50,34 +52,55 @@ class Group:
     """``size`` processes that form one TensorFlow cluster. ``size`` 0 is one process that knows nothing of us.
 
     ``share`` lets them share memory; the code ``prepare``, which finds its ``rank``, runs before they form the cluster.
+    ``servers`` more processes are parameter servers.
     """
 
-    def __init__(self, size: int, *, collective_seconds: float = 60.0, share: bool = True, prepare: str = "") -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        collective_seconds: float = 60.0,
+        share: bool = True,
+        prepare: str = "",
+        servers: int = 0,
+    ) -> None:
         self.size = size
         self.broken = False
         self._held = [_held_port() for _ in range(max(size, 1))]
-        addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
+        addresses = [_address(held) for held in self._held]
         context = multiprocessing.get_context("spawn")
+        self._secret = secrets.token_hex()
+        self._held += [_held_port() for _ in range(servers)]
+        self._served = [_address(held) for held in self._held[max(size, 1) :]]
+        self.servers = [
+            context.Process(target=_serve_weights, args=(address, self._secret), name="tfos-test-server", daemon=True)
+            for address in self._served
+        ]
+        for server in self.servers:
+            server.start()
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(max(size, 1)):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(rank, addresses if size else [], theirs, collective_seconds, share, prepare),
-                name=f"tfos-test-trainer-{rank}",
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
+            pipe, process = self._spawn(rank, addresses if size else [], collective_seconds, share, prepare)
+            self._pipes.append(pipe)
             self.processes.append(process)
         for pipe in self._pipes:
-            if not pipe.poll(START_SECONDS):
-                raise TimeoutError(f"a trainer did not start within {START_SECONDS} s")
-            kind, text = pipe.recv()
-            if kind != "ready":
-                raise RuntimeError(text)
+            _await_start(pipe)
+
+    def _spawn(
+        self, rank: int, addresses: list[str], seconds: float, share: bool, prepare: str
+    ) -> tuple[Connection, SpawnProcess]:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_serve,
+            args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret),
+            name=f"tfos-test-trainer-{rank}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        return ours, process
 
     def run(
         self,
@@ -98,8 +121,9 @@ class Group:
         A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name.
         ``checkpoints`` are the fields of a CheckpointPlan; ``resume`` holds parts that rank 0 goes on from.
         """
+        run_id = secrets.token_hex(6)
         for rank, pipe in enumerate(self._pipes):
-            run = (strategy, options or {}, checkpoints, list(resume) if rank == 0 else [])
+            run = (run_id, strategy, options or {}, checkpoints, list(resume) if rank == 0 else [])
             pipe.send(("run", (cell, names, seed, inputs or {}, bare, run)))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
@@ -124,7 +148,9 @@ class Group:
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # that trainer is gone already
                 pipe.send(("exit", None))
-        for process in self.processes:
+        for server in self.servers:
+            server.terminate()
+        for process in [*self.processes, *self.servers]:
             process.join(10)
             if process.is_alive():
                 process.kill()
@@ -151,16 +177,47 @@ def _held_port() -> socket.socket:
     return held
 
 
+def _address(held: socket.socket) -> str:
+    return f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def _await_start(pipe: Connection) -> None:
+    if not pipe.poll(START_SECONDS):
+        raise TimeoutError(f"a trainer did not start within {START_SECONDS} s")
+    kind, text = pipe.recv()
+    if kind != "ready":
+        raise RuntimeError(text)
+
+
+def _serve_weights(address: str, secret: str) -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    from tfos_magic.training.servers.server import ParameterServer
+
+    server = ParameterServer(address, secret)
+    server.join()
+
+
 def _serve(
-    rank: int, addresses: list[str], pipe: Connection, collective_seconds: float, share: bool, prepare: str
+    rank: int,
+    size: int,
+    addresses: list[str],
+    pipe: Connection,
+    collective_seconds: float,
+    share: bool,
+    prepare: str,
+    served: list[str],
+    secret: str,
 ) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     from tfos_magic.training.collectives import form_cluster
+    from tfos_magic.training.servers.client import ServerGroup
 
     try:
         exec(prepare, {"rank": rank})
         collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share)
         collectives.timeout = collective_seconds
+        group = ServerGroup(rank, size, served, secret, timeout=collective_seconds) if served else None
     except Exception as error:
         pipe.send(("failed", repr(error)))
         return
@@ -170,18 +227,18 @@ def _serve(
         if kind == "exit":
             break
         if kind == "run":
-            _run_job(job, collectives if addresses else None, pipe)
+            _run_job(job, collectives if addresses else None, pipe, group)
     os._exit(0)  # a killed peer leaves TensorFlow's threads in a state that an orderly exit waits for
 
 
-def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
+def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) -> None:
     import keras
 
     from tfos_magic.training.checkpoint import assemble
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 
-    cell, names, seed, inputs, bare, (strategy, options, checkpoints, parts) = job
+    cell, names, seed, inputs, bare, (run_id, strategy, options, checkpoints, parts) = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
 
     def emit(message: Any) -> None:
@@ -205,9 +262,19 @@ def _run_job(job: Any, collectives: Any, pipe: Connection) -> None:
             exec(compile(cell, "<cell>", "exec"), namespace)
         else:
             plan = CheckpointPlan(enabled=True, **checkpoints) if checkpoints is not None else CheckpointPlan()
-            with distributed(
-                RunContext("run", collectives, emit, stop, strategy, seed, options, plan, assemble(parts))
-            ):
+            context = RunContext(
+                run_id,
+                collectives,
+                emit,
+                stop,
+                strategy=strategy,
+                seed=seed,
+                options=options,
+                checkpoints=plan,
+                resume=assemble(parts),
+                servers=group,
+            )
+            with distributed(context):
                 exec(compile(cell, "<cell>", "exec"), namespace)
         outcome = Outcome({name: namespace[name] for name in names}, seconds=time.monotonic() - started)
     except Exception as error:

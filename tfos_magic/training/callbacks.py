@@ -47,9 +47,12 @@ class Conductor(keras.callbacks.Callback):
             # BackupAndRestore, which acts on rank 0, may have moved the start.
             epoch = int(self._session.collectives.gather([self.model._initial_epoch or 0])[0, 0])
             self.model._initial_epoch = epoch or self.model._initial_epoch
+            self._session.strategy.begin(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._loop.epoch, self._loop.step = epoch, 0
+        if self._session.many:
+            self._session.strategy.begin_epoch(epoch)
         self._session.recorder.epoch_begins(self._loop)
         self._session.report("train", self._loop)
 

@@ -10,6 +10,7 @@ from typing import Any
 from tfos_magic.protocol import Message
 from tfos_magic.training.checkpoint import Checkpoint
 from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.servers.client import ServerGroup
 
 
 class StopSignal:
@@ -43,7 +44,8 @@ class RunContext:
     """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step.
 
     ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`. ``resume`` is, on rank 0,
-    what an earlier attempt recorded: the last checkpoint of each ``fit``.
+    what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are this process's connections to
+    the parameter servers, where the cluster has any.
     """
 
     run_id: str
@@ -56,3 +58,4 @@ class RunContext:
     checkpoints: CheckpointPlan = CheckpointPlan()
     resume: Sequence[Checkpoint] = ()
     local_rank: int = 0
+    servers: ServerGroup | None = None

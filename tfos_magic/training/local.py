@@ -69,6 +69,9 @@ class LocalStrategy:
         for replica in self._replicas.values():
             replica.restart()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Nothing to prepare."""
+
     def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
         """Take a step of this rank, and the average when it is due. Votes travel with the average.
 

@@ -12,6 +12,7 @@ from tfos_magic.training import ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.local import LocalStrategy
+from tfos_magic.training.servers.strategy import AsyncStrategy, served
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.sync import SyncStrategy
@@ -21,6 +22,7 @@ __all__ = ["RunContext", "StopSignal", "distributed"]
 STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {
     SyncStrategy.name: SyncStrategy,
     LocalStrategy.name: LocalStrategy,
+    AsyncStrategy.name: AsyncStrategy,
 }
 
 
@@ -36,9 +38,11 @@ def distributed(context: RunContext) -> Iterator[None]:
     if context.strategy not in STRATEGIES:
         raise TrainingError(f"unknown strategy {context.strategy!r}: choose one of {', '.join(sorted(STRATEGIES))}")
     keras.utils.set_random_seed(context.seed)
-    context.collectives.align()
-    session = Session(context, STRATEGIES[context.strategy](context))
     with ExitStack() as stack:
+        if context.strategy == AsyncStrategy.name:
+            context = stack.enter_context(served(context))
+        context.collectives.align()
+        session = Session(context, STRATEGIES[context.strategy](context))
         stack.callback(session.close)
         stack.enter_context(ranks.current(context))
         install(stack, session)

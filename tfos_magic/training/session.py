@@ -253,7 +253,7 @@ class Session:
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
-        spec = tf.nest.map_structure(lambda leaf: leaf if hasattr(leaf, "dtype") else None, element_spec)
+        spec = tf.nest.map_structure(_buildable, element_spec)
         try:
             model._symbolic_build(data_batch=spec)
         except TrainingError:
@@ -276,8 +276,6 @@ class Session:
         if not loop.broadcast_late:
             self._broadcast(model)
         self._part_generators(model)
-        if loop.kind == "fit":
-            self.strategy.begin(model)
 
     def unify_statistics(self, model: Any) -> None:
         """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
@@ -335,6 +333,14 @@ class Session:
         if result is logs and isinstance(logs, dict) and logs:
             return metrics.average_logs(logs, self.collectives, float(self._last_rows.numpy()))
         return result
+
+
+def _buildable(leaf: Any) -> Any:
+    """What Keras can build from: not a batch that is known to be empty on this rank, for it may fail where others do
+    not."""
+    if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank and leaf.shape[0] == 0:
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+    return leaf if hasattr(leaf, "dtype") else None
 
 
 def read(variable: Any) -> tf.Tensor:

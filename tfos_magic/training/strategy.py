@@ -42,6 +42,10 @@ class Strategy(Protocol):
         """A ``fit`` of ``model`` begins; its variables, and its optimizer's, are rank 0's on every rank."""
         ...
 
+    def begin_epoch(self, epoch: int) -> None:
+        """An epoch, counted from 0, of the ``fit`` begins."""
+        ...
+
     def apply(self, step: Step, gradients: Sequence[Any], variables: Sequence[Any], update: Update) -> None:
         """Change ``variables`` by this rank's ``gradients``, while a step is traced or runs eagerly.
 

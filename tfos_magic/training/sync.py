@@ -32,6 +32,9 @@ class SyncStrategy:
     def begin(self, model: Any) -> None:
         """Nothing to prepare."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Nothing to prepare."""
+
     def settle(self, model: Any) -> None:
         """Nothing to do: every step left the ranks equal."""
 
