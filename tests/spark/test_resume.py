@@ -1,0 +1,64 @@
+"""A run whose cluster died goes on in another cluster, from checkpoints that only the kernel can reach."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from tfos_magic import TFCluster
+from tfos_magic.errors import TFOSError, UsageError
+
+CELL = """
+import os, signal
+import keras
+import numpy as np
+
+keras.utils.set_random_seed(3)
+random = np.random.default_rng(5)
+x = random.normal(size=(301, 7)).astype("float32")
+y = (x[:, 0] + x[:, 1] > 0).astype("int64")
+model = keras.Sequential(
+    [keras.Input((7,)), keras.layers.Dense(16, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+begun = []
+
+
+def watch(epoch, logs):
+    begun.append(epoch)
+
+
+def kill(step, logs):
+    if deadly and begun[-1] == 3 and step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+watcher = keras.callbacks.LambdaCallback(on_epoch_begin=watch, on_train_batch_end=kill)
+history = model.fit(x, y, batch_size=64, epochs=5, verbose=0, callbacks=[watcher])
+weights = model.get_weights()
+"""
+OUTPUTS = ["weights", "history", "begun"]
+
+
+@pytest.mark.timeout(240)
+def test_a_run_whose_cluster_died_ends_in_another_with_the_weights_it_would_have_had(
+    local_session: SparkSession,
+) -> None:
+    where = f"memory://{uuid4().hex}"
+    with (
+        TFCluster(local_session, workers=2) as first,
+        pytest.raises(TFOSError),
+    ):
+        first.run(CELL, names={"deadly": True}, checkpoint_dir=where, max_restarts=0)
+    with TFCluster(local_session, workers=2) as second:
+        resumed = second.run(CELL, names={"deadly": False}, checkpoint_dir=where, resume=True, outputs=OUTPUTS)
+        whole = second.run(CELL, names={"deadly": False}, outputs=OUTPUTS)
+        with pytest.raises(UsageError, match="checkpoint_dir"):
+            second.run(CELL, names={"deadly": False}, resume=True)
+    assert resumed["begun"] == [3, 4]
+    assert whole["begun"] == [0, 1, 2, 3, 4]
+    for mine, expected in zip(resumed["weights"], whole["weights"], strict=True):
+        assert np.abs(mine - expected).max() <= 1e-6
+    np.testing.assert_allclose(resumed["history"].history["loss"], whole["history"].history["loss"], atol=1e-6)
