@@ -71,6 +71,28 @@ def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
 
 
+def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
+    fresh: TFCluster, spark: SparkSession, train: DataFrame, tmp_path: Path
+) -> None:
+    mark = str(tmp_path / "computing")
+    dawdle = F.udf(lambda y: (Path(mark).touch(), time.sleep(0.03), y)[2], "float")
+    slow = train.withColumn("y", dawdle("y"))
+    killed = []
+
+    def kill(state: Any) -> bool:
+        if not killed and Path(mark).exists():
+            killed.append(fresh.workers[1].agent.pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return False
+
+    watch = Watch(until=kill)
+    results = run(fresh, "pass", tmp_path / "mark", watch=watch, frames={"train": slow}, label="y", batch_size=16)
+    assert killed
+    assert watch.state.restarts == 1
+    assert len(results["history"].history["loss"]) == 4
+    assert watch.state.feeds["train"].rows == 96
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_executor_is_replaced_and_the_run_goes_on(tmp_path: Path, project: Path) -> None:
     env = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)}

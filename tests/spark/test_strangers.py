@@ -168,7 +168,7 @@ def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -
             assert not any(secret in content for secret in secrets)
     said = "\n".join(line for lines in cluster.logs(tail=500).values() for line in lines).encode()
     assert not any(secret in said for secret in secrets)
-    assert not any(secret.decode() in repr(cluster._job._task._config) for secret in secrets)  # type: ignore[union-attr]
+    assert not any(secret.decode() in repr(cluster._agents.job._task._config) for secret in secrets)  # type: ignore[union-attr]
 
 
 def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import sys
@@ -11,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfos_magic.cluster import session as sessions
+from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedStore
-from tfos_magic.cluster.launch import AgentJob, with_remedy
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.run import Run
-from tfos_magic.cluster.slots import await_slots
-from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, status_of
+from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
 from tfos_magic.errors import ClusterError
-from tfos_magic.node.config import HEARTBEAT_TIMEOUT, AgentConfig
+from tfos_magic.node.config import HEARTBEAT_TIMEOUT
 from tfos_magic.protocol import (
     FeedAttached,
     FeedOpened,
@@ -30,15 +28,15 @@ from tfos_magic.protocol import (
     StartTrainer,
 )
 
-log = logging.getLogger("tfos_magic.cluster")
-
 EXECUTOR_PATIENCE = 15.0
+LEAST_HEARTBEAT_TIMEOUT = 3.0
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 
 
 class TFCluster:
-    """``workers`` TensorFlow workers on the executors of ``spark``, one Spark task each.
+    """``workers`` TensorFlow workers on the executors of ``spark``, one Spark task each, and ``servers`` parameter
+    servers for strategy ``async``, which take a task each as well.
 
     ``cores`` and ``gpus`` are what Spark reserves for each. One more slot is needed for feeding DataFrames.
     ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
@@ -54,6 +52,7 @@ class TFCluster:
         spark: Any = None,
         *,
         workers: int = 2,
+        servers: int = 0,
         cores: int = 1,
         gpus: int = 0,
         start_timeout: float = 120.0,
@@ -62,18 +61,23 @@ class TFCluster:
         spool_dir: str | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
-        if workers < 1 or cores < 1 or gpus < 0:
-            raise ClusterError("A cluster needs at least 1 worker with at least 1 core: check -n, --cores and --gpus.")
-        self.spark = spark or sessions.make_local_session(workers * cores + 1)
+        if workers < 1 or servers < 0 or cores < 1 or gpus < 0:
+            raise ClusterError(
+                "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
+            )
+        if heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
+            raise ClusterError(
+                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
+            )
+        self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
         self.size = workers
-        self.roster = Roster(workers, heartbeat_timeout)
-        self._cores, self._gpus, self._start_timeout = cores, gpus, start_timeout
+        self.roster = Roster(workers + servers, heartbeat_timeout, servers=servers)
+        self._start_timeout = start_timeout
         self._address = (driver_host, control_port)
-        self._spool_dir = spool_dir
         self._token = secrets.token_urlsafe(32)
+        self._agents = Agents(self.spark, self.roster, cores=cores, gpus=gpus, token=self._token, spool_dir=spool_dir)
         self._listener: Callable[[Message], None] | None = None
         self._control: ControlServer | None = None
-        self._job: AgentJob | None = None
         self.feeds: FeedStore | None = None
 
     def __enter__(self) -> TFCluster:
@@ -90,10 +94,9 @@ class TFCluster:
         """
         deadline = time.monotonic() + self._start_timeout
         sessions.refuse_dynamic_allocation(self.spark)
-        await_slots(self.spark, self.size, self._cores, min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
+        self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
-            self._launch()
-            self.roster.await_agents(deadline - time.monotonic(), self.endpoint)
+            self._agents.launch(self._listen(), deadline)
             endpoints = [worker.agent.feed_uri for worker in self.workers]
             self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
             self.spawn_trainers()
@@ -105,54 +108,22 @@ class TFCluster:
             raise
         return self
 
-    def _launch(self) -> None:
+    def _listen(self) -> ControlServer:
         host, port = self._address
         self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)
         close_at_exit(self)
-        self._start_job()
-
-    def _start_job(self) -> None:
-        assert self._control is not None
-        keys = self._control.keys
-        config = AgentConfig(
-            self._control.endpoint,
-            keys.server_public,
-            keys.public,
-            keys.secret,
-            self._token,
-            self._spool_dir,
-            heartbeat_timeout=self.roster.heartbeat_timeout,
-        )
-        self._job = AgentJob(
-            self.spark, self.size, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_job_end
-        )
-        self._control.forget(self.roster.gather(self._job.tag))
-        self._job.start()
+        return self._control
 
     def revive(self) -> None:
         """Replace all agents by those of a new Spark job, some having been lost; what they held is to be fed anew.
 
         Returns while the new trainers load. Raises :class:`StartTimeout` when Spark has no room for the agents.
         """
-        assert self._job is not None
+        assert self._control is not None
         assert self.feeds is not None
-        deadline = time.monotonic() + self._start_timeout
-        self._cancel_job()
-        await_slots(self.spark, self.size, self._cores, deadline, patient=True)
-        try:
-            self._start_job()
-            self.roster.await_agents(deadline - time.monotonic(), self.endpoint)
-        except BaseException:
-            self._job.cancel()
-            raise
+        self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
         self.feeds.move([worker.agent.feed_uri for worker in self.workers])
         self.spawn_trainers()
-
-    def _cancel_job(self) -> None:
-        assert self._job is not None
-        self._job.cancel()
-        if not self._job.wait(STOP_TIMEOUT):
-            log.warning("the workers' Spark job did not end within %.0f s of its cancellation", STOP_TIMEOUT)
 
     @property
     def endpoint(self) -> str:
@@ -168,7 +139,9 @@ class TFCluster:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
         generation = self.roster.begin_generation()
         addresses = [worker.address for worker in self.workers]
-        for worker in self.workers:
+        servers = [server.address for server in self.servers]
+        secret = secrets.token_urlsafe(32)
+        for worker in self.roster.members:
             message = StartTrainer(
                 generation=generation,
                 rank=worker.rank,
@@ -177,6 +150,9 @@ class TFCluster:
                 local_size=worker.local_size,
                 sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
                 timeout=self._start_timeout,
+                role=worker.role,
+                servers=servers,
+                secret=secret,
             )
             self.tell(worker.rank, message)
 
@@ -199,6 +175,11 @@ class TFCluster:
         return self.roster.workers
 
     @property
+    def servers(self) -> list[Worker]:
+        """The parameter servers; empty until all agents are there."""
+        return self.roster.servers
+
+    @property
     def ready(self) -> bool:
         """True when a cell can run at once."""
         return self.roster.ready
@@ -206,7 +187,7 @@ class TFCluster:
     def tell(self, rank: int, message: Message) -> None:
         """Send a command to a rank's agent; nothing happens when the cluster has ended."""
         if self._control is not None:
-            self._control.send(self.workers[rank].peer, message)
+            self._control.send(self.roster.members[rank].peer, message)
 
     def listen(self, listener: Callable[[Message], None] | None) -> None:
         """Set who hears the workers' messages, in the control thread; one run at a time."""
@@ -227,16 +208,6 @@ class TFCluster:
     def _dismiss(self, peer: bytes) -> None:
         if self._control is not None:
             self._control.send(peer, Shutdown())
-
-    def _on_job_end(self, tag: str, reason: str) -> None:
-        if tag != self.roster.job:
-            return
-        if "SparkContext was shut down" in reason or sessions.is_stopped(self.spark):
-            self.roster.fail(f"The session of the workers' Spark job has ended: {reason}. Make a new one.")
-        elif self.roster.gathering:
-            self.roster.fail(f"The workers could not start: {with_remedy(reason)}")
-        else:
-            self.roster.lose(f"their Spark job ended: {reason}")
 
     def run(
         self,
@@ -307,25 +278,17 @@ class TFCluster:
         if not force:
             for peer in self.roster.peers:
                 control.send(peer, Shutdown())
-        if self._job is not None and (force or not self._job.wait(timeout)) and cancel:
-            self._cancel_job()
+        if (force or not self._agents.wait(timeout)) and cancel:
+            self._agents.cancel()
         control.close()
 
     def status(self) -> ClusterStatus:
         """The cluster and its workers as they are now."""
-        with self.roster.lock:
-            first = next((worker.ready for worker in self.workers if worker.ready), None)
-            return ClusterStatus(
-                phase=self.phase.value,
-                master=sessions.master_of(self.spark) if not sessions.is_stopped(self.spark) else "session stopped",
-                generation=self.roster.generation,
-                workers=tuple(status_of(worker) for worker in self.workers),
-                tensorflow=first.versions.get("tensorflow", "") if first else "",
-                keras=first.versions.get("keras", "") if first else "",
-                reason=self.roster.reason if self.phase is ClusterPhase.FAILED else self.roster.lost,
-            )
+        return self.roster.status(
+            "session stopped" if sessions.is_stopped(self.spark) else sessions.master_of(self.spark)
+        )
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
         """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""
         with self.roster.lock:
-            return {w.rank: list(w.log)[-tail:] for w in self.workers if rank is None or w.rank == rank}
+            return {w.rank: list(w.log)[-tail:] for w in self.roster.members if rank is None or w.rank == rank}

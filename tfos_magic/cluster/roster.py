@@ -9,7 +9,7 @@ import threading
 import time
 from typing import NoReturn
 
-from tfos_magic.cluster.workers import ClusterPhase, Worker, describe_exit, rank_workers
+from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, describe_exit, rank_workers, status_of
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.node.config import HEARTBEAT_TIMEOUT
 from tfos_magic.protocol import (
@@ -30,15 +30,16 @@ OUTPUT_LINES = 10
 
 
 class Roster:
-    """The members of a cluster of ``size`` workers and its phase.
+    """The ``size`` members of a cluster, the last ``servers`` of them parameter servers, and its phase.
 
     ``stale`` trainers must be spawned anew. ``lost`` says why agents are missing; all are replaced then, by those of a
     new Spark job, :attr:`job`, and while they are awaited the roster is ``gathering``. An agent is taken for lost when
     it is silent for ``heartbeat_timeout`` seconds.
     """
 
-    def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT) -> None:
+    def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT, *, servers: int = 0) -> None:
         self.size = size
+        self._servers = servers
         self.heartbeat_timeout = heartbeat_timeout
         self.phase = ClusterPhase.STARTING
         self.reason = ""
@@ -46,12 +47,22 @@ class Roster:
         self.stale = False
         self.lost = ""
         self.job = ""
-        self.workers: list[Worker] = []
+        self.members: list[Worker] = []
         self.gathering = False
         self._arrived: dict[int, tuple[bytes, Register]] = {}
         self._fallen: TrainerExited | None = None
         self._checked = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers by rank; empty until all agents are there."""
+        return self.members[: self.size - self._servers]
+
+    @property
+    def servers(self) -> list[Worker]:
+        """The parameter servers, whose ranks follow those of the workers."""
+        return self.members[self.size - self._servers :]
 
     @property
     def lock(self) -> threading.Condition:
@@ -67,7 +78,7 @@ class Roster:
     def ready(self) -> bool:
         """True when a cell can run at once."""
         idle = self.phase is ClusterPhase.RUNNING and not self.stale and not self.lost
-        return idle and all(worker.ready for worker in self.workers)
+        return idle and all(worker.ready for worker in self.members)
 
     def stray(self, peer: bytes) -> bool:
         """True for an agent that has no place here: one too many, or of a job that was given up."""
@@ -81,7 +92,7 @@ class Roster:
                 self._arrive(peer, message)
             elif isinstance(message, AgentFailed):
                 self.fail(message.reason)
-            worker = next((worker for worker in self.workers if worker.peer == peer), None)
+            worker = next((worker for worker in self.members if worker.peer == peer), None)
             if worker is not None:
                 self._note_worker(worker, message)
             elif isinstance(message, AgentEnded):
@@ -168,7 +179,7 @@ class Roster:
         now = time.monotonic()
         # Where nobody looked for a while, this process may have been suspended, with messages waiting to be read.
         paused, self._checked = now - self._checked > PAUSE_SECONDS, now
-        for worker in self.workers:
+        for worker in self.members:
             if paused:
                 worker.seen = now
             elif now - worker.seen > self.heartbeat_timeout:
@@ -176,8 +187,8 @@ class Roster:
 
     def _raise_lost(self) -> NoReturn:
         """Name the agent that was lost first: when Spark ends the others for that, they still say so."""
-        self._changed.wait_for(lambda: sum(not worker.farewell for worker in self.workers) <= 1, FAREWELL_SECONDS)
-        worker = min(self.workers, key=lambda worker: (bool(worker.farewell), worker.seen))
+        self._changed.wait_for(lambda: sum(not worker.farewell for worker in self.members) <= 1, FAREWELL_SECONDS)
+        worker = min(self.members, key=lambda worker: (bool(worker.farewell), worker.seen))
         silent = time.monotonic() - worker.seen
         if silent > self.heartbeat_timeout:
             how = f"did not answer for {silent:.0f} s"
@@ -199,9 +210,9 @@ class Roster:
                     f"they cannot reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an "
                     "address they reach, or give more --start-timeout."
                 )
-            logs = {worker.rank: worker.log for worker in self.workers}
-            self.workers = rank_workers(list(self._arrived.values()))
-            for worker in self.workers:
+            logs = {worker.rank: worker.log for worker in self.members}
+            self.members = rank_workers(list(self._arrived.values()), self._servers)
+            for worker in self.members:
                 worker.log = logs.get(worker.rank, worker.log)
             self.gathering, self.lost = False, ""
             self.phase = ClusterPhase.RUNNING
@@ -211,7 +222,7 @@ class Roster:
         with self._changed:
             self.generation += 1
             self.stale, self._fallen = False, None
-            for worker in self.workers:
+            for worker in self.members:
                 worker.ready = None
             return self.generation
 
@@ -224,13 +235,13 @@ class Roster:
                 self.check_agents()
             self.check()
             self.check_agents()
-            for worker in self.workers:
+            for worker in self.members:
                 if worker.ready and worker.ready.error:
                     self.stale = True
                     raise ClusterError(f"Worker {worker.rank} on {worker.agent.host}: {worker.ready.error}")
             if self._fallen is not None:
                 raise self._died_loading(self._fallen)
-            if loading := [str(worker.rank) for worker in self.workers if worker.ready is None]:
+            if loading := [str(worker.rank) for worker in self.members if worker.ready is None]:
                 raise StartTimeout(
                     f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos "
                     "logs, or give more --start-timeout."
@@ -239,8 +250,22 @@ class Roster:
     def _died_loading(self, exited: TrainerExited) -> WorkerLost:
         tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
         how = f"{describe_exit(exited)} while it was starting"
-        return WorkerLost(exited.rank, self.workers[exited.rank].agent.host, how, output=tail)
+        return WorkerLost(exited.rank, self.members[exited.rank].agent.host, how, output=tail)
+
+    def status(self, master: str) -> ClusterStatus:
+        """The cluster and its workers as they are now; ``master`` is where Spark is."""
+        with self._changed:
+            first = next((worker.ready for worker in self.members if worker.ready), None)
+            return ClusterStatus(
+                phase=self.phase.value,
+                master=master,
+                generation=self.generation,
+                workers=tuple(status_of(worker) for worker in self.members),
+                tensorflow=first.versions.get("tensorflow", "") if first else "",
+                keras=first.versions.get("keras", "") if first else "",
+                reason=self.reason if self.phase is ClusterPhase.FAILED else self.lost,
+            )
 
     def _settled(self) -> bool:
-        failed = any(worker.ready and worker.ready.error for worker in self.workers)
-        return failed or self.stale or self.phase.ended or all(worker.ready for worker in self.workers)
+        failed = any(worker.ready and worker.ready.error for worker in self.members)
+        return failed or self.stale or self.phase.ended or all(worker.ready for worker in self.members)
