@@ -23,12 +23,16 @@ ERROR_GRACE = 3.0
 class Attempt:
     """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
 
+    An ``elastic`` run does not end with a worker that is lost, unless that is rank 0.
+
     Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
     nothing was said for a while.
     """
 
-    def __init__(self, cluster: TFCluster, run_id: str, take: Callable[[Message | None], None]) -> None:
-        self.outcome = Outcome(cluster.size)
+    def __init__(
+        self, cluster: TFCluster, run_id: str, take: Callable[[Message | None], None], *, elastic: bool = False
+    ) -> None:
+        self.outcome = Outcome(cluster.size, elastic=elastic)
         self._cluster, self._run_id, self._take = cluster, run_id, take
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._generation = cluster.roster.generation

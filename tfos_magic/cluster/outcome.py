@@ -15,10 +15,14 @@ _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledErr
 
 
 class Outcome:
-    """Collects one end per rank: a finished cell or a lost trainer."""
+    """Collects one end per rank: a finished cell or a lost trainer. An ``elastic`` run goes on without a worker.
 
-    def __init__(self, size: int) -> None:
+    Ranks from ``size`` on are parameter servers, which end no cell.
+    """
+
+    def __init__(self, size: int, *, elastic: bool = False) -> None:
         self._size = size
+        self._elastic = elastic
         self._finished: dict[int, RunFinished] = {}
         self._lost: dict[int, TrainerExited] = {}
 
@@ -31,12 +35,19 @@ class Outcome:
     @property
     def complete(self) -> bool:
         """Every rank has ended, one way or another."""
-        return len(self._finished.keys() | self._lost.keys()) == self._size
+        return self._finished.keys() | self._lost.keys() >= set(range(self._size))
 
     @property
     def broken(self) -> bool:
         """A rank has ended in a way that the others may wait for in vain."""
-        return bool(self._lost) or any(end.status != "ok" for end in self._finished.values())
+        return bool(self._missed) or any(end.status != "ok" for end in self._finished.values())
+
+    @property
+    def _missed(self) -> dict[int, TrainerExited]:
+        """Lost trainers that the others cannot do without: where the run is elastic, rank 0 and the servers."""
+        if not self._elastic:
+            return self._lost
+        return {rank: exited for rank, exited in self._lost.items() if rank == 0 or rank >= self._size}
 
     @property
     def reusable(self) -> bool:
@@ -57,8 +68,8 @@ class Outcome:
         causes = [end for end in errors if end.error.get("kind") not in _COLLATERAL]
         if causes:
             raise _worker_error(min(causes, key=lambda end: end.rank), workers)
-        if self._lost:
-            raise _lost_error(self._lost[min(self._lost)], workers)
+        if self._missed:
+            raise _lost_error(self._missed[min(self._missed)], workers)
         if errors and not self.complete:
             raise self._stuck_error(workers)
         if errors:
@@ -85,4 +96,7 @@ def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerErr
 
 def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerLost:
     tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
+    if exit_.rank >= len(workers):
+        how = f"{describe_exit(exit_)}; it was a parameter server and held weights"
+        return WorkerLost(exit_.rank, "its host", how, output=tail)
     return WorkerLost(exit_.rank, workers[exit_.rank].host, describe_exit(exit_), output=tail)

@@ -119,7 +119,8 @@ class Run:
         self._revive()
         feeds = self._feed()
         self._await_trainers()
-        attempt = Attempt(self._cluster, self.run_id, self._take)
+        elastic = self._request.strategy == "async"
+        attempt = Attempt(self._cluster, self.run_id, self._take, elastic=elastic)
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)

@@ -30,7 +30,7 @@ class ClusterPhase(str, Enum):
 
 @dataclass
 class Worker:
-    """One rank, from its agent's registration on.
+    """One rank, from its agent's registration on. Its ``role`` is ``worker`` or ``ps``, for parameter server.
 
     ``ready`` is the trainer's own report, None while it loads; ``farewell`` why the agent ended without being asked to.
     """
@@ -45,6 +45,7 @@ class Worker:
     seen: float = field(default_factory=time.monotonic)
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     farewell: str = ""
+    role: str = "worker"
 
     @property
     def address(self) -> str:
@@ -69,6 +70,7 @@ class WorkerStatus:
     state: str
     memory: int
     spool: int
+    role: str = "worker"
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,15 @@ class ClusterStatus:
     reason: str = ""
 
 
-def rank_workers(agents: Sequence[tuple[bytes, Register]]) -> list[Worker]:
-    """Give ranks by Spark slot, and each rank its place among those of its host."""
+def rank_workers(agents: Sequence[tuple[bytes, Register]], servers: int = 0) -> list[Worker]:
+    """Give ranks by Spark slot, and each rank its place among those of its host; the last are parameter ``servers``."""
     ordered = sorted(agents, key=lambda pair: pair[1].slot)
     sizes = Counter(agent.host for _, agent in ordered)
     seen: Counter[str] = Counter()
     workers = []
     for rank, (peer, agent) in enumerate(ordered):
-        workers.append(Worker(rank, peer, agent, seen[agent.host], sizes[agent.host]))
+        role = "ps" if rank >= len(ordered) - servers else "worker"
+        workers.append(Worker(rank, peer, agent, seen[agent.host], sizes[agent.host], role=role))
         seen[agent.host] += 1
     return workers
 
@@ -117,4 +120,5 @@ def status_of(worker: Worker) -> WorkerStatus:
         state="ready" if worker.ready and not worker.ready.error else "loading TensorFlow",
         memory=worker.beat.trainer_rss,
         spool=worker.beat.spool_bytes,
+        role=worker.role,
     )

@@ -38,6 +38,7 @@ class Trainer:
         self._link = link
         self._cells: SimpleQueue[RunCell | None] = SimpleQueue()
         self._parts: list[CheckpointPart] = []
+        self._servers: Any = None
         self._stop: Any = None
         self._stopped_runs: set[str] = set()
         self._running = ""
@@ -64,15 +65,12 @@ class Trainer:
     def _prepare(self, start: StartTrainer) -> bool:
         """Load TensorFlow, form the cluster and say so; False when that failed, which is also said."""
         sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
-        self._rank = start.rank
+        self._rank, self._local_rank = start.rank, start.local_rank
         try:
             import keras
             import tensorflow as tf
 
-            from tfos_magic.training.collectives import form_cluster
-
-            threads = max(1, (os.cpu_count() or 1) // max(1, start.local_size))
-            self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
+            self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
             # First use of the runtime and of the training code costs a second; better now than in the user's cell.
             import tfos_magic.node.cell
@@ -86,6 +84,22 @@ class Trainer:
         device = f"gpu {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if gpus else "cpu"
         self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), versions, device))
         return True
+
+    def _connect(self, start: StartTrainer) -> None:
+        """Join the other workers and find the parameter servers, or be one of these."""
+        from tfos_magic.training.collectives import form_cluster
+        from tfos_magic.training.servers.client import ServerGroup
+        from tfos_magic.training.servers.server import ParameterServer
+
+        if start.role == "ps":
+            self._server = ParameterServer(start.servers[start.rank - len(start.addresses)], start.secret)
+            return
+        threads = max(1, (os.cpu_count() or 1) // max(1, start.local_size))
+        self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
+        if start.servers:
+            self._servers = ServerGroup(
+                start.rank, len(start.addresses), start.servers, start.secret, start_seconds=start.timeout
+            )
 
     def _read(self) -> None:
         """Take commands off the link until it closes; then the process has no reason to live."""
@@ -138,15 +152,13 @@ class Trainer:
                 sys.stderr.flush()
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
+        from tfos_magic.training import ranks
         from tfos_magic.training.checkpoint import assemble
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
         code = compile(cell.source, cell.filename, "exec")
-        if cell.strategy == "none":
-            exec(code, namespace)
-            return
         context = RunContext(
             run_id=cell.run_id,
             collectives=self._collectives,
@@ -155,10 +167,12 @@ class Trainer:
             strategy=cell.strategy,
             seed=cell.seed,
             options=cell.options,
+            servers=self._servers,
             checkpoints=CheckpointPlan(enabled=True, **cell.checkpoints) if cell.checkpoints else CheckpointPlan(),
             resume=assemble(part for part in parts if part.run_id == cell.run_id),
+            local_rank=self._local_rank,
         )
-        with distributed(context):
+        with ranks.current(context) if cell.strategy == "none" else distributed(context):
             exec(code, namespace)
 
     def _send(self, message: Message) -> None:
