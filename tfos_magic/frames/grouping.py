@@ -93,7 +93,9 @@ class GroupTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: pa.RecordBatch | None = None
         for chunk in _chunks(batches):
-            groups = self._reduced(chunk if held is None else joined([held, chunk]))
+            # Spark's fields say more than types (nullability, names within lists); what is joined must be the same.
+            chunk = pa.record_batch(chunk.columns, chunk.schema.names)
+            groups = self._reduced(chunk if held is None else joined([held.cast(chunk.schema), chunk]))
             done = self._done(groups)
             if done:
                 yield groups.slice(0, done)

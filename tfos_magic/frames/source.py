@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tfos_magic import errors
-from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.errors import DataError, TFOSError, UsageError
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
 from tfos_magic.shipping import ship_package
 
@@ -49,6 +49,7 @@ class SparkSource:
         from pyspark.sql.types import StructType
 
         ship_package(self.frame.sparkSession)
+        _refuse_dots(passed or read)
         frame = self.frame if passed else select(self.frame, read)
         known = {field.name: field for field in self.frame.schema.fields}
         fields = [known[name] for name in passed] + [field_of_spec(spec) for spec in made]
@@ -107,6 +108,15 @@ def source_of(frame: Any) -> Source:
 def select(frame: Any, names: Sequence[str]) -> Any:
     """The named columns, whatever characters are in their names."""
     return frame.select(*[quoted(name) for name in dict.fromkeys(names)])
+
+
+def _refuse_dots(names: Sequence[str]) -> None:
+    dotted = [name for name in names if "." in name or "`" in name]
+    if dotted:
+        raise DataError(
+            f"column {dotted[0]!r} has a dot or a backtick in its name, which Spark's mapInArrow does not find: rename "
+            f"it, df.withColumnRenamed({dotted[0]!r}, {re.sub('[.`]', '_', dotted[0])!r})"
+        )
 
 
 def quoted(name: str) -> str:
