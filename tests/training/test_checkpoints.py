@@ -16,7 +16,9 @@ model = keras.Sequential(
 model.compile(keras.optimizers.SGD(0.1, momentum=0.9), from_logits, metrics=["accuracy"])
 """
 ADAM = MODEL.replace("SGD(0.1, momentum=0.9)", "Adam(0.01)")
-ARRAYS = MODEL + "history = model.fit(x, y, batch_size=29, epochs=4, validation_data=(val_x, val_y), verbose=0).history\n"
+ARRAYS = (
+    MODEL + "history = model.fit(x, y, batch_size=29, epochs=4, validation_data=(val_x, val_y), verbose=0).history\n"
+)
 CALLBACKS = (
     MODEL
     + """
@@ -195,3 +197,111 @@ def test_a_resumed_run_equals_the_undisturbed_one(groups: Groups, size: int, fit
     full, parts = undisturbed(groups, size, cell, every)
     print(sorted({p.name[:-9] for p in parts}))
     assert_equal(resume(groups, size, cell, parts, at), full)
+
+
+def notices_of(group: Any, cell: str, *names: str, **run: Any) -> tuple[list[Outcome], list[str], list[str]]:
+    """Outcomes, notices, and the labels of the checkpoints that were taken, each once and in their order."""
+    told: list[str] = []
+    taken: dict[str, None] = {}
+
+    def hear(rank: int, message: Any) -> None:
+        if type(message).__name__ == "Notice":
+            told.append(message.text)
+        elif type(message).__name__ == "CheckpointPart":
+            taken[message.name[:-9]] = None
+
+    return group.run(cell, *names, on_message=hear, **run), told, list(taken)
+
+
+def test_a_run_goes_on_with_another_number_of_workers(groups: Groups) -> None:
+    cell = DATA + EXECUTIONS.replace(", steps_per_execution=2", "") + WEIGHTS
+    full, parts = undisturbed(groups, 2, cell, every=3)
+    for size in (1, 3):
+        for outcome in succeeded(resume(groups, size, cell, parts, "fit0-epoch1-step7")):
+            for mine, whole in zip(outcome.values["weights"], full[0].values["weights"], strict=True):
+                assert np.abs(mine - whole).max() <= 1e-5
+
+
+def test_fits_that_were_over_are_not_trained_again_and_a_longer_one_trains_on(groups: Groups) -> None:
+    cell = DATA + (
+        """
+begun = []
+count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch))
+model = mlp()
+model.compile("adam", from_logits, metrics=["accuracy"])
+history = model.fit(x, y, batch_size=29, epochs=EPOCHS, verbose=0, callbacks=[count])
+epochs, history = history.epoch, history.history
+weights = model.get_weights()
+"""
+    )
+    short, parts = undisturbed(groups, 2, "EPOCHS = 3\n" + cell)
+    long, _ = undisturbed(groups, 2, "EPOCHS = 5\n" + cell)
+    names = ("begun", "epochs")
+    again = resume(groups, 2, "EPOCHS = 3\n" + cell, parts, "fit0-end", "sync", *names)
+    assert_equal(again, short, 0)
+    assert again[1].values["begun"] == []
+    assert again[1].values["epochs"] == [0, 1, 2]
+    further = resume(groups, 2, "EPOCHS = 5\n" + cell, parts, "fit0-end", "sync", *names)
+    assert_equal(further, long)
+    assert further[0].values["begun"] == [3, 4]
+
+
+def test_a_checkpoint_of_another_model_is_refused_on_every_rank_naming_the_difference(groups: Groups) -> None:
+    cell = DATA + ARRAYS + WEIGHTS
+    _, parts = undisturbed(groups, 2, cell)
+    for outcome in resume(groups, 2, cell.replace("Dense(16", "Dense(17"), parts, "fit0-epoch2-step0"):
+        assert outcome.kind == "TrainingError"
+        assert "shape (12, 16)" in outcome.error
+        assert "shape (12, 17)" in outcome.error
+        assert "--checkpoint-dir" in outcome.error
+
+
+def test_strategy_local_goes_on_from_its_settled_weights(groups: Groups) -> None:
+    cell = DATA + EXECUTIONS.replace(", steps_per_execution=2", "") + WEIGHTS
+    full, parts = undisturbed(groups, 2, cell, strategy="local")
+    after = succeeded(resume(groups, 2, cell, parts, "fit0-epoch2-step0", "local"))
+    assert after[0].values["history"]["loss"][:2] == full[0].values["history"]["loss"][:2]
+    assert after[0].values["history"]["loss"][2] < full[0].values["history"]["loss"][0]
+    for mine, other in zip(after[0].values["weights"], after[1].values["weights"], strict=True):
+        assert np.array_equal(mine, other)
+
+
+def test_checkpoints_that_nobody_asked_for_are_left_out_where_they_would_cost_too_much(groups: Groups) -> None:
+    cell = DATA + ARRAYS.replace("Dense(16", "Dense(150_000").replace("epochs=4", "epochs=6")
+    outcomes, told, taken = notices_of(groups[1], cell, checkpoints={})
+    succeeded(outcomes)
+    assert told == []
+    assert len(taken) <= 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_has_no_checkpoints_says_so_when_they_were_asked_for(groups: Groups, size: int) -> None:
+    own_loop = DATA + (
+        """
+model, optimizer = mlp(), keras.optimizers.SGD(0.1)
+for _ in range(2):
+    with tf.GradientTape() as tape:
+        loss = from_logits(y, model(x))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+    )
+    late = DATA + (
+        """
+class Late(keras.Model):
+    def train_step(self, data):
+        if not hasattr(self, "other"):
+            self.other = keras.optimizers.SGD(0.1)
+        return super().train_step(data)
+
+
+model = Late(*(lambda m: (m.inputs, m.outputs))(mlp()))
+model.extra = keras.optimizers.SGD(0.1)
+model.compile("sgd", from_logits)
+model.fit(x, y, batch_size=29, epochs=2, verbose=0)
+"""
+    )
+    for cell, expected in ((own_loop, "fit() alone"), (late, "is not built before the first step")):
+        outcomes, told, taken = notices_of(groups[size], cell, checkpoints={"asked": True})
+        succeeded(outcomes)
+        assert taken == []
+        assert any(expected in text for text in told), told

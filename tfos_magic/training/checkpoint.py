@@ -83,7 +83,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     meta = json.dumps({"position": checkpoint.position.meta(), "details": dict(checkpoint.details)})
     buffer = io.BytesIO()
     entries: dict[str, Any] = {_META: np.frombuffer(meta.encode(), np.uint8), **checkpoint.arrays}
-    np.savez(buffer, allow_pickle=False, **entries)
+    np.savez(buffer, **entries)
     return buffer.getvalue()
 
 

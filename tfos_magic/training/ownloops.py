@@ -83,6 +83,7 @@ class OwnLoop:
         if known.issuperset(map(id, variables)):
             return
         known.update(map(id, variables))
+        self._session.recorder.note_own_loop()
         with tf.init_scope():
             self._session.broadcast([*variables, *(optimizer.variables if optimizer.built else [])])
 

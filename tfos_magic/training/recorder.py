@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SHARE = 50
 SEND_SECONDS = 300.0
+BYTES_PER_SECOND = 100e6
 
 
 class Recorder:
@@ -91,6 +92,7 @@ class Recorder:
         fit.recorded = self._is_built(loop)
         if not fit.recorded:
             return
+        self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
         fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
         if fit.position is not None and self._recorded is not None:
             self._recorded.restore(self._session, loop, fit)
@@ -140,18 +142,28 @@ class Recorder:
 
     def close(self) -> None:
         """Wait until what was taken has been sent."""
+        if self._fits == 0:
+            self.note_own_loop()
         self._sender.join()
+
+    def note_own_loop(self) -> None:
+        """Say, where checkpoints were asked for, that there are none of a training loop of the cell's own."""
+        if self._plan.asked:
+            self._session.reporter.notice(
+                "Checkpoints are taken of fit() alone: a training loop of your own begins anew when the run is resumed."
+            )
 
     def _is_built(self, loop: Loop) -> bool:
         """Build the model and its optimizer, as ranks that share data have done already."""
         if not self._session.many:
             self._session.build(loop.model, loop.data.element_spec)
-        if not loop.broadcast_late:
+        if not loop.broadcast_late and all(optimizer.built for optimizer in snapshot.optimizers(loop.model)):
             return True
         if self._plan.asked:
             self._session.reporter.notice(
-                f"No checkpoints are taken of model {loop.model.name!r}, because it cannot be built before its first "
-                "step. Give it an Input layer."
+                f"No checkpoints are taken of this fit() of model {loop.model.name!r}, because the model, or an "
+                "optimizer of its train_step(), is not built before the first step. Give the model an Input layer, or "
+                "call the optimizer's build(variables) before fit()."
             )
         return False
 
@@ -192,6 +204,12 @@ class Sender:
         self._run_id, self._emit, self._reporter = run_id, emit, reporter
         self._thread: threading.Thread | None = None
         self.seconds = 0.01
+        self._measured = False
+
+    def expect(self, size: int) -> None:
+        """Before the first checkpoint, guess what one of ``size`` bytes will take."""
+        if not self._measured:
+            self.seconds = max(self.seconds, size / BYTES_PER_SECOND)
 
     def send(self, checkpoint: Checkpoint, started: float) -> None:
         """Send in the background what was taken from ``started`` on; waits for the one before."""
@@ -223,7 +241,7 @@ class Sender:
             return
         for part in split(self._run_id, f"{checkpoint.position.label}-{uuid4().hex[:8]}", checkpoint.position, data):
             self._emit(part)
-        self.seconds = copied + time.monotonic() - began
+        self.seconds, self._measured = copied + time.monotonic() - began, True
 
 
 def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Checkpoint:
@@ -232,6 +250,7 @@ def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Ch
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
     details: dict[str, Any] = {
         "layout": snapshot.layout(found),
+        "broadcast": snapshot.broadcast_count(model),
         "stopped": bool(model.stop_training),
         "epochs": list(fit.history.epoch),
         "history": _history(fit.history, arrays),

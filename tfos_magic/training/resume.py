@@ -171,7 +171,8 @@ def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
 
 def _shared(checkpoint: Checkpoint) -> Checkpoint:
     """The part of a checkpoint that every rank needs in full: all but what the ranks broadcast as tensors, and sums."""
-    whole = {f"v{i}" for i, (_, dtype, _) in enumerate(checkpoint.details["layout"]) if dtype in metrics.DTYPES}
+    first = checkpoint.details["layout"][: checkpoint.details["broadcast"]]
+    whole = {f"v{i}" for i, (_, dtype, _) in enumerate(first) if dtype in metrics.DTYPES}
     arrays = {
         name: array
         for name, array in checkpoint.arrays.items()

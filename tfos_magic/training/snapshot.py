@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 from tensorflow.python.eager import context as eager_context
 
@@ -30,11 +31,23 @@ class Unfit(Exception):
 # Variables
 
 
+def optimizers(model: Any) -> list[Any]:
+    """The optimizer of a model, and those that a ``train_step`` of its own keeps as attributes."""
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(o): o for o in found if isinstance(o, BaseOptimizer)}.values())
+
+
 def variables(model: Any) -> list[Any]:
-    """The variables of a model and of its optimizer, each once: weights, moving averages, seeds, slots, the step."""
-    optimizer = getattr(model, "optimizer", None)
-    own = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+    """The variables of a model and of its optimizers, each once: weights, moving averages, seeds, slots, the step."""
+    own = [*model.variables, *(v for optimizer in optimizers(model) for v in optimizer.variables)]
     return list({id(variable): variable for variable in own}.values())
+
+
+def broadcast_count(model: Any) -> int:
+    """How many of :func:`variables`, the first ones, every ``fit`` begins by broadcasting: not those of further
+    optimizers."""
+    further = [o for o in optimizers(model) if o is not getattr(model, "optimizer", None)]
+    return len(variables(model)) - sum(len(optimizer.variables) for optimizer in further)
 
 
 def layout(found: Sequence[Any]) -> list[list[Any]]:
