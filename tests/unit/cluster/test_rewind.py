@@ -1,0 +1,33 @@
+"""A run that begins again: what is trained twice is shown once."""
+
+from __future__ import annotations
+
+from tests.unit.views.simulated import epoch_end, new_state, progress, tell
+from tfos_magic.cluster.state import RunPhase, RunState, rewind
+
+
+def _three_epochs() -> RunState:
+    return tell(new_state(), *(epoch_end(epoch, epochs=5, loss=1.0) for epoch in range(3)))
+
+
+def test_epochs_that_are_trained_again_are_taken_back() -> None:
+    state = _three_epochs()
+    rewind(state)
+    assert (state.restarts, state.phase, len(state.history)) == (1, RunPhase.STARTING, 3)
+    tell(state, progress(0, 1, 2, epochs=5))
+    assert len(state.history) == 1
+    tell(state, *(epoch_end(epoch, epochs=5, loss=2.0) for epoch in range(1, 5)))
+    assert [metrics["loss"] for metrics in state.history] == [1.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_run_without_checkpoint_begins_its_history_anew() -> None:
+    state = _three_epochs()
+    rewind(state)
+    tell(state, epoch_end(0, epochs=5, loss=2.0))
+    assert [metrics["loss"] for metrics in state.history] == [2.0]
+
+
+def test_without_a_restart_nothing_is_taken_back() -> None:
+    state = _three_epochs()
+    tell(state, progress(0, 1, 2, epochs=5))
+    assert len(state.history) == 3
