@@ -1,0 +1,123 @@
+"""The three strategies on a Spark cluster that has a parameter server: the same cell learns as well with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from sklearn.datasets import load_digits
+
+from tfos_magic import TFCluster
+
+# The quickstart's model and data, with fewer epochs.
+DIGITS = """
+import keras
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([
+    keras.Input((64,)),
+    keras.layers.Rescaling(1 / 16),
+    keras.layers.Reshape((8, 8, 1)),
+    keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+    keras.layers.MaxPooling2D(),
+    keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
+    keras.layers.Flatten(),
+    keras.layers.Dense(10),
+])
+model.compile(
+    optimizer=keras.optimizers.Adam(3e-3),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+history = model.fit(train, epochs=10, verbose=0)
+loss, accuracy = model.evaluate(x, y, verbose=0)
+"""
+TRAINED = 1400
+
+
+@pytest.fixture(scope="module")
+def digits(local_session: SparkSession) -> tuple[DataFrame, dict[str, Any]]:
+    data = load_digits()
+    order = np.random.default_rng(1).permutation(len(data.target))
+    x, y = data.data[order].astype("float32"), data.target[order]
+    rows = pd.DataFrame({"pixels": [row.tolist() for row in x[:TRAINED]], "digit": y[:TRAINED]})
+    return local_session.createDataFrame(rows).repartition(2), {"x": x[TRAINED:], "y": y[TRAINED:]}
+
+
+@pytest.fixture(scope="module")
+def cluster(local_session: SparkSession) -> Iterator[TFCluster]:
+    with TFCluster(local_session, workers=2, servers=1) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def learn(cluster: TFCluster, digits: tuple[DataFrame, dict[str, Any]]) -> Any:
+    def learn(strategy: str, **options: Any) -> dict[str, Any]:
+        frame, unseen = digits
+        return cluster.run(
+            DIGITS,
+            names=unseen,
+            frames={"train": frame},
+            features=["pixels"],
+            label="digit",
+            batch_size=64,
+            outputs=["accuracy", "history"],
+            strategy=strategy,
+            options=options,
+        )
+
+    return learn
+
+
+@pytest.fixture(scope="module")
+def expected(learn: Any) -> float:
+    """Accuracy on unseen digits with strategy ``sync``."""
+    return float(learn("sync")["accuracy"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [("local", {"sync_every": 4}), ("local", {"sync_every": 8, "outer_momentum": 0.5}), ("async", {})],
+)
+def test_digits_are_known_as_well_as_with_sync(
+    learn: Any, expected: float, strategy: str, options: dict[str, Any]
+) -> None:
+    assert expected > 0.9
+    assert learn(strategy, **options)["accuracy"] >= expected - 0.02
+
+
+def test_status_lists_the_servers_after_the_workers(cluster: TFCluster) -> None:
+    assert [line.role for line in cluster.status().workers] == ["worker", "worker", "ps"]
+    assert [worker.rank for worker in cluster.workers] == [0, 1]
+    assert [server.rank for server in cluster.servers] == [2]
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_that_is_killed_does_not_end_an_asynchronous_run(cluster: TFCluster) -> None:
+    cell = """
+import os, signal
+import keras
+import numpy as np
+import tfos_magic
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+
+
+def kill(epoch, logs):
+    if epoch == 2 and tfos_magic.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+history = model.fit(np.ones((64, 4), "float32"), np.zeros((64, 2), "float32"), batch_size=8, epochs=6, verbose=0,
+                    callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=kill)])
+epochs = len(history.history["loss"])
+"""
+    results = cluster.run(cell, outputs=["epochs"], strategy="async", max_restarts=0)
+    assert results["epochs"] == 6
+    assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
