@@ -96,6 +96,7 @@ class TrainerProcess:
         self._link = Link(ours)
         self.wake, self._waker = socket.socketpair()
         self.wake.setblocking(False)
+        self._waker.setblocking(False)
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
         self._threads = [
