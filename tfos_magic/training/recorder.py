@@ -103,6 +103,8 @@ class Recorder:
         fit = loop.fit
         if fit is None or not fit.recorded:
             return
+        if not self._in_step:
+            fit.steps = 0
         if fit.metrics is not None and fit.position is not None:
             loop.step = fit.position.step
             reopen_epoch(loop.model, fit)
@@ -126,7 +128,8 @@ class Recorder:
         fit = loop.fit
         if fit is None or not fit.recorded or loop.epoch + 1 >= fit.epochs or loop.model.stop_training:
             return
-        if fit.steps >= self._plan.every if self._plan.every else self._is_due(self._last):
+        enough = fit.steps >= self._plan.every or not self._in_step
+        if enough if self._plan.every else self._is_due(self._last):
             self._take(loop, fit, loop.epoch + 1, 0)
 
     def end(self, loop: Loop) -> None:
@@ -152,6 +155,11 @@ class Recorder:
             self._session.reporter.notice(
                 "Checkpoints are taken of fit() alone: a training loop of your own begins anew when the run is resumed."
             )
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether all ranks have counted the same steps; elsewhere one may have come when an epoch began."""
+        return self._session.exact or not self._session.many
 
     def _is_built(self, loop: Loop) -> bool:
         """Build the model and its optimizer, as ranks that share data have done already."""

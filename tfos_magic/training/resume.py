@@ -159,13 +159,11 @@ def reopen_epoch(model: Any, fit: Fit) -> None:
 
 
 def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
-    """Give every rank the bytes of rank 0."""
+    """Give every rank the bytes of rank 0. A rank that others have not let in yet keeps its own."""
     if collectives.size == 1:
         return data
     length = int(collectives.gather([len(data)])[0, 0])
-    padded = np.zeros(-(-length // 4), np.int32)
-    if collectives.rank == 0:
-        padded = np.frombuffer(data + bytes(-length % 4), np.int32)
+    padded = np.frombuffer(data[:length].ljust(-(-length // 4) * 4, b"\0"), np.int32)
     return bytes(collectives.broadcast([tf.constant(padded)])[0].numpy().tobytes()[:length])
 
 
