@@ -6,12 +6,14 @@ times a second, and keeps no state of the run itself.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tfos_magic.cluster.traces import Stopwatch, Trace
 from tfos_magic.protocol import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
 LOG_LINES = 200
@@ -37,7 +39,10 @@ class RunPhase(str, Enum):
 class WorkerState:
     """One rank: who and where it is, what it is doing, and its pace (rows per second over the last seconds).
 
-    ``sent`` counts the bytes that it sent to other ranks and to servers for training.
+    ``sent`` counts the bytes that it sent to other ranks and to servers for training. ``data_share`` and ``peer_share``
+    are the shares of the last seconds (0 to 1) that it waited for its next batch, and for other ranks; ``data_seconds``
+    and ``peer_seconds`` are what these waits came to since the run began. ``seen`` is when it last told where it is.
+    ``log`` holds its last lines, ``log_order`` their places among all lines of the run.
     """
 
     rank: int
@@ -52,20 +57,35 @@ class WorkerState:
     rows_per_second: float = 0.0
     memory: int = 0
     sent: int = 0
+    data_seconds: float = 0.0
+    peer_seconds: float = 0.0
+    data_share: float = 0.0
+    peer_share: float = 0.0
+    seen: float = 0.0
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    _marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
+    log_order: deque[int] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    _marks: deque[tuple[float, int, float, float]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
 
     def forget_pace(self) -> None:
         """The count of rows begins anew."""
         self._marks.clear()
 
-    def mark(self, now: float, rows: int) -> None:
-        """Note the rows trained so far, and derive the pace from the oldest mark kept."""
-        self.rows = rows
-        self._marks.append((now, rows))
-        then, before = self._marks[0]
+    def mark(self, now: float, message: Progress) -> None:
+        """Note where it is, and derive its pace and its waits from the oldest mark kept."""
+        self.epoch, self.step, self.steps, self.rows = message.epoch, message.step, message.steps, message.rows
+        self.sent, self.seen = message.sent, now
+        self.data_seconds, self.peer_seconds = message.data_seconds, message.peer_seconds
+        self._marks.append((now, message.rows, message.data_seconds, message.peer_seconds))
+        then, rows, data, peers = self._marks[0]
         if now > then:
-            self.rows_per_second = (rows - before) / (now - then)
+            self.rows_per_second = (message.rows - rows) / (now - then)
+            self.data_share = min(1.0, max(0.0, (message.data_seconds - data) / (now - then)))
+            self.peer_share = min(1.0, max(0.0, (message.peer_seconds - peers) / (now - then)))
+
+    def print(self, line: str, order: int) -> None:
+        """Note a line, the ``order``-th of the run."""
+        self.log.append(line)
+        self.log_order.append(order)
 
 
 @dataclass
@@ -85,7 +105,8 @@ class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
     ``restarts`` counts how often it began again, a worker having been lost; ``replaying`` is true from then until the
-    first news of the new attempt, which says what of ``history`` is trained again.
+    first news of the new attempt, which says what of ``history`` is trained again. ``traces`` holds rank 0's running
+    metrics by epochs trained, ``pace`` the rows per second of all by seconds, and ``printed`` counts the lines printed.
     """
 
     run_id: str
@@ -110,11 +131,45 @@ class RunState:
     error: str = ""
     log_dir: str = ""
     clock: Callable[[], float] = time.monotonic
+    traces: dict[str, Trace] = field(default_factory=dict)
+    pace: Trace = field(default_factory=Trace)
+    printed: int = 0
+    _times: Stopwatch = field(init=False, repr=False)
+    _first: tuple[float, float] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._times = Stopwatch("start", self.started)
 
     @property
     def elapsed(self) -> float:
         """Seconds since the cell was started, up to its end."""
         return (self.ended or self.clock()) - self.started
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Seconds of ``elapsed`` by what rank 0 did: ``start`` (feeds included), ``cell``, ``train``, ``validate``."""
+        return self._times.read(self.ended or self.clock())
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to the end at the pace since the first step, its own time left out; None while nothing says."""
+        if self._first is None or self.phase is not RunPhase.RUNNING:
+            return None
+        then, before = self._first
+        done, took = self.fraction - before, self.clock() - then
+        return took * (1.0 - self.fraction) / done if done > 0.005 and took > 0 else None
+
+    def enter(self, activity: str) -> None:
+        """From now on it is ``activity`` that takes the run's time."""
+        self._times.switch(activity, self.clock())
+
+    def begin_estimate(self) -> None:
+        """Judge the time that remains from here on."""
+        self._first = (self.clock(), self.fraction)
+
+    @property
+    def estimating(self) -> bool:
+        return self._first is not None and self._first[1] <= self.fraction
 
     @property
     def rows_per_second(self) -> float:
@@ -147,6 +202,8 @@ def apply(state: RunState, message: Message) -> None:
     match message:
         case RunStarted():
             worker.state = "running"
+            if rank == 0:
+                state.enter("cell")
             if state.phase in (RunPhase.STARTING, RunPhase.FEEDING):
                 state.phase = RunPhase.RUNNING
         case Progress():
@@ -154,7 +211,9 @@ def apply(state: RunState, message: Message) -> None:
         case EpochEnd():
             _epoch_end(state, message)
         case Output():
-            worker.log.extend(line for line in message.text.splitlines() if line.strip())
+            for line in filter(str.strip, message.text.splitlines()):
+                state.printed += 1
+                worker.print(line, state.printed)
         case Notice():
             if message.text not in state.notices:
                 state.notices.append(message.text)
@@ -165,15 +224,28 @@ def apply(state: RunState, message: Message) -> None:
 
 def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
     worker.state = "training" if message.phase == "train" else "validating"
-    worker.epoch, worker.step, worker.steps = message.epoch, message.step, message.steps
-    worker.mark(state.clock(), message.rows)
-    worker.sent = message.sent
+    worker.mark(state.clock(), message)
     if message.rank == 0:
         _forget_from(state, message.epoch)
         state.stage, state.epoch, state.epochs = message.phase, message.epoch, message.epochs
+        state.enter(message.phase)
         if message.phase == "train":
             state.step, state.steps = message.step, message.steps
             state.metrics.update(message.metrics)
+            _trace(state, message)
+
+
+def _trace(state: RunState, message: Progress) -> None:
+    """Draw the curves on, and begin to judge the time that remains with the first step that is done."""
+    if message.step and not state.estimating:
+        state.begin_estimate()
+    if state.rows_per_second > 0:
+        state.pace.add(state.elapsed, state.rows_per_second)
+    if not message.steps:
+        return
+    for name, value in message.metrics.items():
+        if math.isfinite(value):
+            state.traces.setdefault(name, Trace()).add(message.epoch + message.step / message.steps, value)
 
 
 def _epoch_end(state: RunState, message: EpochEnd) -> None:
@@ -191,6 +263,7 @@ def rewind(state: RunState) -> None:
     """The run begins again, a worker having been lost: count it, and await what the new attempt trains again."""
     state.restarts += 1
     state.replaying = True
+    state.enter("start")
     state.phase, state.step, state.metrics = RunPhase.STARTING, 0, {}
     for worker in state.workers:
         worker.state, worker.rows_per_second = "waiting", 0.0
