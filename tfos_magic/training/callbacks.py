@@ -15,6 +15,7 @@ CHIEF_ONLY = (
     keras.callbacks.CSVLogger,
     keras.callbacks.BackupAndRestore,
     keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,6 +84,30 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
             f"{', '.join(names)}: each worker draws its own random numbers, so the weights equal those of one process "
             "in distribution, not number by number."
         )
+
+
+def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
+    """Say that logs within an epoch are a worker's own, where a callback of the user's reads them."""
+    for callback in callbacks:
+        if _reads_batch_logs(callback):
+            reporter.notice(
+                f"Callback {type(callback).__name__} reads logs after batches: within an epoch they are about this "
+                "worker's rows. At the end of an epoch they are about all rows, on every worker."
+            )
+
+
+def _reads_batch_logs(callback: Any) -> bool:
+    if type(callback).__module__.startswith("keras.") and not isinstance(callback, keras.callbacks.LambdaCallback):
+        return False
+    for name in ("on_train_batch_end", "on_batch_end"):
+        function = vars(callback).get(name) or getattr(type(callback), name)
+        code = getattr(function, "__code__", None)
+        if code is None or function is getattr(keras.callbacks.Callback, name):
+            continue
+        logs = code.co_varnames[code.co_argcount - 1]
+        if any(i.opname.startswith("LOAD") and i.argval == logs for i in dis.get_instructions(code)):
+            return True
+    return False
 
 
 def note_batch_metric(metric: Any, reporter: Reporter) -> None:

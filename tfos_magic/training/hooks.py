@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, ownloops, reductions
+from tfos_magic.training import checks, ownloops, reductions, tfkeras
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
@@ -49,6 +49,7 @@ def install(stack: ExitStack, session: Session) -> None:
         _install_gradients(stack, session, own)
         ownloops.install(stack, session, own)
         reductions.install(stack, session, own)
+        tfkeras.install(stack)
         _install_agreement(stack, session)
     elif session.recorder.watches_data:
         _install_winding(stack, session)
@@ -84,6 +85,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it
     callbacks = of_rank(arguments["callbacks"], rank)
+    if loop.kind == "fit" and session.many:
+        checks.note_batch_callbacks(callbacks, session.reporter)
     if loop.kind == "fit":
         callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
     arguments["callbacks"] = [*callbacks, Conductor(session, loop)]

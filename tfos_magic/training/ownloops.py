@@ -22,7 +22,7 @@ from tfos_magic.training import checks
 from tfos_magic.training.patching import replace_item, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import is_sharded
-from tfos_magic.training.step import Step, rows_in
+from tfos_magic.training.step import Step, rows_in, with_stand_in
 
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
@@ -48,10 +48,13 @@ class OwnLoop:
         active = session.exact and session.loop is None and self.over_shares and record.could_possibly_record()
         return self._step() if active else None
 
-    def drawn(self, batch: Any, known: bool = True) -> None:
-        """Count the rows of a batch, eagerly or in a graph; heed a request to stop, of which all ranks know by now."""
-        session = self._session
-        self._rows.assign(tf.cast(rows_in(batch), tf.float32))
+    def drawn(self, batch: Any, known: bool = True) -> Any:
+        """Count the rows of a batch, eagerly or in a graph; give a stand-in, which weighs nothing, where it has none.
+
+        Eagerly it heeds a request to stop as well, of which all ranks know by now.
+        """
+        session, rows = self._session, rows_in(batch)
+        self._rows.assign(tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
@@ -59,6 +62,7 @@ class OwnLoop:
             self._steps += 1
             if session.reporter.due():
                 session.reporter.progress("train", epoch=0, epochs=0, step=self._steps, steps=0)
+        return with_stand_in(batch, rows)
 
     def apply(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         """Take a step with the gradients of all ranks."""
@@ -146,7 +150,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def draw(original: Any, iterator: Any) -> Any:
         batch = original(iterator)
         if session.loop is None and (shares := _of_shares(iterator)) is not False:
-            own.drawn(batch, known=bool(shares))
+            return own.drawn(batch, known=bool(shares))
         return batch
 
     def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
@@ -155,8 +159,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             return original(source, extra_test, body, *rest)
 
         def counted(batch: Any) -> None:
-            own.drawn(batch, known=bool(shares))
-            body(batch)
+            body(own.drawn(batch, known=bool(shares)))
 
         return original(source, extra_test, counted, *rest)
 

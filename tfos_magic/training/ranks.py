@@ -84,7 +84,8 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Give this worker's rows of every batch of ``dataset``, a ``tf.data.Dataset`` of batches that all workers have.
 
     What is made of it, and ``fit`` on it, knows that it is a share. A dataset that is one already, such as one made
-    from a Spark DataFrame, is given back as it is.
+    from a Spark DataFrame, is given back as it is. In a loop of the cell's own, a worker whose share of a batch is
+    empty gets a row of zeros, which weighs nothing in the gradients.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise TrainingError(

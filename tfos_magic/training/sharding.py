@@ -8,6 +8,7 @@ is already shared out and is left alone.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,7 +96,29 @@ def _source_kinds(dataset: Any) -> set[bool]:
     if getattr(dataset, _MARK, False):
         return {True}
     inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
-    return set().union(*(_source_kinds(source) for source in inputs)) if inputs else {False}
+    kinds = [_source_kinds(source) for source in inputs]
+    found = set().union(*kinds) if kinds else {False}
+    if len(found) > 1 and type(dataset).__name__ == "_ZipDataset":
+        return set().union(
+            *(
+                kind
+                for kind, source in zip(kinds, inputs, strict=True)
+                if True in kind or not _is_per_batch(source, inputs)
+            )
+        )
+    return found
+
+
+def _is_per_batch(source: Any, zipped: Sequence[Any]) -> bool:
+    """Whether ``source`` has one number for each batch of the others, as ``enumerate()`` has: alike on all ranks."""
+    scalars = all(spec.shape.rank == 0 for spec in tf.nest.flatten(source.element_spec) if hasattr(spec, "shape"))
+    return scalars and not any(_has_single_rows(other) for other in zipped)
+
+
+def _has_single_rows(dataset: Any) -> bool:
+    if getattr(dataset, _MARK, False):
+        return False
+    return type(dataset).__name__ == "_UnbatchDataset" or any(map(_has_single_rows, dataset._inputs()))
 
 
 def _rows_of(batch: Any) -> Any:
