@@ -117,7 +117,7 @@ def thaw(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Read :func:`freeze` back."""
     match value:
         case {"array": key}:
-            return arrays[key]
+            return np.array(arrays[key])
         case {"list": items}:
             return [thaw(item, arrays) for item in items]
         case {"tuple": items}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
@@ -70,6 +71,17 @@ def test_any_damage_to_the_arrays_and_any_cut_is_noticed() -> None:
     for damaged in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[: len(data) // 2], b"", b"PK"):
         with pytest.raises(Damaged):
             decode(damaged)
+
+
+def test_pickles_are_refused_unopened() -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return pytest.fail, ("the pickle was opened",)
+
+    data = io.BytesIO()
+    np.savez(data, **{"meta.json": np.frombuffer(b"{}", np.uint8), "v0": np.array([Bomb()], dtype=object)})
+    with pytest.raises(Damaged, match="pickled"):
+        decode(data.getvalue())
 
 
 def test_parts_that_are_missing_late_or_of_another_checkpoint_make_no_checkpoint(monkeypatch) -> None:
