@@ -29,13 +29,12 @@ class Trace:
         if len(self._kept) > self._limit:
             self._kept = self._kept[::2]
             self._every *= 2
-            self._passed = len(self._kept) * self._every
 
     def cut(self, x: float) -> None:
         """Take back the points from ``x`` on."""
         self._kept = [point for point in self._kept if point[0] < x]
         self._newest = self._kept[-1] if self._kept else None
-        self._passed = len(self._kept) * self._every
+        self._passed = (len(self._kept) - 1) * self._every + 1
         if not self._kept:
             self._every, self._passed = 1, 0
 

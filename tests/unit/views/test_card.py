@@ -66,6 +66,7 @@ def test_the_card_needs_no_script_style_sheet_or_network() -> None:
 def test_every_colour_is_a_variable_of_the_page_with_a_fallback() -> None:
     page = render_card(final_state())
     assert page.count("var(--jp-") > 10
+    page = re.sub(r' stroke="#[0-9a-f]{6}"', "", page)  # for where styles are stripped; a style goes before it
     outside = re.sub(r"var\(--jp-[\w-]+,(?:rgba\([^)]*\)|[^()]*)\)", "", page)
     assert not re.search(r"#[0-9a-f]{3,6}\b|rgba?\(", outside)
 

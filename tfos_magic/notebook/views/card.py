@@ -14,9 +14,12 @@ from string import Template
 from IPython.display import display
 
 from tfos_magic.cluster.state import RunPhase, RunState
-from tfos_magic.notebook.views.curve import COLOURS
+from tfos_magic.notebook.views.charts import Chart
+from tfos_magic.notebook.views.crew import Worker
+from tfos_magic.notebook.views.curve import draw_chart
 from tfos_magic.notebook.views.picture import Metric, Picture, summary, take_picture
 
+ROWS = 16
 _TEMPLATES = Path(__file__).parent / "templates"
 
 _BRAND = "var(--jp-brand-color1,#1976d2)"
@@ -51,7 +54,8 @@ def render_card(state: RunState) -> str:
         percent=f"{100 * (picture.fraction or 0.0):.1f}",
         error=_fill("error", text=escape(picture.error)) if picture.error else "",
         metrics=_metrics(picture),
-        curve=_fill("curve", svg=picture.curve) if picture.curve else "",
+        curves=_curves(picture),
+        phases=_phases(picture),
         table=_table(picture),
         notices="".join(_fill("notice", text=escape(text)) for text in picture.notices),
     )
@@ -63,23 +67,45 @@ def _subtitle(picture: Picture) -> tuple[str, ...]:
 
 def _metrics(picture: Picture) -> str:
     metrics = [*picture.metrics, *([Metric("pace", picture.pace)] if picture.pace else [])]
-    return "".join(
-        _fill("metric", name=escape(metric.name), text=escape(metric.text), underline=_underline(metric.line))
-        for metric in metrics
-    )
+    return "".join(_fill("metric", name=escape(metric.name), text=escape(metric.text)) for metric in metrics)
 
 
-def _underline(line: str) -> str:
-    """Mark a metric as the curve draws it: this is the curve's legend."""
-    return f"{line} {COLOURS[line]}" if line else "solid transparent"
+def _curves(picture: Picture) -> str:
+    drawn = [(chart, svg) for chart in picture.charts if (svg := draw_chart(chart))]
+    curves = (_fill("curve", name=escape(chart.name), legend=_legend(chart), svg=svg) for chart, svg in drawn)
+    return _fill("curves", curves="".join(curves)) if drawn else ""
+
+
+def _legend(chart: Chart) -> str:
+    return " · dashed: validation" if any(line.style == "dashed" for line in chart.lines) else ""
+
+
+def _phases(picture: Picture) -> str:
+    text = " · ".join(f"{phase.name} {phase.text}" for phase in picture.phases)
+    return _fill("phases", text=escape(text)) if text else ""
 
 
 def _table(picture: Picture) -> str:
     feeds = [(feed.name, feed.text, "fed" if feed.done else "feeding", "") for feed in picture.feeds]
-    workers = [(f"worker {w.rank}", w.where, w.state, w.pace) for w in picture.workers]
+    workers = [(f"worker {w.rank}", w.where, _state(w), w.pace) for w in _shown(picture.workers)]
+    if hidden := len(picture.workers) - len(workers):
+        workers.append((f"{hidden} more", "of which none is in trouble", "", ""))
     rows = (map(escape, row) for row in feeds + workers)
     names = ("first", "second", "third", "fourth")
     return _fill("table", rows="".join(_fill("row", **dict(zip(names, row, strict=True))) for row in rows))
+
+
+def _shown(workers: list[Worker]) -> list[Worker]:
+    """All of a few workers; of many, those in trouble and the first of the others."""
+    if len(workers) <= ROWS:
+        return workers
+    troubled = [worker for worker in workers if worker.trouble]
+    others = [worker for worker in workers if not worker.trouble]
+    return [*troubled, *others[: max(0, ROWS - len(troubled))]]
+
+
+def _state(worker: Worker) -> str:
+    return worker.state if worker.trouble in ("", worker.state) else f"{worker.state} · {worker.trouble}"
 
 
 def _fill(name: str, /, **values: str) -> str:

@@ -1,49 +1,87 @@
-"""The loss over the epochs as a small inline SVG."""
+"""A chart as inline SVG that needs no script and no style sheet.
+
+Colours are presentation attributes, with the page's own as styles over them: where styles are stripped, lines stay.
+"""
 
 from __future__ import annotations
 
-import math
+from html import escape
 
-WIDTH, HEIGHT, MARGIN = 240.0, 64.0, 4.0
-POINTS = 200
+from tfos_magic.notebook.views.charts import Chart, Line
+from tfos_magic.notebook.views.wording import duration, number
 
-LINES = {"loss": "solid", "val_loss": "dashed"}
-COLOURS = {"solid": "var(--jp-brand-color1,#1976d2)", "dashed": "var(--jp-warn-color1,#ef6c00)"}
-_DASHES = {"solid": "", "dashed": ";stroke-dasharray:4 3"}
+WIDTH, HEIGHT = 224.0, 92.0
+LEFT, RIGHT, TOP, BOTTOM = 38.0, 6.0, 6.0, 16.0
+
+_TRAINING = 'stroke="#1976d2" style="stroke:var(--jp-brand-color1,#1976d2)"'
+_VALIDATION = 'stroke="#e65100" style="stroke:var(--jp-warn-color1,#e65100)"'
+_STROKES = {
+    "solid": f'{_TRAINING} stroke-width="1.75"',
+    "faint": f'{_TRAINING} stroke-width="1.25" stroke-opacity="0.4"',
+    "dashed": f'{_VALIDATION} stroke-width="1.75" stroke-dasharray="4 3"',
+}
 
 
-def draw_curve(history: list[dict[str, float]]) -> str:
-    """Draw ``loss`` and ``val_loss`` by epoch; empty below two finite values. Values that are not finite are gaps."""
-    curves = {name: _thin([(i, h[name]) for i, h in enumerate(history) if name in h]) for name in LINES}
-    finite = [value for points in curves.values() for _, value in points if math.isfinite(value)]
-    if len(history) < 2 or len(finite) < 2:
+def draw_chart(chart: Chart) -> str:
+    """Draw ``chart``; empty where fewer than two of its values are finite. Values that are not finite are gaps."""
+    values = [y for line in chart.lines for y in line.ys if y is not None]
+    if len(values) < 2:
         return ""
-    low, high = min(finite), max(finite)
-    paths = "".join(
-        f'<path d="{path}" fill="none" style="stroke:{COLOURS[line]};stroke-width:1.75{_DASHES[line]}"></path>'
-        for (name, line), points in zip(LINES.items(), curves.values(), strict=True)
-        if (path := _path(points, len(history) - 1, low, high))
-    )
-    label = f"Loss by epoch, from {history[0].get('loss', math.nan):.4g} to {history[-1].get('loss', math.nan):.4g}"
-    box = f"0 0 {WIDTH:g} {HEIGHT:g}"
-    return f'<svg role="img" aria-label="{label}" viewBox="{box}" width="{WIDTH:g}" height="{HEIGHT:g}">{paths}</svg>'
+    frame = _Frame(chart, min(values), max(values))
+    body = frame.axes() + "".join(frame.path(line) for line in chart.lines)
+    box = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" height="{HEIGHT:g}"'
+    return f'<svg role="img" aria-label="{escape(_label(chart))}" {box} fill="none" font-size="10">{body}</svg>'
 
 
-def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep at most about ``POINTS`` points, the last one always: more cannot be seen at this size."""
-    every = -(-len(points) // POINTS)
-    return points[:: every or 1] + ([points[-1]] if every > 1 and (len(points) - 1) % every else [])
+class _Frame:
+    """Where values lie in the drawing."""
+
+    def __init__(self, chart: Chart, low: float, high: float) -> None:
+        xs = [x for line in chart.lines for x in line.xs]
+        self._chart = chart
+        self._low, self._high = low, high
+        self._first = min(xs) if chart.x == "seconds" else 0.0
+        self._last = max(xs)
+
+    def axes(self) -> str:
+        """The highest and lowest value with a line each, and where x begins and ends."""
+        unit = duration if self._chart.x == "seconds" else number
+        bottom = HEIGHT - BOTTOM
+        rules = "".join(
+            f'<path d="M{LEFT:g} {y:g}H{WIDTH - RIGHT:g}" stroke="currentColor" stroke-opacity="0.15"></path>'
+            for y in (TOP, bottom)
+        )
+        marks = [(LEFT - 4, TOP + 4, "end", number(self._high)), (LEFT - 4, bottom, "end", number(self._low))]
+        marks += [(LEFT, HEIGHT - 4, "start", unit(self._first)), (WIDTH - RIGHT, HEIGHT - 4, "end", unit(self._last))]
+        texts = (f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
+        return f'{rules}<g fill="currentColor" fill-opacity="0.75">{"".join(texts)}</g>'
+
+    def path(self, line: Line) -> str:
+        """Lines through the finite points, lifted over the gaps; a point alone is a dot."""
+        steps, command = [], "M"
+        for x, y in zip(line.xs, line.ys, strict=True):
+            if y is None:
+                command = "M"
+                continue
+            steps.append(f"{command}{self._x(x):.1f} {self._y(y):.1f}")
+            command = "L"
+        dot = "h0.1" if len(steps) == 1 else ""
+        return f'<path d="{"".join(steps)}{dot}" stroke-linecap="round" {_STROKES[line.style]}></path>'
+
+    def _x(self, x: float) -> float:
+        span = self._last - self._first
+        return LEFT + (WIDTH - LEFT - RIGHT) * ((x - self._first) / span if span else 1.0)
+
+    def _y(self, y: float) -> float:
+        span = self._high - self._low
+        return TOP + (HEIGHT - TOP - BOTTOM) * ((self._high - y) / span if span else 0.5)
 
 
-def _path(points: list[tuple[int, float]], last: int, low: float, high: float) -> str:
-    """Lines through the finite points, lifted over the gaps."""
-    steps, command = [], "M"
-    for epoch, value in points:
-        if not math.isfinite(value):
-            command = "M"
-            continue
-        x = MARGIN + (WIDTH - 2 * MARGIN) * epoch / last
-        y = MARGIN + (HEIGHT - 2 * MARGIN) * ((high - value) / (high - low) if high > low else 0.5)
-        steps.append(f"{command}{x:.1f} {y:.1f}")
-        command = "L"
-    return "".join(steps)
+def _label(chart: Chart) -> str:
+    """The chart in words: each line from its first to its last finite value."""
+    parts = []
+    for line in chart.lines:
+        finite = [y for y in line.ys if y is not None]
+        if finite and (line.style != "faint" or len(chart.lines) == 1):
+            parts.append(f"{line.name} from {number(finite[0])} to {number(finite[-1])}")
+    return f"{chart.name} by {'epoch' if chart.x == 'epoch' else 'time'}: " + ", ".join(parts)

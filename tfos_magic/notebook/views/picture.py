@@ -5,12 +5,13 @@ Wording and number formats are decided here once, so that the panel, the card an
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState
-from tfos_magic.notebook.views.curve import LINES, draw_curve
+from tfos_magic.cluster.state import FeedState, RunPhase, RunState
+from tfos_magic.notebook.views.charts import Chart, take_charts
+from tfos_magic.notebook.views.crew import Worker, take_crew
+from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
 
 NOTICES_SHOWN = 6
 
@@ -34,11 +35,10 @@ _PREPARING = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric's name and its value, ready to read; ``line`` is how the curve draws it: solid, dashed or not at all."""
+    """A metric's name and its value, ready to read."""
 
     name: str
     text: str
-    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,17 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """One rank: where it is, its state, its share of the epoch (0 to 1) and its pace in words."""
+class Phase:
+    """What a part of the run's time went to; ``share`` is of all of it, 0 to 1."""
 
-    rank: int
-    where: str
-    state: str
-    fraction: float
-    pace: str
+    name: str
+    share: float
+    text: str
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A run in words. ``fraction`` is None where the end is not known; ``curve`` is SVG, empty below two epochs."""
+    """A run in words. ``fraction`` is None where the end is not known."""
 
     phase: str
     ended: bool
@@ -71,16 +69,18 @@ class Picture:
     name: str
     strategy: str
     elapsed: str
+    remaining: str
     fraction: float | None
     position: str
     metrics: list[Metric]
     pace: str
     traffic: str
     feeds: list[Feed]
+    phases: list[Phase]
     workers: list[Worker]
+    charts: list[Chart]
     notices: list[str]
     error: str
-    curve: str
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists, dicts, strings and finite numbers."""
@@ -89,8 +89,6 @@ class Picture:
 
 def take_picture(state: RunState) -> Picture:
     """Put ``state`` in words."""
-    curve = draw_curve(state.history)
-    lines = LINES if curve else {}
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
@@ -98,17 +96,43 @@ def take_picture(state: RunState) -> Picture:
         name=state.name,
         strategy=state.strategy,
         elapsed=duration(state.elapsed),
+        remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
         position=position(state) or _PREPARING.get(state.phase, ""),
-        metrics=[Metric(name, number(value), lines.get(name, "")) for name, value in state.metrics.items()],
+        metrics=[Metric(name, number(value)) for name, value in state.metrics.items()],
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
         feeds=[Feed(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
-        workers=[_worker(worker) for worker in state.workers],
+        phases=take_phases(state),
+        workers=take_crew(state),
+        charts=take_charts(state),
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
-        curve=curve,
     )
+
+
+def take_phases(state: RunState) -> list[Phase]:
+    """Where the time went, in order: parts that took none are left out.
+
+    What ranks waited within training, on the average, is told apart from it where it was measured.
+    """
+    times = state.times
+    workers = max(1, len(state.workers))
+    fed = sum(feed.seconds for feed in state.feeds.values() if not feed.reused)
+    training = times.get("train", 0.0)
+    data = min(training, sum(worker.data_seconds for worker in state.workers) / workers)
+    peers = min(training - data, sum(worker.peer_seconds for worker in state.workers) / workers)
+    parts = {
+        "start": max(0.0, times.get("start", 0.0) - fed),
+        "feed": fed,
+        "prepare": times.get("cell", 0.0),
+        "compute" if data or peers else "train": training - data - peers,
+        "wait for data": data,
+        "communicate": peers,
+        "validate": times.get("validate", 0.0),
+    }
+    whole = sum(parts.values())
+    return [Phase(name, round(part / whole, 4), duration(part)) for name, part in parts.items() if part >= 0.05]
 
 
 def summary(state: RunState) -> str:
@@ -116,13 +140,15 @@ def summary(state: RunState) -> str:
     head = _headline(state)
     lead = f"{head} {'in' if state.phase is RunPhase.DONE else 'after'} {duration(state.elapsed)}"
     parts = [lead if state.phase.ended else head, position(state)]
+    if state.phase is RunPhase.RUNNING and (left := state.remaining):
+        parts.append(f"{duration(left)} left")
     rates = [pace(state.rows_per_second), traffic(state.sent_per_epoch) if state.phase.ended else ""]
     return " · ".join(part for part in (*parts, metrics_text(state.metrics), *rates) if part)
 
 
 def epoch_text(state: RunState, epoch: int) -> str:
     """One epoch of ``state.history`` (from 0) in a line."""
-    return f"epoch {_of(epoch + 1, state.epochs)} · {metrics_text(state.history[epoch])}"
+    return f"epoch {of(epoch + 1, state.epochs)} · {metrics_text(state.history[epoch])}"
 
 
 def metrics_text(metrics: dict[str, float]) -> str:
@@ -135,19 +161,19 @@ def position(state: RunState) -> str:
         return _epochs_done(state)
     if state.phase is not RunPhase.RUNNING or not (state.step or state.history):
         return ""
-    parts = [f"epoch {_of(state.epoch + 1, state.epochs)}"]
+    parts = [f"epoch {of(state.epoch + 1, state.epochs)}"]
     if state.stage == "validate":
         parts.append("validating")
     elif state.step:
-        parts.append(f"step {_of(state.step, state.steps)}")
+        parts.append(f"step {of(state.step, state.steps)}")
     return " · ".join(parts)
 
 
 def feed_text(feed: FeedState) -> str:
     """How far a feed is: rows, size, seconds and pace."""
     if feed.reused:
-        return f"{_count(feed.rows, 'row')} · already on the workers"
-    parts = [_count(feed.rows, "row")]
+        return f"{count_of(feed.rows, 'row')} · already on the workers"
+    parts = [count_of(feed.rows, "row")]
     if feed.bytes:
         parts.append(size(feed.bytes))
     if feed.seconds > 0:
@@ -155,47 +181,8 @@ def feed_text(feed: FeedState) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def number(value: float) -> str:
-    """Four significant digits, without noise: ``0.1234``, ``12.35``, ``3e-05``, ``nan``."""
-    return f"{value:.4g}"
-
-
-def traffic(bytes_per_epoch: float) -> str:
-    """What the workers sent each other in an epoch; empty when nothing."""
-    return f"{size(int(bytes_per_epoch))} sent per epoch" if bytes_per_epoch >= 1 else ""
-
-
-def pace(rows_per_second: float) -> str:
-    if not math.isfinite(rows_per_second) or rows_per_second <= 0:
-        return ""
-    digits = 0 if rows_per_second >= 10 else 1
-    return f"{rows_per_second:,.{digits}f} rows/s"
-
-
-def duration(seconds: float) -> str:
-    """``0.4 s`` under ten seconds, ``42 s`` under a minute, ``3:05``, ``1:02:03``."""
-    if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, second = divmod(whole, 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
-
-
-def size(count: int) -> str:
-    """Bytes in decimal units: ``812 B``, ``4.1 MB``."""
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-
-
 def _headline(state: RunState) -> str:
-    return _HEADLINES[state.phase].format(workers=_count(len(state.workers), "worker"))
+    return _HEADLINES[state.phase].format(workers=count_of(len(state.workers), "worker"))
 
 
 def _fraction(state: RunState) -> float | None:
@@ -205,28 +192,8 @@ def _fraction(state: RunState) -> float | None:
     return None
 
 
-def _worker(worker: WorkerState) -> Worker:
-    place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
-    where = " · ".join(part for part in (place, worker.device) if part)
-    return Worker(worker.rank, where, worker.state, _share(worker), pace(worker.rows_per_second))
-
-
-def _share(worker: WorkerState) -> float:
-    if worker.state == "done":
-        return 1.0
-    return round(min(1.0, worker.step / worker.steps), 4) if worker.steps else 0.0
-
-
 def _epochs_done(state: RunState) -> str:
     done = len(state.history)
     if not done:
         return ""
-    return _count(done, "epoch") if done == state.epochs else f"epoch {_of(done, state.epochs)}"
-
-
-def _of(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}" if whole else f"{part:,}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return count_of(done, "epoch") if done == state.epochs else f"epoch {of(done, state.epochs)}"

@@ -1,0 +1,94 @@
+"""The workers of a run in words, and which of them are in trouble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from tfos_magic.cluster.state import RunPhase, RunState, WorkerState
+from tfos_magic.notebook.views.wording import pace, percent, size
+
+SLOW = 0.6
+STEPS_BEHIND = 3
+WAITING = 0.15
+SILENT_SECONDS = 6.0
+_ACTIVE = ("training", "validating")
+_ENDS = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank: where it is, its state, its share of the epoch (0 to 1), and in words its pace, its waits for data and
+    for other ranks, and its memory. ``trouble`` is empty, or one or two words on what is wrong with it."""
+
+    rank: int
+    where: str
+    state: str
+    step: str
+    fraction: float
+    pace: str
+    data: str
+    peers: str
+    memory: str
+    trouble: str
+
+
+def take_crew(state: RunState) -> list[Worker]:
+    """Put every worker in words."""
+    norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE])
+    return [_worker(worker, state, norms) for worker in state.workers]
+
+
+class _Norms:
+    """What is usual among the workers that train, to measure each of them by."""
+
+    def __init__(self, active: list[WorkerState]) -> None:
+        self.pace = median([worker.rows_per_second for worker in active] or [0.0])
+        self.peers = median([worker.peer_share for worker in active] or [0.0])
+        self.place = median([_place(worker) for worker in active] or [0.0])
+        self.seen = max((worker.seen for worker in active), default=0.0)
+
+    def trouble(self, worker: WorkerState) -> str:
+        """What is unusual about a worker. In lockstep all have one pace: there, the slow one is who others wait for."""
+        if self.seen - worker.seen > SILENT_SECONDS:
+            return "silent"
+        if worker.rows_per_second < SLOW * self.pace:
+            return "slow"
+        if self.peers >= WAITING and worker.peer_share < self.peers / 3:
+            return "slow: others wait"
+        if self.place - _place(worker) > STEPS_BEHIND / max(1, worker.steps):
+            return "behind"
+        return ""
+
+
+def _place(worker: WorkerState) -> float:
+    return worker.epoch + (worker.step / worker.steps if worker.steps else 0.0)
+
+
+def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> Worker:
+    trouble = norms.trouble(worker) if worker.state in _ACTIVE and state.phase is RunPhase.RUNNING else ""
+    shown = worker.state
+    if worker.state in ("lost", "failed"):
+        trouble = worker.state
+    elif state.phase.ended and worker.state not in _ENDS:
+        shown = trouble = "lost" if state.phase is RunPhase.FAILED and worker.pid else ""
+        shown = shown or "ended"
+    place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
+    return Worker(
+        rank=worker.rank,
+        where=" · ".join(part for part in (place, worker.device) if part),
+        state=shown,
+        step=f"{worker.step:,} of {worker.steps:,}" if worker.steps else f"{worker.step:,}" if worker.step else "",
+        fraction=_share(worker),
+        pace=pace(worker.rows_per_second),
+        data=percent(worker.data_share),
+        peers=percent(worker.peer_share),
+        memory=size(worker.memory) if worker.memory else "",
+        trouble=trouble,
+    )
+
+
+def _share(worker: WorkerState) -> float:
+    if worker.state == "done":
+        return 1.0
+    return round(min(1.0, worker.step / worker.steps), 3) if worker.steps else 0.0
