@@ -168,6 +168,65 @@ weights = [v.numpy() for v in model.left.variables + model.right.variables]
     same_as_plain(cell, 2)
 
 
+def test_frozen_layers_and_a_second_fit_after_unfreezing_give_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+base = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, use_bias=False),
+                         keras.layers.BatchNormalization(), keras.layers.ReLU()])
+model = keras.Sequential([keras.Input((12,)), base, keras.layers.Dense(3)])
+base.trainable = False
+model.compile("adam", from_logits)
+history = model.fit(x, y, batch_size=29, epochs=2, verbose=0).history
+base.trainable = True
+model.compile(keras.optimizers.Adam(1e-3), from_logits)
+more = model.fit(x, y, batch_size=29, initial_epoch=2, epochs=4, verbose=0)
+history["more"], history["epochs"] = more.history["loss"], more.epoch
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
+def test_bfloat16_gives_equal_ranks_and_nearly_the_weights_of_one_process(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+keras.config.set_dtype_policy("mixed_bfloat16")
+try:
+    model = mlp()
+    model.compile("sgd", from_logits)
+    history = {"epochs": model.fit(x, y, batch_size=29, epochs=1, verbose=0).epoch}
+    weights = model.get_weights()
+finally:
+    keras.config.set_dtype_policy("float32")
+"""
+    )
+    same_as_plain(cell, 2, tolerance=2e-4)  # 8 bits of mantissa
+
+
+def test_random_layers_repeat_bit_for_bit_with_the_same_seed(groups) -> None:
+    cell = (
+        DATA
+        + """
+def trained():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(16), keras.layers.Dropout(0.5),
+                              keras.layers.GaussianNoise(0.1), keras.layers.Dense(3)])
+    model.compile("adam", from_logits)
+    model.fit(x, y, batch_size=29, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+weights, again = trained(), trained()
+"""
+    )
+    for outcome in succeeded(groups[3].run(cell, "weights", "again")):
+        assert all(
+            np.array_equal(a, b) for a, b in zip(outcome.values["weights"], outcome.values["again"], strict=True)
+        )
+
+
 def test_mixed_precision_gives_equal_ranks_and_nearly_the_weights_of_one_process(same_as_plain) -> None:
     cell = (
         DATA

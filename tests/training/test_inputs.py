@@ -45,6 +45,70 @@ history = model.fit(Batches(), epochs=2, shuffle=False, verbose=0).history
 SPLIT = """
 history = model.fit(x, y, validation_split=0.2, batch_size=29, epochs=2, validation_batch_size=11, verbose=0).history
 """
+WORKERS = """
+class Batches(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__(workers=2, max_queue_size=4)
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return x[index * 29:(index + 1) * 29], y[index * 29:(index + 1) * 29]
+
+
+history = model.fit(Batches(), epochs=2, verbose=0).history
+"""
+WEIGHTED_GENERATOR = """
+def batches():
+    while True:
+        for start in range(0, 131, 29):
+            yield x[start:start + 29], y[start:start + 29], np.linspace(0.1, 1, len(x[start:start + 29]))
+
+
+valid = tf.data.Dataset.from_tensor_slices((val_x, val_y)).batch(17).repeat()
+history = model.fit(batches(), epochs=3, initial_epoch=1, steps_per_epoch=4, validation_data=valid,
+                    validation_steps=2, validation_freq=2, verbose=0).history
+history.update({"tested": model.evaluate(val_x, val_y, batch_size=10, verbose=0)})
+"""
+SPARSE = """
+rows = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(tf.where(tf.abs(x) > 1.0, x, 0.0)))
+data = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensor_slices(y))).batch(26)  # the last has one row
+model = keras.Sequential([keras.Input((12,), sparse=True), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+model.compile("sgd", from_logits, metrics=["accuracy"])
+history = model.fit(data, epochs=2, verbose=0).history
+"""
+RAGGED = """
+lengths = np.arange(131) % 5 + 1
+tokens = tf.RaggedTensor.from_row_lengths(np.random.default_rng(0).integers(0, 20, lengths.sum()), lengths)
+data = tf.data.Dataset.from_tensor_slices((tokens, y)).batch(26)  # the last has one row
+
+
+class Bag(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = self.add_weight((20, 4), "glorot_uniform"), keras.layers.Dense(3)
+        self.out.build((None, 4))
+
+    def call(self, tokens):
+        rows = tf.ragged.map_flat_values(lambda ids: tf.gather(tf.convert_to_tensor(self.table), ids), tokens)
+        return self.out(tf.reduce_mean(rows, axis=1))
+
+
+model = Bag()
+model.compile("adam", from_logits, metrics=["accuracy"])
+history = model.fit(data, epochs=2, verbose=0).history
+"""
+NUMBERED = """
+import tfos_magic as tfos
+
+def grow(number, batch):
+    return batch[0] * (1.0 + 0.1 * tf.cast(number, tf.float32)), batch[1]
+
+
+data = tfos.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(29)).enumerate().map(grow)
+history = model.fit(data, epochs=2, verbose=0).history
+"""
 UNSHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle=False, verbose=0).history\n"
 BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='batch', verbose=0).history\n"
 
@@ -56,6 +120,15 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 )
 def test_an_input_gives_the_weights_of_one_process(same_as_plain, fit: str) -> None:
     same_as_plain(DATA + COMPILE + fit + WEIGHTS, 2)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [WORKERS, WEIGHTED_GENERATOR, SPARSE, RAGGED, NUMBERED],
+    ids=["pydataset-workers", "weighted-generator", "sparse", "ragged", "numbered"],
+)
+def test_an_input_of_which_ranks_may_have_no_rows_gives_the_weights_of_one_process(same_as_plain, fit: str) -> None:
+    same_as_plain(DATA + COMPILE + fit + WEIGHTS, 3)
 
 
 def test_several_inputs_by_name_with_ragged_last_batches_give_the_weights_of_one_process(same_as_plain) -> None:

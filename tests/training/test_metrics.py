@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from tests.training.conftest import succeeded
+import numpy as np
+import pytest
+
+from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
 
 
@@ -44,6 +47,85 @@ epochs = len(history["loss"])
     )
     plain, *_ = same_as_plain(cell, 2, "epochs")
     assert plain.values["epochs"] < 30
+
+
+def test_callbacks_of_every_kind_decide_alike_on_every_rank_and_write_once(groups, tmp_path: Path) -> None:
+    cell = DATA + (
+        f"""
+import glob
+import os
+
+folder = {str(tmp_path)!r} + "/" + WHERE
+os.makedirs(folder, exist_ok=True)
+seen = []
+
+
+class Own(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        seen.append(dict(logs))
+        if logs["val_loss"] < 0.9:
+            self.model.optimizer.learning_rate = 0.001
+
+
+model = mlp()
+model.compile(keras.optimizers.Adam(0.05), from_logits, metrics=["accuracy"])
+history = model.fit(x, y, batch_size=29, epochs=5, validation_data=(val_x, val_y), verbose=0, callbacks=[
+    keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9), Own(), keras.callbacks.TerminateOnNaN(),
+    keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
+    keras.callbacks.ModelCheckpoint(folder + "/{{epoch}}.weights.h5", monitor="val_accuracy", save_best_only=True,
+                                    save_weights_only=True),
+    keras.callbacks.CSVLogger(folder + "/log.csv"), keras.callbacks.BackupAndRestore(folder + "/backup"),
+    keras.callbacks.EarlyStopping("val_accuracy", patience=1, restore_best_weights=True)]).history
+weights = model.get_weights()
+written = sorted(os.path.basename(name) for name in glob.glob(folder + "/*.h5"))
+lines = len(open(folder + "/log.csv").readlines()) if os.path.exists(folder + "/log.csv") else 0
+"""
+    )
+    names = ("seen", "written", "lines")
+    plain = groups.plain("WHERE = 'plain'\n" + cell, "history", "weights", *names).values
+    ranks = succeeded(groups[2].run("WHERE = f'two-{rank}'\n" + cell, "history", "weights", *names))
+    assert_same_weights(ranks, plain["weights"], 1e-5)
+    for outcome in ranks:
+        assert_same_history(outcome.values["history"], plain["history"])
+        assert len(outcome.values["seen"]) == len(plain["seen"])
+    assert ranks[0].values["seen"] == ranks[1].values["seen"]
+    assert (ranks[0].values["written"], ranks[0].values["lines"]) == (plain["written"], plain["lines"])
+    assert (ranks[1].values["written"], ranks[1].values["lines"]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("callback", "count"),
+    [
+        ("Reads()", 1),
+        ("keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: print(logs))", 1),
+        ("keras.callbacks.EarlyStopping('loss')", 0),
+    ],
+)
+def test_a_callback_that_reads_the_logs_of_batches_is_told_of(groups, callback: str, count: int) -> None:
+    cell = DATA + (
+        """
+class Reads(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.last = logs["loss"]
+
+
+class Counts(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.last = batch
+
+
+model = mlp()
+model.compile("adam", from_logits)
+model.fit(x, y, verbose=0, callbacks=[Counts(), CALLBACK])
+"""
+    )
+    notices: list[str] = []
+    succeeded(
+        groups[2].run(
+            cell.replace("CALLBACK", callback), on_message=lambda _, m: notices.append(getattr(m, "text", ""))
+        )
+    )
+    assert sum("this worker's rows" in text for text in notices) == count
 
 
 def test_logs_that_a_step_makes_up_are_averaged_over_rows(same_as_plain) -> None:
