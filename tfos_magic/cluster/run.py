@@ -203,6 +203,7 @@ class Run:
         if not self._cluster.ready:
             self._draw()
             self._cluster.wait_ready()
+        self.state.generation = self._cluster.roster.generation
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=True):
             state.host, state.pid = worker.agent.host, worker.pid
             state.device = worker.ready.device if worker.ready else ""

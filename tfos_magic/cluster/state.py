@@ -104,9 +104,10 @@ class FeedState:
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
-    ``restarts`` counts how often it began again, a worker having been lost; ``replaying`` is true from then until the
-    first news of the new attempt, which says what of ``history`` is trained again. ``traces`` holds rank 0's running
-    metrics by epochs trained, ``pace`` the rows per second of all by seconds, and ``printed`` counts the lines printed.
+    ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
+    ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
+    again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
+    and ``printed`` counts the lines printed.
     """
 
     run_id: str
@@ -123,6 +124,7 @@ class RunState:
     stage: str = "train"
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    generation: int = 0
     restarts: int = 0
     replaying: bool = False
     epochs_done: list[int] = field(default_factory=list)
