@@ -21,7 +21,7 @@ from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
-from tfos_magic.notebook.options import COMMANDS, help_of, parse, train_options
+from tfos_magic.notebook.options import COMMANDS, help_of, map_options, parse, train_options
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of
 from tfos_magic.notebook.view import choose_view
@@ -147,6 +147,25 @@ class TFOSMagics(Magics):
         self._show_tensorboard(request, args)
         self._train(request, args, view)
 
+    @cell_magic
+    @map_options
+    def tfos_map(self, line: str, cell: str) -> None:
+        """Map the cell's last function or expression over blocks of a DataFrame's rows, as tensors, on its executors.
+
+        A function's parameters name columns; in an expression the columns' names are the tensors. Outputs are given by
+        name, as in {"z": x + 3}, and become columns. Shown are the schema and the first ten rows.
+        """
+        args = parse(TFOSMagics.tfos_map, line)
+        if args.help:
+            print(help_of(TFOSMagics.tfos_map))
+            return
+        from tfos_magic.notebook import mapping
+
+        made = mapping.map_cell(self.shell.transform_cell(cell), args, self.shell.user_ns)
+        if args.output:
+            self.shell.push({args.output: made})
+        mapping.show(made)
+
     def _capture(self, source: str, args: Any) -> Captured:
         return capture(
             analyse(source, "<cell>"),
@@ -178,8 +197,9 @@ def load(shell: Any) -> None:
     """Register the magics in ``shell``, and their defaults with ``%config``."""
     magics = TFOSMagics(shell)
     shell.register_magics(magics)
-    train: Any = TFOSMagics.tfos_train
-    shell.Completer.custom_matchers.append(completer(shell.user_ns, {"tfos_train": train.parser}))
+    cells: dict[str, Any] = {"tfos_train": TFOSMagics.tfos_train, "tfos_map": TFOSMagics.tfos_map}
+    parsers = {name: magic.parser for name, magic in cells.items()}
+    shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
 
@@ -193,5 +213,5 @@ def unload(shell: Any) -> None:
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
-    for kind, name in (("line", "tfos"), ("cell", "tfos_train")):
+    for kind, name in (("line", "tfos"), ("cell", "tfos_train"), ("cell", "tfos_map")):
         shell.magics_manager.magics[kind].pop(name, None)

@@ -71,6 +71,11 @@ def number(text: str) -> float:
     return value
 
 
+def unquoted(text: str) -> str:
+    """The text without the quotes around it, which IPython leaves there."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
 def grouped(*decorators: Decorator) -> Decorator:
     """One decorator from several, applied so that help lists them in the order given."""
 
@@ -163,6 +168,20 @@ train_options = grouped(
     checkpoint_options,
     view_options,
     argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
+    help_option,
+)
+
+map_options = grouped(
+    magic_arguments(),
+    argument("frame", nargs="?", default=None, help="DataFrame to map, of Spark or pandas."),
+    argument("-o", "--output", default=None, help="Name for the mapped DataFrame."),
+    argument("--rows", action="store_true", help="The function is of one row, not of a block of rows."),
+    argument("--trim", action="store_true", help="Leave the DataFrame's own columns out; rows may change in number."),
+    argument("--select", type=names, default=[], help="Columns of the result to keep, with commas."),
+    argument("--block-rows", type=positive, default=None, help="Rows in a block; default: what suits the cache."),
+    argument(
+        "--schema", type=unquoted, default=None, help="Outputs as DDL in quotes; then TensorFlow is not needed here."
+    ),
     help_option,
 )
 

@@ -1,0 +1,73 @@
+"""The function that a ``%%tfos_map`` cell ends with, and the map of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tfos_magic.errors import UsageError
+from tfos_magic.notebook.magics import TFOSMagics
+from tfos_magic.notebook.mapping import function_of, map_cell
+from tfos_magic.notebook.options import parse
+
+FRAME = pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, 1.0, 1.0]})
+
+
+def mapped(cell: str, line: str = "df", **names: Any) -> pd.DataFrame:
+    return map_cell(cell, parse(TFOSMagics.tfos_map, line), {"df": FRAME, **names})
+
+
+def test_an_expression_of_columns_is_a_function_of_them() -> None:
+    assert mapped("{'z': x + 3}")["z"].tolist() == [3, 4, 5]
+    assert mapped("import math\nshift = math.floor(3.5)\n{'z': x * shift + y}")["z"].tolist() == [1, 4, 7]
+
+
+def test_the_last_function_of_the_cell_is_mapped_with_what_it_reads_of_the_notebook() -> None:
+    cell = "def helper(a):\n    return a * factor\n\ndef score(x):\n    return {'z': helper(x)}\n"
+    assert mapped(cell, factor=2.0)["z"].tolist() == [0, 2, 4]
+    assert mapped("lambda y: {'z': y}")["z"].tolist() == [1, 1, 1]
+    assert mapped("score", score=lambda x: {"z": -x})["z"].tolist() == [0, -1, -2]
+
+
+def test_columns_go_before_names_of_the_notebook() -> None:
+    assert mapped("{'z': x}", x="not this")["z"].tolist() == [0, 1, 2]
+
+
+def test_the_notebooks_names_stay_as_they_were() -> None:
+    namespace = {"factor": 2.0}
+    function_of("factor = 5.0\n{'z': x * factor}", ["x"], namespace)
+    assert namespace == {"factor": 2.0}
+
+
+def test_options_say_rows_trim_select_and_the_block() -> None:
+    assert list(mapped("{'z': x, 'w': y}", "df --trim").columns) == ["z", "w"]
+    assert list(mapped("{'z': x, 'w': y}", "df --select w,x").columns) == ["w", "x"]
+    assert mapped("import tensorflow as tf\n{'z': tf.fill(tf.shape(x), tf.size(x))}", "df --block-rows 2")[
+        "z"
+    ].tolist() == [2, 2, 1]
+    assert mapped("import tensorflow as tf\n{'rank': tf.rank(x)}", "df --rows")["rank"].tolist() == [0, 0, 0]
+
+
+def test_a_schema_is_given_in_quotes() -> None:
+    assert parse(TFOSMagics.tfos_map, "df --schema 'z double, w int' --trim").schema == "z double, w int"
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "message"),
+    [
+        ("{'z': x}", "", "needs the name of a DataFrame"),
+        ("{'z': x}", "nope", "no name 'nope'"),
+        ("", "df", "the cell is empty"),
+        ("z = x + 3", "df", "ends with neither a function nor an expression"),
+        ("{'z': 3}", "df", "names no column: the DataFrame has x, y"),
+        ("{'z': x", "df", "not valid Python"),
+        ("{'z': x}", "df --select q", "--select: there is no column 'q'"),
+        ("{'x': x}", "df", "'x' is already a column"),
+        ("{'z': x}", "df --tirm", "did you mean --trim"),
+    ],
+)
+def test_what_cannot_be_mapped_is_told(cell: str, line: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        mapped(cell, line)
