@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import CaptureError, UsageError
+from tfos_magic.notebook.capture import Captured, capture
 from tfos_magic.notebook.names import analyse
 
 READS = {
@@ -50,3 +51,20 @@ def test_a_star_import_may_define_anything() -> None:
 def test_a_cell_that_is_no_python_is_refused_with_its_line(source: str) -> None:
     with pytest.raises(UsageError, match="not valid Python"):
         analyse(source, "<cell>")
+
+
+def captured(source: str, namespace: dict[str, object]) -> Captured:
+    return capture(analyse(source, "<cell>"), namespace, feeds={}, push=[], features=None, label=None)
+
+
+def test_tfos_is_not_asked_of_a_notebook_that_has_no_such_name() -> None:
+    assert captured("print(tfos.rank())", {}).values == ()
+    with pytest.raises(CaptureError, match="reads the name 'tfso'"):
+        captured("print(tfso.rank())", {})
+
+
+def test_a_notebooks_own_tfos_goes_to_the_workers() -> None:
+    import tfos_magic
+
+    assert captured("print(tfos.rank())", {"tfos": tfos_magic}).modules == {"tfos": "tfos_magic"}
+    assert captured("print(tfos)", {"tfos": 3}).values == ("tfos",)
