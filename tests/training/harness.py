@@ -66,6 +66,8 @@ class Group:
     ) -> None:
         self.size = size
         self.broken = False
+        self._jobs: list[Any] = []
+        self._away: set[int] = set()
         self._held = [_held_port() for _ in range(max(size, 1))]
         addresses = [_address(held) for held in self._held]
         context = multiprocessing.get_context("spawn")
@@ -122,23 +124,40 @@ class Group:
         ``checkpoints`` are the fields of a CheckpointPlan; ``resume`` holds parts that rank 0 goes on from.
         """
         run_id = secrets.token_hex(6)
+        self._jobs = []
         for rank, pipe in enumerate(self._pipes):
             run = (run_id, strategy, options or {}, checkpoints, list(resume) if rank == 0 else [])
-            pipe.send(("run", (cell, names, seed, inputs or {}, bare, run)))
+            self._jobs.append((cell, names, seed, inputs or {}, bare, run))
+            pipe.send(("run", self._jobs[rank]))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
         while len(outcomes) < len(self._pipes):
-            pending = [pipe for rank, pipe in enumerate(self._pipes) if rank not in outcomes]
+            pending = [pipe for rank, pipe in enumerate(self._pipes) if rank not in {*outcomes, *self._away}]
             ready = wait(pending, timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"the cell did not end within {seconds} s; ended: {sorted(outcomes)}")
             for pipe in ready:
-                self._take(self._pipes.index(pipe), outcomes, on_message)
+                if (rank := self._rank_of(pipe)) is not None:
+                    self._take(rank, outcomes, on_message)
         # TensorFlow's collectives do not recover from an error.
         self.broken = self.broken or any(
             outcome.kind.endswith(("ClusterError", "Died")) for outcome in outcomes.values()
         )
         return [outcomes[rank] for rank in range(len(self._pipes))]
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, as running out of memory would; :meth:`respawn` is to follow."""
+        self._away.add(rank)
+        self.processes[rank].kill()
+        self.processes[rank].join(10)
+
+    def respawn(self, rank: int) -> None:
+        """Put a new process in the place of a killed one, in the run under way. It knows the servers, and no rank."""
+        pipe, process = self._spawn(rank, [], CELL_SECONDS, False, "")
+        self._pipes[rank], self.processes[rank] = pipe, process
+        _await_start(pipe)
+        self._away.remove(rank)
+        pipe.send(("run", self._jobs[rank]))
 
     def stop(self, rank: int) -> None:
         """Ask one rank alone to stop its run."""
@@ -157,6 +176,11 @@ class Group:
                 process.join(10)
         for held in self._held:
             held.close()
+
+    def _rank_of(self, pipe: Connection) -> int | None:
+        """Whose pipe this is; None where that process was killed meanwhile, whether or not another is in its place."""
+        rank = self._pipes.index(pipe) if pipe in self._pipes else None
+        return None if rank in self._away else rank
 
     def _take(self, rank: int, outcomes: dict[int, Outcome], on_message: Callable[[int, Any], None] | None) -> None:
         try:
@@ -210,12 +234,15 @@ def _serve(
     secret: str,
 ) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    from tfos_magic.training.collectives import form_cluster
+    from tfos_magic.training.collectives import Collectives, form_cluster
     from tfos_magic.training.servers.client import ServerGroup
 
     try:
         exec(prepare, {"rank": rank})
-        collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share)
+        if size and not addresses:  # it came later: there is no group that it could be part of
+            collectives = Collectives(rank, size)
+        else:
+            collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share)
         collectives.timeout = collective_seconds
         group = ServerGroup(rank, size, served, secret, timeout=collective_seconds) if served else None
     except Exception as error:
@@ -227,7 +254,7 @@ def _serve(
         if kind == "exit":
             break
         if kind == "run":
-            _run_job(job, collectives if addresses else None, pipe, group)
+            _run_job(job, collectives if size else None, pipe, group)
     os._exit(0)  # a killed peer leaves TensorFlow's threads in a state that an orderly exit waits for
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,3 +88,158 @@ def test_accuracy_is_that_of_sync(groups: Groups, run: Run) -> None:
         assert np.array_equal(mine, other)
     assert expected["accuracy"][-1] > 0.9
     assert first.values["history"]["accuracy"][-1] == pytest.approx(expected["accuracy"][-1], abs=0.02)
+
+
+SLOW = DATA + (
+    """
+import time
+
+model = mlp()
+model.compile("sgd", from_logits)
+marks = []
+
+
+class Mark(keras.callbacks.Callback):
+    def on_train_batch_end(self, step, logs=None):
+        marks.append(time.monotonic())
+        if rank == 1:
+            time.sleep(0.03)  # what is tested is a slow worker
+
+
+model.fit(x[:120], y[:120], batch_size=4, epochs=1, verbose=0, callbacks=[Mark()])
+"""
+)
+
+
+@pytest.mark.parametrize("bound", [0, 3])
+def test_no_worker_is_further_ahead_than_the_staleness_bound(run: Run, bound: int) -> None:
+    fast, slow = (outcome.values["marks"] for outcome in run(SLOW, "marks", max_staleness=bound))
+    # When a worker ends step n it may be ahead of the slower one by the bound; that one's own step may be on its way.
+    leads = [n + 1 - sum(mark <= moment for mark in slow) for n, moment in enumerate(fast)]
+    assert len(fast) == len(slow) == 30
+    assert max(leads) <= bound + 1
+    if bound:
+        assert max(leads) >= bound
+
+
+LONG = DATA + (
+    """
+import time
+
+model = mlp()
+model.compile("sgd", from_logits, metrics=["accuracy"])
+begun = []
+
+
+class Pace(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        begun.append(epoch)
+
+    def on_train_batch_end(self, step, logs=None):
+        time.sleep({pause})  # so that a run lasts long enough to be disturbed
+
+
+raised = ""
+try:
+    history = model.fit(x, y, batch_size=40, epochs={epochs}, verbose=0, callbacks=[Pace()],
+                        validation_data=(val_x, val_y)).history
+    trained = len(history["loss"])
+    score = model.evaluate(val_x, val_y, verbose=0)
+except Exception as error:
+    raised, trained, score = f"{type(error).__name__}: {error}", 0, 0
+weights = model.get_weights()
+"""
+)
+
+
+def test_a_request_to_one_rank_stops_all(served: Group) -> None:
+    asked: list[float] = []
+
+    def ask(rank: int, message: object) -> None:
+        if not asked and getattr(message, "rows", 0) > 100:
+            asked.append(time.monotonic())
+            served.stop(1)
+
+    cell = LONG.replace("{pause}", "0").replace("{epochs}", "10**6")
+    outcomes = succeeded(served.run(cell, "raised", on_message=ask, strategy="async"))
+    assert time.monotonic() - asked[0] < 10.0
+    assert {outcome.values["raised"].partition(":")[0] for outcome in outcomes} == {"RunStopped"}
+
+
+def test_the_others_go_on_without_a_killed_worker_and_with_one_that_comes_in_its_place() -> None:
+    group = Group(2, servers=1)
+    try:
+        done: list[str] = []
+
+        def disturb(rank: int, message: object) -> None:
+            epoch = getattr(message, "epoch", 0) if rank == 0 else 0
+            if epoch >= 2 and not done:
+                done.append("killed")
+                group.kill(1)
+            if epoch >= 5 and done == ["killed"]:
+                done.append("respawned")
+                group.respawn(1)
+
+        # The run goes on until the newcomer, whose first epoch is not 0, has taken part in three epochs.
+        leave = (
+            "if begun[0] and len(begun) == 3:\n            self.model.stop_training = True\n        time.sleep({pause})"
+        )
+        cell = LONG.replace("time.sleep({pause})", leave).replace("{pause}", "0.02").replace("{epochs}", "10**6")
+        names = ("raised", "begun", "weights", "score")
+        first, newcomer = succeeded(group.run(cell, *names, on_message=disturb, strategy="async"))
+        assert done == ["killed", "respawned"]
+        assert [first.values["raised"], newcomer.values["raised"]] == ["", ""]
+        epochs = first.values["begun"]
+        assert epochs == list(range(len(epochs)))
+        assert newcomer.values["begun"] == epochs[-3:]
+        assert newcomer.values["begun"][0] >= 5
+        assert first.values["score"] == newcomer.values["score"]
+        for mine, other in zip(first.values["weights"], newcomer.values["weights"], strict=True):
+            assert np.array_equal(mine, other)
+    finally:
+        group.close()
+
+
+def test_without_servers_it_is_refused_with_what_to_do(groups: Groups) -> None:
+    outcomes = groups[2].run("pass", strategy="async")
+    assert {outcome.kind for outcome in outcomes} == {"TrainingError"}
+    assert "--ps 1" in outcomes[0].error
+
+
+def test_a_model_that_cannot_be_built_before_its_first_step_is_refused(served: Group) -> None:
+    cell = DATA + (
+        """
+class Late(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.out(inputs / inputs.numpy().max())
+
+
+model = Late()
+model.compile("sgd", from_logits, run_eagerly=True)
+model.fit(x, y, batch_size=40, verbose=0)
+"""
+    )
+    outcomes = served.run(cell, strategy="async")
+    assert {outcome.kind for outcome in outcomes} == {"TrainingError"}
+    assert "Input layer" in outcomes[0].error
+
+
+def test_sparse_gradients_and_moving_averages_come_home(groups: Groups, run: Run) -> None:
+    cell = DATA + (
+        """
+words = (np.abs(x[:, :4]) * 10).astype("int64") % 40
+model = keras.Sequential([keras.Input((4,), dtype="int64"), keras.layers.Embedding(40, 6), keras.layers.Flatten(),
+                          keras.layers.BatchNormalization(), keras.layers.Dense(3)])
+model.compile("adam", from_logits)
+model.fit(words, y, batch_size=33, epochs=3, verbose=0)
+weights = model.get_weights()
+"""
+    )
+    first, second = run(cell, "weights")
+    for mine, other in zip(first.values["weights"], second.values["weights"], strict=True):
+        assert np.array_equal(mine, other)
+        assert np.isfinite(mine).all()

@@ -154,6 +154,10 @@ def _install_winding(stack: ExitStack, session: Session) -> None:
 
 
 def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
+    loop = session.loops[-1]
+    if not session.exact and loop.kind == "fit" and loop.compared:
+        return  # of its validation data, which a rank that came late begins to read when the others have long done so
+    loop.compared = True
     sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
     own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded)]

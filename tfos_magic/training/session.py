@@ -33,6 +33,7 @@ class Loop:
         self.step = 0
         self.steps = 0
         self.agreed = False
+        self.compared = False
         self.broadcast_late = False
         self.restore_jit = False
         self.data: Any = None

@@ -75,12 +75,14 @@ class AsyncStrategy:
         self._run_id = context.run_id
         self._targets: dict[tuple[int, ...], Target] = {}
         self._target: Target | None = None
+        self._model: Any = None
         with tf.device("CPU:0"):
             self._rows = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="tfos_async_rows")
 
     def begin(self, model: Any) -> None:
         """Let rank 0 give the model to the servers, and all begin together; or join a fit that is under way."""
         self._wire.begin_fit()
+        self._model = model
         self._target = target = self._target_of(model)
         self._rows.assign(0.0)
         if self._wire.alone:
@@ -106,6 +108,8 @@ class AsyncStrategy:
                 "strategy async trains the optimizer that the model was compiled with, in fit(). A step with several "
                 "optimizers needs --strategy sync or local."
             )
+        if not target.holds(variables):
+            raise _late(self._model)
         self._rows.assign_add(tf.cast(step.rows, tf.float64))
         meta = tf.concat(
             [tf.cast([step.rows], tf.float64), tf.cast(step.ballot, tf.float64), [target.learning_rate]], 0
@@ -145,16 +149,20 @@ class AsyncStrategy:
     def _target_of(self, model: Any) -> Target:
         optimizer = model.optimizer
         if not model.built:
-            raise TrainingError(
-                f"strategy async gives model {model.name!r} to the parameter servers before its first step, and it "
-                "cannot be built by then. Give it an Input layer, or call model.build()."
-            )
+            raise _late(model)
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         key = (id(optimizer), *(id(variable) for variable in optimizer._trainable_variables))
         if key not in self._targets:
             self._targets[key] = Target(optimizer, self._wire.group, self._run_id)
         return self._targets[key]
+
+
+def _late(model: Any) -> TrainingError:
+    return TrainingError(
+        f"strategy async gives model {model.name!r} to the parameter servers before its first step, and it cannot be "
+        "built by then. Give it an Input layer, or call model.build()."
+    )
 
 
 def _clipped(gradients: Sequence[Any], norm: float | None) -> Sequence[Any]:

@@ -29,6 +29,10 @@ class Target:
         self._function = group.function
         self._rate = np.nan
 
+    def holds(self, variables: Sequence[Any]) -> bool:
+        """Whether the servers have all of these."""
+        return all(id(variable) in self._places for variable in variables)
+
     def begin(self) -> None:
         """From here on the servers hear of it when callbacks change the learning rate on this rank."""
         self._rate = float(self.learning_rate)
