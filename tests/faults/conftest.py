@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.faults.cells import run
 from tfos_magic import TFCluster
 
-HEARTBEAT_TIMEOUT = 4.0
+HEARTBEAT_TIMEOUT = 8.0
 
 
 @pytest.fixture(scope="package")

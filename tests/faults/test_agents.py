@@ -38,6 +38,7 @@ def train(spark: SparkSession) -> DataFrame:
     return spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
 
 
+@pytest.mark.timeout(400)
 def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     fresh: TFCluster, train: DataFrame, tmp_path: Path
 ) -> None:
@@ -64,7 +65,7 @@ def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     assert "while nothing ran" in watch.state.notices[0]
 
     started = time.monotonic()
-    with pytest.raises(WorkerLost, match=r"Worker 1 on 127.0.0.1 did not answer for \d s") as caught:
+    with pytest.raises(WorkerLost, match=r"Worker 1 on 127.0.0.1 did not answer for \d+ s") as caught:
         run(fresh, "os.kill(os.getppid(), signal.SIGSTOP)", tmp_path / "another", max_restarts=0)
     assert time.monotonic() - started < HEARTBEAT_TIMEOUT + 10
     assert "--max-restarts is 0" in str(caught.value)

@@ -52,7 +52,7 @@ log = logging.getLogger("tfos_magic.node")
 
 GRACE = 5.0
 HEARTBEAT = 1.0
-LOADING_TIMEOUT = 20.0
+LOADING_TIMEOUT = 60.0
 LAST_WORDS = 1.0
 ASKED = "asked to stop"
 OUTPUT_INTERVAL = 0.1
@@ -144,7 +144,7 @@ class Agent:
             # This process itself did not run for a while: what the trainer said meanwhile has yet to be read.
             trainer.heard = time.monotonic()
         limit = self._config.heartbeat_timeout
-        # Importing TensorFlow can keep all other threads from running for seconds.
+        # Importing TensorFlow keeps all other threads from running for seconds, on a busy host for many.
         limit = limit if trainer.ready else max(limit, LOADING_TIMEOUT)
         if trainer.silence > limit:
             self._report_exit(trainer, f"did not answer for {limit:.0f} s and was ended")
