@@ -6,6 +6,7 @@ Python, traced as ``tf.function``, and data go between Spark and TensorFlow as A
 
 from tfos_magic.frames.grouping import aggregate
 from tfos_magic.frames.mapping import map_blocks, map_rows
+from tfos_magic.frames.prediction import predict
 from tfos_magic.frames.reducing import reduce_blocks, reduce_rows
 from tfos_magic.frames.schema import analyze, append_shape, explain, print_schema
 
@@ -16,6 +17,7 @@ __all__ = [
     "explain",
     "map_blocks",
     "map_rows",
+    "predict",
     "print_schema",
     "reduce_blocks",
     "reduce_rows",
