@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
 from tfos_magic.cluster.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
-from tfos_magic.notebook.views.picture import take_picture
 
 if TYPE_CHECKING:
     from tfos_magic.widgets.panel import Panel
+
+LOG_SECONDS = 1.0
 
 
 class WidgetView:
@@ -24,17 +28,32 @@ class WidgetView:
     def __init__(self) -> None:
         self._panel: Panel | None = None
         self._handle: Any = None
+        self._tensorboard_url = ""
+        self._logged = 0
+        self._log_due = 0.0
 
     def open(self, state: RunState) -> None:
-        from tfos_magic.widgets.panel import Panel
+        from tfos_magic.widgets.panel import Panel, values_of
 
-        self._panel = Panel(picture=take_picture(state).as_json())
+        urls = {"tensorboard_url": self._tensorboard_url, "kernel_id": kernel_id()}
+        self._panel = Panel(**values_of(state), **urls)
         panel_bundle, _ = self._panel._repr_mimebundle_()
         self._handle = display({**panel_bundle, **card_bundle(state)}, raw=True, display_id=True)
 
     def update(self, state: RunState) -> None:
-        if self._panel:
-            self._panel.picture = take_picture(state).as_json()
+        if self._panel is None:
+            return
+        log = state.printed != self._logged and time.monotonic() >= self._log_due
+        if log:
+            self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS
+        self._panel.draw(state, log)
+
+    def tensorboard(self, url: str) -> bool:
+        """Offer the TensorBoard at ``url`` in a tab of the panel; before or after ``open``."""
+        self._tensorboard_url = url
+        if self._panel is not None:
+            self._panel.tensorboard_url = url
+        return True
 
     def output(self, text: str, stream: str) -> None:
         """Print text of rank 0's cell under the panel."""
@@ -46,3 +65,17 @@ class WidgetView:
         if self._panel:
             self._panel.close()
             self._panel = None
+
+
+def kernel_id() -> str:
+    """How the Jupyter server names this kernel: its connection file bears the id. Empty where no server started it."""
+    if "ipykernel.kernelapp" not in sys.modules:  # loading it would take over every widget's channel
+        return ""
+    from ipykernel.connect import get_connection_file
+
+    try:
+        name = os.path.basename(get_connection_file())
+    except RuntimeError:  # not in a kernel's own process
+        return ""
+    found = re.fullmatch(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json", name)
+    return found[1] if found else ""

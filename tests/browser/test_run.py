@@ -130,8 +130,10 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
         (tmp_path / f"epoch {epoch}").touch()
     expect(panel.locator(".tfos-position")).to_contain_text("epoch 4 of 6")
     expect(panel.locator(".tfos-metric", has_text="mae")).to_contain_text(re.compile(r"\d"))
-    expect(panel.locator(".tfos-workers li")).to_have_count(WORKERS)
-    expect(panel.locator("svg path").first).to_be_attached()
+    panel.get_by_role("tab", name="Workers").click()
+    expect(panel.locator(".tfos-workers tbody tr")).to_have_count(WORKERS)
+    panel.get_by_role("tab", name="Curves").click()
+    expect(panel.locator(".tfos-line").first).to_be_attached()
     cells.screenshots("panel", panel, artefacts)
     for epoch in (4, 5, 6):
         (tmp_path / f"epoch {epoch}").touch()

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import comm
+import ipykernel.kernelapp  # noqa: F401  before channels are recorded: loading it takes them over
 import pytest
 from comm.base_comm import BaseComm
 from ipywidgets import Widget
 
-from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.protocol import Output
 from tfos_magic.widgets import WidgetView
-from tfos_magic.widgets.panel import Panel
+from tfos_magic.widgets.panel import Panel, last_lines, values_of
 
-from .simulated import new_state, run_through
+from .simulated import RUN, new_state, run_through, tell
 
 
 class RecordingComm(BaseComm):
@@ -37,28 +38,64 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
 
 
 def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]]) -> None:
-    moments = run_through(new_state(world=100), steps=3)
-    panel = Panel(picture=take_picture(next(moments)).as_json())
+    moments = run_through(new_state(world=200), steps=3)
+    panel = Panel(**values_of(next(moments)))
     opened = len(sent)
-    pictures = [take_picture(moment).as_json() for moment in moments]
-    for picture in pictures:
-        panel.picture = picture
+    drawn = 0
+    for moment in moments:
+        panel.draw(moment)
+        drawn += 1
     ticks = [data for kind, data in sent[opened:] if kind == "comm_msg"]
-    assert len(ticks) == len(sent) - opened <= len(pictures)
-    assert {tuple(tick["state"]) for tick in ticks} == {("picture",)}
+    assert len(ticks) == len(sent) - opened <= drawn
     assert max(len(json.dumps(tick)) for tick in ticks) < 25_000
 
 
-def test_a_picture_that_did_not_change_is_not_sent(sent: list[tuple[str, Any]]) -> None:
+def test_what_did_not_change_is_not_sent(sent: list[tuple[str, Any]]) -> None:
     state = new_state()
-    panel = Panel(picture=take_picture(state).as_json())
+    panel = Panel(**values_of(state))
     opened = len(sent)
-    panel.picture = take_picture(state).as_json()
+    panel.draw(state)
     assert len(sent) == opened
+    tell(state, Output(RUN, 1, "stdout", "hello"))
+    panel.draw(state)
+    assert [tuple(data["state"]) for _, data in sent[opened:]] == [("lines",)]
+
+
+def test_the_log_is_bounded_and_in_the_order_in_which_lines_came() -> None:
+    state = new_state(world=200)
+    for line in range(30):
+        for rank in range(200):
+            tell(state, Output(RUN, rank, "stdout", f"line {line} {'x' * 1000}\n\n"))
+    lines = last_lines(state)
+    assert len(lines) == 400
+    assert {len(text) for _, text in lines} == {200}
+    assert lines[0][1].startswith("line 28 ")
+    assert [rank for rank, _ in lines[:3]] == [0, 1, 2]
+
+
+def test_a_chatty_worker_has_its_lines_sent_at_most_once_a_second(sent: list[tuple[str, Any]]) -> None:
+    state, view = new_state(), WidgetView()
+    view.open(state)
+    opened = len(sent)
+    for line in range(50):
+        view.update(tell(state, Output(RUN, 0, "stdout", f"line {line}")))
+    assert sum("lines" in data["state"] for _, data in sent[opened:]) == 1
+
+
+def test_tensorboard_and_the_kernel_are_named_to_the_page(
+    sent: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = "4e2ab6f5-9c3b-4f6f-8b1f-0d1f0a7f0001"
+    monkeypatch.setattr("ipykernel.connect.get_connection_file", lambda: f"/run/kernel-{named}.json")
+    view = WidgetView()
+    assert view.tensorboard("http://127.0.0.1:6006/")
+    view.open(new_state())
+    state = next(data["state"] for kind, data in sent if "_esm" in data.get("state", {}))
+    assert (state["tensorboard_url"], state["kernel_id"]) == ("http://127.0.0.1:6006/", named)
 
 
 def test_the_panel_brings_its_module_and_style_sheet(sent: list[tuple[str, Any]]) -> None:
-    Panel(picture=take_picture(new_state()).as_json())
+    Panel(**values_of(new_state()))
     state = next(data["state"] for kind, data in sent if kind == "comm_open" and "_esm" in data.get("state", {}))
     assert "export default" in state["_esm"]
     assert ".tfos-panel" in state["_css"]

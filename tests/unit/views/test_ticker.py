@@ -25,6 +25,9 @@ class Recorder:
     def output(self, text: str, stream: str) -> None:
         self.calls.append(f"{stream}:{text}")
 
+    def tensorboard(self, url: str) -> bool:
+        return False
+
     def close(self, state: RunState) -> None:
         self.calls.append(f"close:{state.phase.value}")
 

@@ -28,5 +28,9 @@ class HtmlView:
         """Print text of rank 0's cell under the card."""
         print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
 
+    def tensorboard(self, url: str) -> bool:
+        """There is no place for it in the card, which is redrawn."""
+        return False
+
     def close(self, state: RunState) -> None:
         self.update(state)

@@ -113,6 +113,10 @@ class TextView:
         """Print text of rank 0's cell as it is, on the stream it was printed to."""
         self._screen.raw(text, stream)
 
+    def tensorboard(self, url: str) -> bool:
+        """There is no place for it in text."""
+        return False
+
     def close(self, state: RunState) -> None:
         self._screen.clear()
         self._print_events(state)

@@ -41,6 +41,10 @@ class Throttled:
         """Pass text on at once: it is the cell's own output, and a view redraws its line around it."""
         self.view.output(text, stream)
 
+    def tensorboard(self, url: str) -> bool:
+        """As the view that is drawn says."""
+        return self.view.tensorboard(url)
+
     def close(self, state: RunState) -> None:
         """Draw the end, once."""
         if not self._closed:
