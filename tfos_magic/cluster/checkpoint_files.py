@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,14 +37,13 @@ class Entry:
 
 
 class CheckpointFiles:
-    """The files of one run, in a folder ``run-<UTC time>`` below ``where``; a private temporary one when it is empty.
+    """The files of one run, in a folder ``run-<UTC time>`` below ``where``, a path or URL.
 
     Every method raises :class:`ClusterError` that names the path and what to do, when the file system refuses.
     """
 
     def __init__(self, where: str, keep: int) -> None:
-        self._private = "" if where else tempfile.mkdtemp(prefix="tfos-checkpoints-")
-        self.where = where or self._private
+        self.where = where
         self._keep = keep
         with self._refusing("open"):
             self._system, self._root = _open_system(self.where)
@@ -96,9 +93,7 @@ class CheckpointFiles:
                 self._system.rm_file(entry.path)
 
     def close(self) -> None:
-        """Drop the private directory; files that the user asked for stay."""
-        if self._private:
-            shutil.rmtree(self._private, ignore_errors=True)
+        """Nothing is open; the files stay."""
 
     def _probe(self) -> None:
         """Find out now, not after the first epoch, whether files can be written."""

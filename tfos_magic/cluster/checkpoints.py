@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from tfos_magic.cluster.checkpoint_files import CheckpointFiles, Entry
+from tfos_magic.cluster.private_checkpoints import PrivateCheckpoints
 from tfos_magic.errors import ClusterError
 from tfos_magic.protocol import CheckpointPart
 from tfos_magic.training.checkpoint import Assembly, Damaged, Position, decode, split
@@ -22,7 +23,7 @@ IDLE_SECONDS = 1.0
 class CheckpointStore:
     """The checkpoints of one run, in a folder of their own below ``where``.
 
-    ``where`` is a path or URL; when empty, the checkpoints lie in a private temporary directory until :meth:`close`.
+    ``where`` is a path or URL; when empty, the checkpoints lie in nameless files until :meth:`close`.
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
     below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run
     would go on now. ``notify`` is told, from any thread, what the user should know. Raises
@@ -33,7 +34,8 @@ class CheckpointStore:
         self, where: str = "", keep: int = 3, *, resume: bool = False, notify: Callable[[str], None] = print
     ) -> None:
         self._notify = notify
-        self._files = CheckpointFiles(where, max(1, keep))
+        self._files: CheckpointFiles | PrivateCheckpoints
+        self._files = CheckpointFiles(where, max(1, keep)) if where else PrivateCheckpoints(max(1, keep))
         self._assembly = Assembly()
         self._changed = threading.Condition()
         self._waiting: list[tuple[Position, bytes]] = []
@@ -93,7 +95,7 @@ class CheckpointStore:
             return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout)
 
     def close(self, timeout: float = FLUSH_SECONDS) -> None:
-        """Write what is left, end the thread, drop the private directory. Closing twice is harmless."""
+        """Write what is left, end the thread, drop private checkpoints. Closing twice is harmless."""
         if not self.flush(timeout):
             self._notify(f"The last checkpoint was not written to {self._files.where} within {timeout:.0f} s.")
         with self._changed:

@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,14 +160,18 @@ def test_files_and_folders_on_the_own_disk_are_the_users_alone(tmp_path: Path) -
     assert stat.S_IMODE(file.parent.parent.stat().st_mode) == 0o700
 
 
-def test_without_a_place_checkpoints_live_as_long_as_the_store() -> None:
-    with CheckpointStore() as store:
-        put(store, checkpoint(0, 1))
-        assert labels(store) == ["fit0-epoch1-step0"]
-        folder = Path(store._files.where)
-        assert folder.is_dir()
-    assert not folder.exists()
-    assert "tfos-checkpoints" not in {thread.name for thread in threading.enumerate()}
+def test_without_a_place_checkpoints_live_in_files_that_no_directory_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with CheckpointStore(keep=2) as store:
+        for epoch in range(4):
+            put(store, checkpoint(0, epoch))
+        (newest,) = assemble(store.parts("run"))
+        assert newest.position.epoch == 3
+        np.testing.assert_array_equal(newest.arrays["v0"], ARRAYS["v0"])
+        assert [entry.name for entry in store._files.entries()] == ["fit0-epoch2-step0", "fit0-epoch3-step0"]
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
