@@ -7,7 +7,6 @@ import os
 import stat
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
