@@ -75,7 +75,7 @@ SPARSE = """
 rows = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(tf.where(tf.abs(x) > 1.0, x, 0.0)))
 data = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensor_slices(y))).batch(26)  # the last has one row
 model = keras.Sequential([keras.Input((12,), sparse=True), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
-model.compile("sgd", from_logits, metrics=["accuracy"])
+model.compile("adam", from_logits, metrics=["accuracy"])
 history = model.fit(data, epochs=2, verbose=0).history
 """
 RAGGED = """

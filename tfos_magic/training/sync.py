@@ -67,9 +67,22 @@ class SyncStrategy:
 
     def _combine_slices(self, gradient: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor) -> tf.IndexedSlices:
         """Bring the slices of all ranks together, one by one and in order: what Keras's optimizers make of an index
-        that occurs twice differs from what they make of its sum."""
+        that occurs twice differs from what they make of its sum. What TensorFlow summed by index already stays so."""
         values, indices = self._collectives.concat([_weighted(gradient.values, rows), gradient.indices])
+        if _are_unique(gradient.indices):
+            indices, places = tf.unique(indices)
+            values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
         return tf.IndexedSlices(_mean(values, total, gradient.dtype), indices, gradient.dense_shape)
+
+
+def _are_unique(indices: tf.Tensor) -> bool:
+    """Whether the graph makes ``indices`` by ``tf.unique``, as the lookup of sparse rows does."""
+    if tf.executing_eagerly():
+        return False
+    operation = indices.op
+    while operation.type in ("Reshape", "Identity", "Cast"):
+        operation = operation.inputs[0].op
+    return str(operation.type).startswith("Unique")
 
 
 def _weighted(gradient: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
