@@ -122,7 +122,8 @@ class StartTrainer(Message):
     """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank.
 
     ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
-    the trainers of this generation alone, so that they know each other.
+    the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
+    another, finds the servers and no other worker.
     """
 
     generation: int
@@ -135,6 +136,7 @@ class StartTrainer(Message):
     role: str = "worker"
     servers: list[str] = field(default_factory=list)
     secret: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True)

@@ -121,3 +121,37 @@ epochs = len(history.history["loss"])
     results = cluster.run(cell, outputs=["epochs"], strategy="async", max_restarts=0)
     assert results["epochs"] == 6
     assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
+
+
+@pytest.mark.timeout(240)
+def test_a_trainer_in_the_place_of_a_killed_one_takes_part_in_the_run(cluster: TFCluster) -> None:
+    cell = """
+import os, signal, time
+import keras
+import numpy as np
+import tfos_magic
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+begun = []
+
+
+def begin(epoch, logs):
+    begun.append(epoch)
+    if epoch == 2 and tfos_magic.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if begun[0] > 2 and len(begun) == 3:
+        print("the newcomer was there from epoch", begun[0])
+        model.stop_training = True
+    time.sleep(0.05)
+
+
+model.fit(np.ones((64, 4), "float32"), np.zeros((64, 2), "float32"), batch_size=8, epochs=10**6, verbose=0,
+          callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=begin)])
+epochs = len(begun)
+"""
+    results = cluster.run(cell, outputs=["epochs"], strategy="async", max_restarts=1)
+    assert results["epochs"] > 5
+    said = [line for line in cluster.logs()[1] if "the newcomer was there" in line]
+    assert len(said) == 1
+    assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfos_magic.cluster.outcome import Outcome
 from tfos_magic.cluster.state import WorkerState
 from tfos_magic.errors import WorkerLost
-from tfos_magic.protocol import Message, RunCell, RunFinished, StopRun, TrainerExited
+from tfos_magic.protocol import Message, RunCell, RunFinished, StopRun, TrainerExited, TrainerReady
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -23,25 +23,34 @@ ERROR_GRACE = 3.0
 class Attempt:
     """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
 
-    An ``elastic`` run does not end with a worker that is lost, unless that is rank 0.
+    An ``elastic`` run does not end with a worker that is lost, unless that is rank 0: at most ``replacements`` are put
+    in the place of lost ones.
 
     Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
     nothing was said for a while.
     """
 
     def __init__(
-        self, cluster: TFCluster, run_id: str, take: Callable[[Message | None], None], *, elastic: bool = False
+        self,
+        cluster: TFCluster,
+        run_id: str,
+        take: Callable[[Message | None], None],
+        *,
+        elastic: bool = False,
+        replacements: int = 0,
     ) -> None:
         self.outcome = Outcome(cluster.size, elastic=elastic)
         self._cluster, self._run_id, self._take = cluster, run_id, take
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._generation = cluster.roster.generation
-        self._sent = False
+        self._cell: RunCell | None = None
+        self._replacements = replacements if elastic else 0
+        self._coming: set[int] = set()
         cluster.listen(self._inbox.put)
 
     def send(self, cell: RunCell) -> None:
         """Send the cell to every rank."""
-        self._sent = True
+        self._cell = cell
         for rank in range(self._cluster.size):
             self._cluster.tell(rank, cell)
 
@@ -64,7 +73,7 @@ class Attempt:
         """Hear no more; replace the trainers where one of them may still run the cell, which nobody follows now."""
         self._cluster.listen(None)
         roster = self._cluster.roster
-        if self._sent and self._generation == roster.generation and not self.outcome.reusable and not roster.lost:
+        if self._cell and self._generation == roster.generation and not self.outcome.reusable and not roster.lost:
             self._cluster.spawn_trainers()
 
     def _give_others_time(self, seconds: float) -> None:
@@ -93,3 +102,16 @@ class Attempt:
                 self.outcome.finished(message)
             case TrainerExited() if message.generation == self._generation:
                 self.outcome.lost(message)
+                self._replace(message.rank)
+            case TrainerReady() if message.generation == self._generation and message.rank in self._coming:
+                self._coming.remove(message.rank)
+                if self._cell is not None and not message.error:
+                    self._cluster.tell(message.rank, self._cell)
+
+    def _replace(self, rank: int) -> None:
+        """Put another trainer in the place of a lost one, where the others go on; it begins when it is ready."""
+        if self._replacements < 1 or self.outcome.broken or self.outcome.complete:
+            return
+        self._replacements -= 1
+        self._coming.add(rank)
+        self._cluster.replace_trainer(rank)

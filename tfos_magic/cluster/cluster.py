@@ -75,6 +75,7 @@ class TFCluster:
         self._start_timeout = start_timeout
         self._address = (driver_host, control_port)
         self._token = secrets.token_urlsafe(32)
+        self._secret = ""
         self._agents = Agents(self.spark, self.roster, cores=cores, gpus=gpus, token=self._token, spool_dir=spool_dir)
         self._listener: Callable[[Message], None] | None = None
         self._control: ControlServer | None = None
@@ -137,24 +138,31 @@ class TFCluster:
 
     def spawn_trainers(self) -> None:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
-        generation = self.roster.begin_generation()
-        addresses = [worker.address for worker in self.workers]
-        servers = [server.address for server in self.servers]
-        secret = secrets.token_urlsafe(32)
+        self.roster.begin_generation()
+        self._secret = secrets.token_urlsafe(32)
         for worker in self.roster.members:
-            message = StartTrainer(
-                generation=generation,
-                rank=worker.rank,
-                addresses=addresses,
-                local_rank=worker.local_rank,
-                local_size=worker.local_size,
-                sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
-                timeout=self._start_timeout,
-                role=worker.role,
-                servers=servers,
-                secret=secret,
-            )
-            self.tell(worker.rank, message)
+            self._spawn(worker)
+
+    def replace_trainer(self, rank: int) -> None:
+        """Start a trainer in the place of one that died, in the same generation: it can take part in strategy ``async``
+        alone, so the next run begins a new generation."""
+        self._spawn(self.workers[rank], late=True)
+
+    def _spawn(self, worker: Worker, late: bool = False) -> None:
+        message = StartTrainer(
+            generation=self.roster.generation,
+            rank=worker.rank,
+            addresses=[worker.address for worker in self.workers],
+            local_rank=worker.local_rank,
+            local_size=worker.local_size,
+            sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
+            timeout=self._start_timeout,
+            role=worker.role,
+            servers=[server.address for server in self.servers],
+            secret=self._secret,
+            late=late,
+        )
+        self.tell(worker.rank, message)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until every trainer has TensorFlow loaded; what was lost is started anew first."""

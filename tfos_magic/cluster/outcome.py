@@ -40,7 +40,11 @@ class Outcome:
     @property
     def broken(self) -> bool:
         """A rank has ended in a way that the others may wait for in vain."""
-        return bool(self._missed) or any(end.status != "ok" for end in self._finished.values())
+        return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
+
+    def _counts(self, end: RunFinished) -> bool:
+        """Whether the others depend on how a rank ended: not where it lost touch with an elastic run."""
+        return not self._elastic or end.rank == 0 or end.error.get("kind") not in _COLLATERAL
 
     @property
     def _missed(self) -> dict[int, TrainerExited]:
@@ -64,7 +68,7 @@ class Outcome:
 
     def raise_error(self, workers: Sequence[WorkerState]) -> None:
         """Raise what ended the run, unless all ranks ended well: the cause, not what the others suffered from it."""
-        errors = [end for end in self._finished.values() if end.status == "error"]
+        errors = [end for end in self._finished.values() if end.status == "error" and self._counts(end)]
         causes = [end for end in errors if end.error.get("kind") not in _COLLATERAL]
         if causes:
             raise _worker_error(min(causes, key=lambda end: end.rank), workers)

@@ -120,7 +120,8 @@ class Run:
         feeds = self._feed()
         self._await_trainers()
         elastic = self._request.strategy == "async"
-        attempt = Attempt(self._cluster, self.run_id, self._take, elastic=elastic)
+        replacements = self._request.max_restarts - self.state.restarts
+        attempt = Attempt(self._cluster, self.run_id, self._take, elastic=elastic, replacements=replacements)
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)

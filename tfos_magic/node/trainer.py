@@ -87,7 +87,7 @@ class Trainer:
 
     def _connect(self, start: StartTrainer) -> None:
         """Join the other workers and find the parameter servers, or be one of these."""
-        from tfos_magic.training.collectives import form_cluster
+        from tfos_magic.training.collectives import Collectives, form_cluster
         from tfos_magic.training.servers.client import ServerGroup
         from tfos_magic.training.servers.server import ParameterServer
 
@@ -95,7 +95,10 @@ class Trainer:
             self._server = ParameterServer(start.servers[start.rank - len(start.addresses)], start.secret)
             return
         threads = max(1, (os.cpu_count() or 1) // max(1, start.local_size))
-        self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
+        if start.late:
+            self._collectives = Collectives(start.rank, len(start.addresses))
+        else:
+            self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
         if start.servers:
             self._servers = ServerGroup(
                 start.rank, len(start.addresses), start.servers, start.secret, start_seconds=start.timeout
