@@ -16,12 +16,14 @@ _MEGABYTE = 1e6
 def describe_status(status: ClusterStatus) -> str:
     """A few lines: the cluster, then each worker."""
     versions = f", TensorFlow {status.tensorflow}, Keras {status.keras}" if status.tensorflow else ""
-    lines = [f"Cluster {status.phase} on {status.master}: {len(status.workers)} workers{versions}."]
+    servers = sum(worker.role == "ps" for worker in status.workers)
+    count = f"{len(status.workers) - servers} workers" + (f" and {servers} parameter servers" if servers else "")
+    lines = [f"Cluster {status.phase} on {status.master}: {count}{versions}."]
     if status.reason:
         lines.append(status.reason)
     for worker in status.workers:
         lines.append(
-            f"  worker {worker.rank}  {worker.host}  pid {worker.pid or '-'}  {worker.device or '-'}  {worker.state}  "
+            f"  {worker.role} {worker.rank}  {worker.host}  pid {worker.pid or '-'}  {worker.device or '-'}  {worker.state}  "
             f"memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
         )
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.signals import interruptible
+from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.view import View
 
 
@@ -60,32 +61,41 @@ class Runtime:
 
         Raises :class:`ClusterError` when the running one is not what ``args`` asks for.
         """
-        wanted = {
-            "workers": args.workers or (self.cluster.size if self.running and self.cluster else self.config.workers),
-            "cores": args.cores or self.config.cores,
-            "gpus": self.config.gpus if args.gpus is None else args.gpus,
-        }
+        servers = servers_for(args, self.config)
         if self.running:
             assert self.cluster is not None
-            if args.workers not in (None, self.cluster.size):
-                raise ClusterError(
-                    f"A cluster of {self.cluster.size} workers is running and {args.workers} are asked for: "
-                    "%tfos stop ends it, then start again."
-                )
+            self._check_running(args.workers, servers)
             return self.cluster
         self.close_cluster()
+        wanted = {
+            "workers": args.workers or self.config.workers,
+            "servers": self.config.ps if servers is None else servers,
+            "cores": args.cores or self.config.cores,
+        }
         cluster = TFCluster(
-            self.session(wanted["workers"] * wanted["cores"] + 1),
+            self.session((wanted["workers"] + wanted["servers"]) * wanted["cores"] + 1),
             **wanted,
+            gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             driver_host=self.config.driver_host,
             control_port=self.config.control_port,
             spool_dir=self.config.spool_dir or None,
+            heartbeat_timeout=self.config.heartbeat_timeout,
         )
         self.cluster = cluster
         with interruptible():
             cluster.start(wait_for_trainers)
         return cluster
+
+    def _check_running(self, workers: int | None, servers: int | None) -> None:
+        assert self.cluster is not None
+        has = (self.cluster.size, len(self.cluster.servers))
+        if workers in (None, has[0]) and (servers is None or servers <= has[1]):
+            return
+        raise ClusterError(
+            f"A cluster of {has[0]} workers and {has[1]} parameter servers is running, and {workers or has[0]} and "
+            f"{has[1] if servers is None else servers} are asked for: %tfos stop ends it, then start again."
+        )
 
     def wanted(self, args: Any) -> Wanted:
         """The cluster that ``args`` and the defaults ask for, as the doctor is told."""
