@@ -21,7 +21,7 @@ from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
-from tfos_magic.notebook.options import COMMANDS, help_of, map_options, parse, train_options
+from tfos_magic.notebook.options import COMMANDS, help_of, map_options, parse, predict_options, train_options
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of
 from tfos_magic.notebook.view import choose_view
@@ -166,6 +166,24 @@ class TFOSMagics(Magics):
             self.shell.push({args.output: made})
         mapping.show(made)
 
+    @line_magic
+    @predict_options
+    def tfos_predict(self, line: str) -> None:
+        """Predict with a Keras model, or the path of one, for the rows of a DataFrame, on its executors.
+
+        Each row keeps its place and gets the prediction as a new column. Shown are the schema and the first ten rows.
+        """
+        args = parse(TFOSMagics.tfos_predict, line)
+        if args.help:
+            print(help_of(TFOSMagics.tfos_predict))
+            return
+        from tfos_magic.notebook import mapping
+
+        made = mapping.predict_line(args, self.shell.user_ns)
+        if args.bound:
+            self.shell.push({args.bound: made})
+        mapping.show(made)
+
     def _capture(self, source: str, args: Any) -> Captured:
         return capture(
             analyse(source, "<cell>"),
@@ -213,5 +231,5 @@ def unload(shell: Any) -> None:
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
-    for kind, name in (("line", "tfos"), ("cell", "tfos_train"), ("cell", "tfos_map")):
+    for kind, name in (("line", "tfos"), ("line", "tfos_predict"), ("cell", "tfos_train"), ("cell", "tfos_map")):
         shell.magics_manager.magics[kind].pop(name, None)

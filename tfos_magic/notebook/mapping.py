@@ -6,6 +6,7 @@ import ast
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -38,6 +39,26 @@ def map_cell(source: str, args: Any, namespace: Mapping[str, Any]) -> Any:
     mapped = tfs.map_rows if args.rows else tfs.map_blocks
     made = mapped(function, frame, trim=args.trim, schema=args.schema, block_rows=args.block_rows)
     return _selected(made, args.select) if args.select else made
+
+
+def predict_line(args: Any, namespace: Mapping[str, Any]) -> Any:
+    """Predict as ``%tfos_predict`` says. Raises :class:`UsageError` for names that cannot be used."""
+    if not (args.model and args.frame):
+        raise UsageError("%tfos_predict needs a model and a DataFrame: %tfos_predict model df -o scored.")
+    if args.frame not in namespace:
+        raise UsageError(f"the notebook has no name {args.frame!r}: make the DataFrame in an earlier cell.")
+    if args.model not in namespace and not Path(args.model).exists():
+        raise UsageError(f"{args.model!r} is no model of the notebook, and no path that is there.")
+    return tfs.predict(
+        namespace.get(args.model, args.model),
+        namespace[args.frame],
+        features=args.features,
+        output=args.columns,
+        batch_size=args.batch_size,
+        argmax=args.argmax,
+        classes=args.classes,
+        signature=args.signature,
+    )
 
 
 def function_of(source: str, columns: Sequence[str], namespace: Mapping[str, Any]) -> Callable[..., Any]:

@@ -185,6 +185,20 @@ map_options = grouped(
     help_option,
 )
 
+predict_options = grouped(
+    magic_arguments(),
+    argument("model", nargs="?", default=None, help="Keras model of the notebook, or the path of one."),
+    argument("frame", nargs="?", default=None, help="DataFrame to predict for, of Spark or pandas."),
+    argument("-o", "--output", dest="bound", default=None, help="Name for the DataFrame with the predictions."),
+    argument("--features", type=names, default=None, help="Columns to feed, with commas; default: all."),
+    argument("--columns", type=names, default=["prediction"], help="Names of the new columns, one for each output."),
+    argument("--batch-size", type=positive, default=1024, help="Rows in one call of the model."),
+    argument("--argmax", action="store_true", help="Give the index of the greatest value."),
+    argument("--classes", type=names, default=None, help="Names of the classes, with commas: give the name instead."),
+    argument("--signature", default="serving_default", help="Signature of a SavedModel."),
+    help_option,
+)
+
 
 def parse(function: Any, line: str) -> Any:
     """Parse ``line`` for a magic. Raises :class:`UsageError` naming the nearest option when one is unknown."""

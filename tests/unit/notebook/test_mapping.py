@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.magics import TFOSMagics
-from tfos_magic.notebook.mapping import function_of, map_cell
+from tfos_magic.notebook.mapping import function_of, map_cell, predict_line
 from tfos_magic.notebook.options import parse
 
 FRAME = pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, 1.0, 1.0]})
@@ -71,3 +72,28 @@ def test_a_schema_is_given_in_quotes() -> None:
 def test_what_cannot_be_mapped_is_told(cell: str, line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mapped(cell, line)
+
+
+def test_a_line_predicts_with_a_model_of_the_notebook_or_a_path(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.save(tmp_path / "m.keras")
+    names = {"df": FRAME, "model": model}
+    for given in ("model", str(tmp_path / "m.keras")):
+        args = parse(TFOSMagics.tfos_predict, f"{given} df --features x,y --classes a,b --columns kind -o made")
+        expected = ["ab"[k] for k in model(FRAME.to_numpy()).numpy().argmax(axis=1)]
+        assert predict_line(args, names)["kind"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("model", "needs a model and a DataFrame"),
+        ("model nope", "no name 'nope'"),
+        ("nope df", "'nope' is no model of the notebook"),
+    ],
+)
+def test_a_prediction_that_cannot_be_is_told(line: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        predict_line(parse(TFOSMagics.tfos_predict, line), {"df": FRAME, "model": None})
