@@ -22,7 +22,8 @@ from tests.faults.conftest import HEARTBEAT_TIMEOUT
 from tfos_magic import TFCluster
 from tfos_magic.errors import WorkerLost
 
-KILL_AGENT = "os.kill(os.getppid(), signal.SIGKILL)"
+# The trainer dies with its agent, but on a busy host not before it has trained on for a while.
+KILL_AGENT = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
 
 
 @pytest.fixture
