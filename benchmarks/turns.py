@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +19,19 @@ class Turn(NamedTuple):
     processor: float
 
 
-def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int, warm_ups: int = 1) -> dict[str, list[Turn]]:
-    """Run all rivals in every round, in the order given; the first ``warm_ups`` rounds are not kept."""
+def take_turns(
+    rivals: Mapping[str, Callable[[], Any]], rounds: int, small: Mapping[str, Callable[[], Any]]
+) -> dict[str, list[Turn]]:
+    """Run all rivals in every round, in the order given.
+
+    Right before each turn the rival's ``small`` piece of the same work is run and not measured: Spark ends Python
+    workers that were idle for a minute, which a slow rival's turn may well last.
+    """
     taken: dict[str, list[Turn]] = {name: [] for name in rivals}
-    for number in range(rounds + warm_ups):
+    for _ in range(rounds):
         for name, rival in rivals.items():
-            turn = _measure(rival)
-            if number >= warm_ups:
-                taken[name].append(turn)
+            small[name]()
+            taken[name].append(_measure(rival))
     return taken
 
 
@@ -46,12 +52,17 @@ def ratio(slow: list[Turn], fast: list[Turn]) -> tuple[float, float]:
 
 
 def _measure(rival: Callable[[], Any]) -> Turn:
-    before, started = _processor_time(), time.perf_counter()
+    before, started = _processor_times(), time.perf_counter()
     value = rival()
-    return Turn(value, time.perf_counter() - started, _processor_time() - before)
+    took = time.perf_counter() - started
+    return Turn(value, took, sum(now - before.get(pid, 0.0) for pid, now in _processor_times().items()))
 
 
-def _processor_time() -> float:
-    """Of this process and of all below it: the JVM and Spark's Python workers, which stay from round to round."""
+def _processor_times() -> dict[int, float]:
+    """By process: this one and all below it, the JVM and Spark's Python workers."""
     here = psutil.Process()
-    return sum(sum(process.cpu_times()[:4]) for process in [here, *here.children(recursive=True)])
+    times = {}
+    for process in [here, *here.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # Spark has ended this worker just now
+            times[process.pid] = sum(process.cpu_times()[:2])
+    return times
