@@ -21,8 +21,9 @@ class Panel(anywidget.AnyWidget):
     """Draws :class:`tfos_magic.notebook.views.picture.Picture`.
 
     ``picture`` is its JSON form but for ``workers`` and ``charts``, which travel by themselves when they change; a
-    worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds
-    ``[rank, line]`` in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has none.
+    worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds ``[rank, line]``
+    in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has
+    none.
     """
 
     _esm = _STATIC / "panel.js"

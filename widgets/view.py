@@ -14,6 +14,7 @@ from tfos_magic.cluster.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
 
 if TYPE_CHECKING:
+    from tfos_magic.widgets.answering import Answering
     from tfos_magic.widgets.panel import Panel
 
 LOG_SECONDS = 1.0
@@ -31,10 +32,13 @@ class WidgetView:
         self._tensorboard_url = ""
         self._logged = 0
         self._log_due = 0.0
+        self._answering: Answering | None = None
 
     def open(self, state: RunState) -> None:
+        from tfos_magic.widgets.answering import Answering
         from tfos_magic.widgets.panel import Panel, values_of
 
+        self._answering = Answering()
         urls = {"tensorboard_url": self._tensorboard_url, "kernel_id": kernel_id()}
         self._panel = Panel(**values_of(state), **urls)
         panel_bundle, _ = self._panel._repr_mimebundle_()
@@ -47,6 +51,8 @@ class WidgetView:
         if log:
             self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS
         self._panel.draw(state, log)
+        if self._answering is not None:
+            self._answering.poll()
 
     def tensorboard(self, url: str) -> bool:
         """Offer the TensorBoard at ``url`` in a tab of the panel; before or after ``open``."""
@@ -62,9 +68,16 @@ class WidgetView:
     def close(self, state: RunState) -> None:
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
-        if self._panel:
+        if self._answering is not None:
+            self._answering.close()
+        if self._panel is None:
+            return
+        if self._answering is not None and self._answering.asked:
+            # A page loaded meanwhile knows the panel but not the display that became the card: the panel stays there.
+            self._panel.draw(state)
+        else:
             self._panel.close()
-            self._panel = None
+        self._panel = self._answering = None
 
 
 def kernel_id() -> str:

@@ -281,6 +281,53 @@ def test_where_the_server_cannot_be_asked_stop_says_what_to_use(
     notebook.await_run()
 
 
+RELOADED = """
+import sys, time; sys.path.insert(0, {folder!r})
+from pathlib import Path
+from simulated import epoch_end, finish, new_state, pass_time, progress, tell
+from tfos_magic.cluster.state import RunPhase
+from tfos_magic.notebook.view import choose_view
+state, view = new_state(), choose_view("widget")
+state.phase = RunPhase.RUNNING
+view.open(state)
+step, deadline = 0, time.monotonic() + 60
+while not Path({ending!r}).exists() and time.monotonic() < deadline:
+    step += 1
+    pass_time(state, 0.1)
+    tell(state, *(progress(rank, 0, step, steps=100_000) for rank in (0, 1)))
+    view.update(state)
+    time.sleep(0.05)
+tell(state, epoch_end(0, loss=0.125))
+finish(state)
+view.close(state)
+"""
+
+
+def test_a_page_loaded_again_mid_run_shows_the_live_panel_and_its_end(
+    context: BrowserContext, lab: Lab, project: Path, tmp_path: Path, artefacts: Path
+) -> None:
+    ending = tmp_path / "end"
+    cell = RELOADED.format(folder=str(project / "tests" / "unit" / "views"), ending=str(ending))
+    notebook = open_notebook(context, lab, lab.write("panel-reload", cell, "print(6 * 7)"))
+    notebook.start_run()
+    panel = notebook.output(".tfos-panel")
+    expect(panel.locator(".tfos-position")).to_contain_text("step")
+    notebook.save()
+    notebook.page.reload()
+    expect(panel.locator(".tfos-position")).to_contain_text("step", timeout=30_000)
+    shown = panel.locator(".tfos-position").inner_text()
+    expect(panel.locator(".tfos-position")).not_to_have_text(shown)
+    notebook.page.locator(".jp-CodeCell").nth(1).locator(".cm-content").click()
+    notebook.page.keyboard.press("Shift+Enter")  # waits in the kernel's queue
+    notebook.page.screenshot(path=artefacts / "panel-after-reload.png")
+
+    ending.touch()
+    expect(panel.locator(".tfos-headline")).to_have_text("Trained on 2 workers")
+    expect(panel.locator(".tfos-metric", has_text="loss").first).to_contain_text("0.125")
+    expect(panel.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(notebook.output("pre").filter(has_text="42")).to_be_visible()
+
+
 def test_reduced_motion_stills_the_bars(browser: Browser, lab: Lab, gates: Gates, project: Path) -> None:
     with browser.new_context(reduced_motion="reduce") as context:
         notebook = open_notebook(context, lab, lab.write("panel-still", simulation(gates, project)))

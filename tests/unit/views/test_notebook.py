@@ -8,6 +8,12 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+from tfos_magic.cluster.state import RunState
+from tfos_magic.notebook.views.card import card_bundle
+
+from .simulated import new_state, run_through
 
 HERE = Path(__file__).parent
 RUN = """
@@ -48,3 +54,16 @@ def test_a_notebook_run_without_a_page_keeps_the_final_card(view: str) -> None:
     assert text.text == "half way\n"
     assert set(card.data) == {"text/html", "text/plain"}
     assert 'data-phase="done"' in card.data["text/html"]
+
+
+def test_the_card_has_its_curves_where_the_notebook_becomes_a_page() -> None:
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", card_bundle(ended()))])
+    page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    card = page[page.index('class="tfos-card"') :]
+    assert card.count('role="img"') == 3
+    assert "val_loss" in card
+
+
+def ended() -> RunState:
+    *_, state = run_through(new_state())
+    return state
