@@ -37,6 +37,7 @@ class OwnLoop:
         self._session = session
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         self.over_shares = False
+        self.absent = False
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -57,6 +58,7 @@ class OwnLoop:
         self._rows.assign(tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
         if tf.executing_eagerly():
+            self.absent = int(rows) == 0
             session.heed_stop("a training loop")
             session.vote()
             self._steps += 1
@@ -107,11 +109,13 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             checks.refuse_own_loop(f"{kind}()", session.strategy.name)
         with session.entered(kind, model) as loop:
             session.copied.assign(not own.over_shares)
+            session.present.assign(0 if own.absent else 1)
             try:
                 _prepare(session, loop, own.over_shares, call(kind, model, *args, **kwargs))
                 return original(model, *args, **kwargs)
             finally:
                 session.copied.assign(False)
+                session.present.assign(1)
 
     for name in _ON_BATCH:
         wrap(

@@ -60,6 +60,7 @@ class Session:
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
+            self.present = tf.Variable(1, dtype=tf.int64, trainable=False, name="tfos_present")
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
         self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
@@ -113,7 +114,7 @@ class Session:
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
         def traced_step(data: Any) -> Any:
-            rows = rows_in(data)
+            rows = rows_in(data) * self.present
             self.step = self.new_step(tf.cast(rows, tf.float32))
             try:
                 logs = self._counted_step(model, step, data, rows) if self.many else step(data)
