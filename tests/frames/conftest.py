@@ -1,4 +1,4 @@
-"""One local session for all tests of this folder."""
+"""A local session for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Two slots on this machine, few shuffle partitions."""
+    """Two slots on this machine, few shuffle partitions; stopped after the module, before another one makes its own."""
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
