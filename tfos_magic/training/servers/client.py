@@ -59,7 +59,11 @@ class ServerGroup:
         self._monitors = [s.get_monitor_socket(zmq.EVENT_DISCONNECTED) for s in self._sockets]
         for source in (*self._sockets, *self._monitors):
             self._poller.register(source, zmq.POLLIN)
-        self.ask({"kind": "hello"}, "the parameter servers to start", seconds=start_seconds)
+        try:
+            self.ask({"kind": "hello"}, "the parameter servers to start", seconds=start_seconds)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, header: Mapping[str, Any], what: str, **limits: float) -> list[Reply]:
         """Ask all servers the same."""

@@ -33,6 +33,12 @@ class ServerWire:
         self.fit = 0
         self._epoch = -1
         self._number = 0
+        self._sent_before = group.sent
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank sent to the servers in this run: gradients, sums and all."""
+        return self.group.sent - self._sent_before
 
     def begin_fit(self) -> None:
         self.fit += 1
