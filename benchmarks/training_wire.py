@@ -1,4 +1,4 @@
-"""What several ranks on one host pay for it: steps of ``fit`` and bare all-reduces, by shared memory and by the ring.
+"""What several ranks on one host pay for it: steps of ``fit`` and bare all-reduces, by shared memory and by sockets.
 
 A plain process with both cores, one rank with both cores, and two ranks with one core each, take turns on the same
 machine, without Spark. Ratios are taken within a turn; shown are medians over the turns.
@@ -46,7 +46,7 @@ class System(NamedTuple):
     share: bool = True
 
 
-SYSTEMS = [System("plain", 0), System("1 rank", 1), System("2, shared memory", 2), System("2, ring", 2, False)]
+SYSTEMS = [System("plain", 0), System("1 rank", 1), System("2, shared memory", 2), System("2, sockets", 2, False)]
 
 
 def serve(rank: int, addresses: list[str], share: bool, pipe: Connection) -> None:

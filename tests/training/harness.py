@@ -51,7 +51,8 @@ class Outcome:
 class Group:
     """``size`` processes that form one TensorFlow cluster. ``size`` 0 is one process that knows nothing of us.
 
-    ``share`` lets them share memory; the code ``prepare``, which finds its ``rank``, runs before they form the cluster.
+    ``hosts`` are the addresses they claim, in turn. ``share`` lets them share memory; the code ``prepare``,
+    which finds its ``rank``, runs before they form the cluster.
     ``servers`` more processes are parameter servers.
     """
 
@@ -63,12 +64,13 @@ class Group:
         share: bool = True,
         prepare: str = "",
         servers: int = 0,
+        hosts: Sequence[str] = ("127.0.0.1",),
     ) -> None:
         self.size = size
         self.broken = False
         self._jobs: list[Any] = []
         self._away: set[int] = set()
-        self._held = [_held_port() for _ in range(max(size, 1))]
+        self._held = [_held_port(hosts[rank % len(hosts)]) for rank in range(max(size, 1))]
         addresses = [_address(held) for held in self._held]
         context = multiprocessing.get_context("spawn")
         self._secret = secrets.token_hex()
@@ -194,15 +196,15 @@ class Group:
             on_message(rank, value)
 
 
-def _held_port() -> socket.socket:
+def _held_port(host: str = "127.0.0.1") -> socket.socket:
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(("127.0.0.1", 0))
+    held.bind((host, 0))
     return held
 
 
 def _address(held: socket.socket) -> str:
-    return f"127.0.0.1:{held.getsockname()[1]}"
+    return "{}:{}".format(*held.getsockname())
 
 
 def _await_start(pipe: Connection) -> None:
@@ -242,7 +244,9 @@ def _serve(
         if size and not addresses:  # it came later: there is no group that it could be part of
             collectives = Collectives(rank, size)
         else:
-            collectives = form_cluster(rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share)
+            collectives = form_cluster(
+                rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share, secret=secret
+            )
         collectives.timeout = collective_seconds
         group = ServerGroup(rank, size, served, secret, timeout=collective_seconds) if served else None
     except Exception as error:

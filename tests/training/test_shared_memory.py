@@ -13,7 +13,8 @@ import pytest
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, Group
 
-KIND = "kind = type(collectives.wire).__name__\n"
+SOCKETS = "shared memory within hosts, TCP sockets between them"
+KIND = "kind = collectives.wire.name\n"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -44,7 +45,7 @@ kept = [int(tf.reduce_max(t)) for t in graph(mixed)] + [t.shape == m.shape for t
 """
     )
     for outcome in succeeded(groups[size].run(cell, "wrong", "kind", "kept", bare=True, inputs={"size": size})):
-        assert outcome.values["kind"] == "SharedMemoryWire"
+        assert outcome.values["kind"] == "shared memory"
         assert outcome.values["wrong"] == []
         total = sum(range(1, size + 1))
         assert outcome.values["kept"] == [total] * 6 + [total - size] + [True] * 7
@@ -220,7 +221,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent() -> None:
     ],
     ids=["no socket", "no connection"],
 )
-def test_all_ranks_use_the_ring_where_one_cannot_share(prepare: str) -> None:
+def test_all_ranks_use_sockets_where_one_cannot_share(prepare: str) -> None:
     refuse = """
 from tfos_magic.training.wires import shared as wires
 wires.SETUP_SECONDS = 2.0
@@ -231,7 +232,7 @@ def refuse(*args, **kwargs):
     try:
         cell = KIND + "import tensorflow as tf\ntotal = float(collectives.all_reduce([tf.constant(1.0 + rank)])[0])\n"
         outcomes = succeeded(group.run(cell, "kind", "total", bare=True))
-        assert [outcome.values for outcome in outcomes] == [{"kind": "RingWire", "total": 3.0}] * 2
+        assert [outcome.values for outcome in outcomes] == [{"kind": SOCKETS, "total": 3.0}] * 2
     finally:
         group.close()
 
@@ -247,8 +248,11 @@ weights = model.get_weights()
 """
     )
     expected = groups.plain(cell, "weights").values["weights"]
-    group = Group(2, share=False)
+    gpus = "import tfos_magic.training.collectives as collectives\ncollectives.has_gpu = lambda: True\n"
+    group = Group(2, prepare=gpus)
     try:
+        kinds = succeeded(group.run(KIND, "kind", bare=True))
+        assert [outcome.values["kind"] for outcome in kinds] == ["TensorFlow's ring"] * 2
         for outcome in succeeded(group.run(cell, "weights")):
             for mine, plain in zip(outcome.values["weights"], expected, strict=True):
                 assert np.abs(mine - plain).max() <= 1e-5
@@ -259,7 +263,7 @@ weights = model.get_weights()
 def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -> None:
     from tfos_magic.training.wires import mesh
 
-    invitation = mesh.Invitation.fresh()
+    invitation = mesh.Invitation.derive(os.urandom(16), "here")
     listener = mesh.listen(invitation)
     file = mesh.nameless_file(4096)
     joined: list[str] = []
@@ -268,7 +272,7 @@ def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -
         forged = mesh.Invitation(invitation.name, b"?" * mesh.TOKEN_BYTES)
         for offered in (forged, invitation):
             try:
-                connection, descriptor = mesh.join(offered, 1, 2, 5.0)
+                connection, descriptor = mesh.join(offered, 1, [0, 1], 5.0)
             except OSError:
                 joined.append("refused")
                 continue
@@ -280,7 +284,7 @@ def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -
     thread = threading.Thread(target=stranger_then_peer, name="tfos-test-peer")
     thread.start()
     try:
-        connection = mesh.host(listener, invitation, 2, file, 10.0)
+        connection = mesh.host(listener, invitation, [0, 1], file, 10.0)
         connection.meet(7)
         thread.join(10)
         connection.close()

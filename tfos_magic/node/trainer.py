@@ -98,7 +98,9 @@ class Trainer:
         if start.late:
             self._collectives = Collectives(start.rank, len(start.addresses))
         else:
-            self._collectives = form_cluster(start.rank, start.addresses, timeout=start.timeout, threads=threads)
+            self._collectives = form_cluster(
+                start.rank, start.addresses, timeout=start.timeout, threads=threads, secret=start.secret
+            )
         if start.servers:
             self._servers = ServerGroup(
                 start.rank, len(start.addresses), start.servers, start.secret, start_seconds=start.timeout

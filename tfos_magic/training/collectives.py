@@ -18,15 +18,16 @@ from tensorflow.python.eager import context as eager_context
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.watchdog import Watchdog
 from tfos_magic.training.wires import PeerLost, Wire
+from tfos_magic.training.wires.arrays import ArrayWire
+from tfos_magic.training.wires.group import meet
 from tfos_magic.training.wires.ring import RingWire
-from tfos_magic.training.wires.shared import share_memory
 
 END_SECONDS = 24 * 3600.0  # other ranks may do by themselves what they like, such as saving a model, for long
 _END_SHAPE = (1009,)  # of nothing else that is summed, so that this meeting is taken for no other
 
 
 class Collectives:
-    """Collective operations of one rank among ``size``, on ``wire`` (TensorFlow's ring when not given).
+    """Collective operations of one rank among ``size``, on ``wire``. Without one it only knows them.
 
     ``timeout`` is the number of seconds that one operation waits for its peers. All ranks must call the same
     operations, with tensors of the same shapes and dtypes, in the same order.
@@ -36,9 +37,20 @@ class Collectives:
         self.rank = rank
         self.size = size
         self.timeout = timeout
-        self.wire: Wire = wire or RingWire(rank, size)
+        self._wire = wire
         self._lost = False
         self._watchdog = Watchdog(self._expire) if size > 1 else None
+
+    @property
+    def wire(self) -> Wire:
+        if self._wire is None:
+            raise ClusterError(f"rank {self.rank} is not connected to its peers. Start the cluster again.")
+        return self._wire
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent to other ranks, memory that they share included."""
+        return 0 if self._wire is None else self._wire.sent
 
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks; the same bits come back on every rank.
@@ -51,6 +63,18 @@ class Collectives:
             return list(tensors)
         with self.waiting("an all-reduce"):
             return self.wire.sum(tensors)
+
+    def mean(
+        self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """Average float tensors over ranks by ``weight``, a float32 scalar; after them come the sums of ``summed``.
+
+        As :meth:`all_reduce` otherwise. A rank with weight zero does not count, even where its values are not finite.
+        """
+        if self.size == 1:
+            return [*tensors, *summed]
+        with self.waiting("an all-reduce"):
+            return self.wire.mean(tensors, weight, summed)
 
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors over ranks along their first axis, in the order of ranks.
@@ -110,25 +134,19 @@ class Collectives:
             with self.waiting("the other ranks to begin"):
                 self.wire.align()
 
-    def share_memory(self, timeout: float | None = None) -> bool:
-        """Change over to memory that the ranks share, where they can; tell whether they do. For all ranks at once."""
-        with self.waiting("memory to share", timeout):
-            shared = share_memory(self.rank, self.size, self.wire)
-        self.wire = shared or self.wire
-        return shared is not None
-
     def abort(self, reason: str) -> None:
         """Make what waits, here and on peers that wait for this rank, fail now. No collective works afterwards.
 
         May be called from any thread.
         """
-        if self.size > 1:
-            self.wire.abort(reason)
+        if self._wire is not None:
+            self._wire.abort(reason)
 
     def close(self) -> None:
         """Leave the group. A process forms one group in its life, so this is for its end."""
+        if self._wire is not None:
+            self._wire.close()
         if self._watchdog is not None:
-            self.wire.close()
             self._watchdog.close()
 
     @contextmanager
@@ -170,26 +188,39 @@ def form_cluster(
     timeout: float = 60.0,
     threads: int | None = None,
     share: bool = True,
+    secret: str = "",
 ) -> Collectives:
     """Join this process to its peers and return when all of them answered.
 
     ``addresses`` holds ``host:port`` by rank. ``threads`` is the number of threads one operation may use, for hosts
-    that trainers share. Ranks that are all on one host share memory, unless ``share`` is false. To be called once in a
-    process, before TensorFlow ran any operation. With one address nothing is listened on. Raises
-    :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
+    that trainers share. Ranks on one host share memory, unless ``share`` is false; only ranks that know ``secret`` are
+    let in. Where every rank has a GPU, TensorFlow's own collectives are used instead. To be called once in a process,
+    before TensorFlow ran any operation. With one address nothing is listened on. Raises :class:`ClusterError` that
+    names the ranks which did not answer within ``timeout`` seconds.
     """
     if threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if len(addresses) == 1:
         return Collectives()
-    _start_server(rank, addresses)
-    _await_peers(rank, addresses, timeout)
-    collectives = Collectives(rank, len(addresses))
+    arrays = ArrayWire(meet(rank, addresses, secret, timeout, share))
+    wire: Wire = arrays
+    if _all_have_gpus(arrays):
+        arrays.close()
+        _start_server(rank, addresses)
+        _await_peers(rank, addresses, timeout)
+        wire = RingWire(rank, len(addresses))
+    collectives = Collectives(rank, len(addresses), wire=wire)
     collectives.barrier(timeout)
-    if share and len({address.rpartition(":")[0] for address in addresses}) == 1:
-        collectives.share_memory(timeout)
     return collectives
+
+
+def has_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def _all_have_gpus(wire: ArrayWire) -> bool:
+    return not wire.sum_arrays(np.array([not has_gpu()], np.int64))[0].any()
 
 
 def _start_server(rank: int, addresses: Sequence[str]) -> None:

@@ -15,11 +15,20 @@ SECONDS_BETWEEN = 0.25
 class Reporter:
     """Emits this rank's messages: ``Progress`` at most each ``SECONDS_BETWEEN`` seconds, unless forced."""
 
-    def __init__(self, run_id: str, rank: int, emit: Callable[[Message], None], rows: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        rank: int,
+        emit: Callable[[Message], None],
+        rows: Callable[[], int],
+        sent: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.run_id = run_id
         self.rank = rank
         self._emit = emit
         self._rows = rows
+        self._sent = sent
+        self._sent_before = sent()
         self._last = 0.0
         self._noticed: set[str] = set()
 
@@ -32,7 +41,20 @@ class Reporter:
         """Report where the rank is; reads the row counter and the metrics from the device."""
         self._last = time.monotonic()
         values = numbers(metrics or {})
-        self._emit(Progress(self.run_id, self.rank, phase, epoch, epochs, step, steps, self._rows(), values))
+        self._emit(
+            Progress(
+                self.run_id,
+                self.rank,
+                phase,
+                epoch,
+                epochs,
+                step,
+                steps,
+                self._rows(),
+                values,
+                self._sent() - self._sent_before,
+            )
+        )
 
     def epoch_end(self, epoch: int, epochs: int, metrics: Mapping[str, Any]) -> None:
         if self.rank == 0:

@@ -63,7 +63,13 @@ class Session:
             self.present = tf.Variable(1, dtype=tf.int64, trainable=False, name="tfos_present")
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
-        self.reporter = Reporter(context.run_id, self.collectives.rank, context.emit, lambda: int(self._rows.numpy()))
+        self.reporter = Reporter(
+            context.run_id,
+            self.collectives.rank,
+            context.emit,
+            lambda: int(self._rows.numpy()),
+            lambda: self.collectives.sent,
+        )
         self.recorder = Recorder(context, self)
 
     @property

@@ -12,22 +12,38 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfos_magic.errors import TrainingError
 from tfos_magic.training import fused
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategy import Update
 
+BUCKET_MB = 16.0
+COMPRESSIONS = {"none": None, "float16": tf.float16, "bfloat16": tf.bfloat16}
 _HALF = (tf.float16, tf.bfloat16)
 
 
 class SyncStrategy:
-    """Averages gradients over ranks before the local optimizer sees them."""
+    """Averages gradients over ranks before the local optimizer sees them.
+
+    Options: ``bucket_mb``, the size of a bucket of gradients in MiB, and ``compression``, ``none`` or the 16-bit dtype
+    in which float32 gradients travel. They are added in float32 and have the same bits on all ranks, but each is
+    rounded once and their mean once more: together an error of at most 2^-10 of the largest term for float16, which
+    overflows beyond 65504 and loses what is below 6e-8, and 2^-7 for bfloat16, which has float32's range.
+    """
 
     name: ClassVar[str] = "sync"
     exact: ClassVar[bool] = True
 
     def __init__(self, context: RunContext) -> None:
         self._collectives = context.collectives
+        self._bucket_bytes = int(float(context.options.get("bucket_mb") or BUCKET_MB) * (1 << 20))
+        compression = str(context.options.get("compression") or "none")
+        if compression not in COMPRESSIONS or self._bucket_bytes < 1:
+            raise TrainingError(
+                f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}; buckets are larger than 0 MB."
+            )
+        self._wire_dtype = COMPRESSIONS[compression]
 
     def begin(self, model: Any) -> None:
         """Nothing to prepare."""
@@ -50,20 +66,31 @@ class SyncStrategy:
     def combine(self, step: Step, gradients: Sequence[Any]) -> list[Any]:
         """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.
 
-        The ballot of the step and its row count travel in the same bucket as the small gradients. A rank without rows
-        counts with weight zero, whatever its gradients are.
+        They travel in buckets, the last layers' first, as the backward pass makes them: a bucket leaves while the rest
+        is computed (Li et al. 2020). The ballot of the step and its row count travel in the first bucket. A rank
+        without rows counts with weight zero, whatever its gradients are.
         """
         dense = [i for i, g in enumerate(gradients) if g is not None and not isinstance(g, tf.IndexedSlices)]
-        weighted = [_weighted(gradients[i], step.rows) for i in dense]
-        *summed, tally = self._collectives.all_reduce([*weighted, tf.concat([[step.rows], step.ballot], 0)])
-        step.counted(tally[1:])
         combined = list(gradients)
-        for i, gradient in zip(dense, summed, strict=True):
-            combined[i] = _mean(gradient, tally[0], gradients[i].dtype)
+        tally: Any = None
+        for bucket in plan_buckets([(i, gradients[i]) for i in reversed(dense)], self._bucket_bytes) or [[]]:
+            votes = [tf.concat([[step.rows], step.ballot], 0)] if tally is None else []
+            packed = [self._compressed(gradients[i]) for i in bucket]
+            means = self._collectives.mean(packed, step.rows, votes)
+            tally = means[-1] if tally is None else tally
+            for i, mean in zip(bucket, means, strict=False):
+                combined[i] = tf.cast(mean, gradients[i].dtype)
+        step.counted(tally[1:])
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
                 combined[i] = self._combine_slices(gradient, step.rows, tally[0])
         return combined
+
+    def _compressed(self, gradient: tf.Tensor) -> tf.Tensor:
+        if gradient.dtype in _HALF:
+            return tf.cast(gradient, tf.float32) if self._wire_dtype is None else gradient
+        compress = gradient.dtype == tf.float32 and self._wire_dtype is not None
+        return tf.cast(gradient, self._wire_dtype) if compress else gradient
 
     def _combine_slices(self, gradient: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor) -> tf.IndexedSlices:
         """Bring the slices of all ranks together, one by one and in order: what Keras's optimizers make of an index
@@ -92,3 +119,16 @@ def _weighted(gradient: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 def _mean(weighted: tf.Tensor, total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tf.math.divide_no_nan(weighted, tf.cast(total, weighted.dtype)), dtype)
+
+
+def plan_buckets(tensors: Sequence[tuple[int, tf.Tensor]], bucket_bytes: int) -> list[list[int]]:
+    """Group numbered tensors, in their order, into buckets that are closed when they reach ``bucket_bytes``."""
+    buckets: list[list[int]] = []
+    room = 0
+    for number, tensor in tensors:
+        if room <= 0:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(number)
+        room -= (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    return buckets

@@ -16,7 +16,7 @@ from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.servers.client import ServerGroup
 from tfos_magic.training.servers.coordinator import EPOCH_BEGINS
 from tfos_magic.training.servers.frames import Array
-from tfos_magic.training.wires import PeerLost
+from tfos_magic.training.wires import PeerLost, mean_by_sum
 
 
 class ServerWire:
@@ -39,6 +39,10 @@ class ServerWire:
     def sent(self) -> int:
         """Bytes that this rank sent to the servers in this run: gradients, sums and all."""
         return self.group.sent - self._sent_before
+
+    @property
+    def name(self) -> str:
+        return "the parameter servers"
 
     def begin_fit(self) -> None:
         self.fit += 1
@@ -67,6 +71,9 @@ class ServerWire:
         for tensor, total in zip(tensors, totals, strict=True):
             total.set_shape(tensor.shape)
         return totals
+
+    def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return mean_by_sum(self, tensors, weight, summed)
 
     def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
         room = total - offset - tf.shape(tensor)[0]
@@ -101,10 +108,13 @@ class ServerWire:
 class ServedCollectives(Collectives):
     """Collective operations among the workers that are there. Rank 0 always is, or the run is over."""
 
-    wire: ServerWire
-
     def __init__(self, wire: ServerWire, timeout: float) -> None:
+        self._served = wire
         super().__init__(wire.group.rank, wire.group.size, timeout=timeout, wire=wire)
+
+    @property
+    def wire(self) -> ServerWire:
+        return self._served
 
     def gather(self, values: Sequence[int]) -> np.ndarray[Any, Any]:
         """As with all ranks present: those that are not say what rank 0 says, or, alone, what this rank says."""

@@ -1,13 +1,16 @@
-"""The ways on which sums over ranks travel, behind one protocol."""
+"""The ways on which sums over ranks travel, behind two protocols: one of tensors, one of NumPy arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError
+
+Array = np.ndarray[Any, Any]
 
 
 class PeerLost(ClusterError):
@@ -15,10 +18,28 @@ class PeerLost(ClusterError):
 
 
 class Wire(Protocol):
-    """Sums tensors over the ranks of a group; all ranks call the same operations in the same order."""
+    """Sums tensors over the ranks of a group; all ranks call the same operations in the same order.
+
+    ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sent(self) -> int: ...
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks, eagerly or in a graph; the same bits come back on every rank."""
+        ...
+
+    def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Average float ``tensors`` over all ranks, each by its ``weight``, a float32 scalar; give the sums of
+        ``summed`` after them.
+
+        What a rank with weight zero has does not count, whatever it is; without any weight the mean is zero. Values of
+        16 bits are added in float32 and rounded once.
+        """
         ...
 
     def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
@@ -43,3 +64,38 @@ class Wire(Protocol):
     def close(self) -> None:
         """Give back what the wire holds; nothing can be summed afterwards."""
         ...
+
+
+class Exchange(Protocol):
+    """Reduces NumPy arrays over ranks, one call at a time. ``failure`` says why it is broken, empty while it is not."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
+        """Leave in ``results`` the sums over ranks of ``own``, flat arrays, and give the sum of the weights.
+
+        The first ``averaged`` become weighted means. Raises :class:`PeerLost` when a peer is lost, late or elsewhere.
+        """
+        ...
+
+    def abort(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def mean_by_sum(
+    wire: Wire, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """What :meth:`Wire.mean` gives, for a wire that can only sum: values are weighted before, and divided after."""
+    exact = [tf.cast(t, tf.float32) if t.dtype.size == 2 else t for t in tensors]
+    weighted = [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in exact]
+    *totals, whole = wire.sum([*weighted, *summed, tf.cast(weight, tf.float32)])
+    means = [tf.math.divide_no_nan(t, tf.cast(whole, t.dtype)) for t in totals[: len(tensors)]]
+    return [tf.cast(m, t.dtype) for m, t in zip(means, tensors, strict=True)] + totals[len(tensors) :]

@@ -1,13 +1,14 @@
 """Unix sockets between the ranks of one host: to meet, to notice a death at once, and to hand out shared memory.
 
-Everything is nameless once it stands: rank 0 listens on an abstract socket, which is in no directory, and passes the
-memory file and the other ranks' connections as descriptors (SCM_RIGHTS). When a process ends, however it ends, the
-kernel closes its sockets and its peers read the end of the stream.
+Everything is nameless once it stands: the first of them listens on an abstract socket, which is in no directory, and
+passes the memory file and the other ranks' connections as descriptors (SCM_RIGHTS). When a process ends, however it
+ends, the kernel closes its sockets and its peers read the end of the stream.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import itertools
 import os
 import secrets
@@ -18,7 +19,9 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tfos_magic.training.wires import PeerLost
 
@@ -30,16 +33,21 @@ _MAX_MESSAGE = 512
 
 
 class Mesh:
-    """Connections from rank ``rank`` to each other rank. Meetings are one thread's job, ``abort`` is anyone's.
+    """Connections of the member ``rank`` to all others. Meetings are one thread's job, ``abort`` is anyone's.
+
+    Members count from 0; ``names`` holds the ranks that messages call them by.
 
     ``seconds`` is the last resort of a meeting; what calls it has limits of its own, and aborts. ``failure`` says why
     the mesh is broken, empty while it is not.
     """
 
-    def __init__(self, rank: int, peers: dict[int, socket.socket], *, seconds: float = 3600.0) -> None:
+    def __init__(
+        self, rank: int, peers: dict[int, socket.socket], names: Sequence[int], *, seconds: float = 3600.0
+    ) -> None:
         self.seconds = seconds
         self.failure = ""
-        self._rank = rank
+        self._name = names[rank]
+        self._names = names
         self._peers = peers
         self._ranks = {peer.fileno(): other for other, peer in peers.items()}
         self._early: dict[int, bytes] = {}
@@ -49,7 +57,7 @@ class Mesh:
         for peer in peers.values():
             peer.setblocking(True)
             self._poll.register(peer, select.POLLIN)
-        _close_in_forks(self)
+        close_in_forks(self)
 
     def meet(self, operation: int) -> None:
         """Return when every peer came to this meeting, for the same 32-bit ``operation``.
@@ -88,7 +96,7 @@ class Mesh:
 
     def close(self) -> None:
         """Leave; for the end, when no rank has anything to sum any more."""
-        self.abort(f"rank {self._rank} left")
+        self.abort(f"rank {self._name} left")
         for peer in self._peers.values():
             peer.close()
 
@@ -101,21 +109,19 @@ class Mesh:
     def _hear(self, deadline: float, waiting: dict[int, None]) -> list[tuple[int, bytes]]:
         ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
-            missing = ", ".join(str(other) for other in waiting)
-            self._fail(f"rank {self._rank} had no answer from rank {missing} within {self.seconds:g} s")
+            missing = ", ".join(str(self._names[other]) for other in waiting)
+            self._fail(f"rank {self._name} had no answer from rank {missing} within {self.seconds:g} s")
         return [(other, _receive(self._peers[other])) for other in (self._ranks[descriptor] for descriptor, _ in ready)]
 
     def _check(self, other: int, heard: bytes, expected: bytes) -> None:
         if heard == expected:
             return
+        name = self._names[other]
         if not heard:
-            self._fail(f"the process of rank {other} ended")
+            self._fail(f"the process of rank {name} ended")
         if heard.startswith(_ABORT):
-            self._fail(f"rank {other} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
-        self._fail(
-            f"rank {other} is at another operation: the cell does not do the same, or not as often, on every worker. "
-            "Let all do the same number of steps, as with tfos.shard(dataset)"
-        )
+            self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
+        self._fail(f"rank {name} is at another operation: the cell does not do the same on every worker")
 
     def _fail(self, reason: str) -> None:
         self.abort(reason)
@@ -124,14 +130,16 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Invitation:
-    """How ranks find rank 0: the name of its socket, and a secret that the listing of sockets does not show."""
+    """How ranks find the first of their host: its socket's name, and a secret no listing of sockets shows."""
 
     name: bytes
     secret: bytes
 
     @classmethod
-    def fresh(cls) -> Invitation:
-        return cls(secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES))
+    def derive(cls, key: bytes, host: str) -> Invitation:
+        """The invitation to the group on ``host``, for whoever knows ``key``."""
+        name, secret = (hmac.digest(key, f"{use} {host}".encode(), "sha256") for use in ("name", "secret"))
+        return cls(name[:TOKEN_BYTES], secret[:TOKEN_BYTES])
 
     @property
     def address(self) -> str:
@@ -150,12 +158,13 @@ def listen(invitation: Invitation) -> socket.socket:
     return listener
 
 
-def host(listener: socket.socket, invitation: Invitation, size: int, file: int, seconds: float) -> Mesh:
-    """On rank 0: wait for all others, give each the descriptor ``file`` and its connections to the rest.
+def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], file: int, seconds: float) -> Mesh:
+    """On the first member: wait for all others, give each the descriptor ``file`` and its connections to the rest.
 
     Raises OSError (TimeoutError after ``seconds``) when they do not come.
     """
     peers: dict[int, socket.socket] = {}
+    size = len(names)
     with contextlib.ExitStack() as opened:
         deadline = time.monotonic() + seconds
         while len(peers) < size - 1:
@@ -172,11 +181,12 @@ def host(listener: socket.socket, invitation: Invitation, size: int, file: int, 
             ends[other].append(right.fileno())
         for rank, peer in peers.items():
             socket.send_fds(peer, [b"mesh"], [file, *ends[rank]])
-        return Mesh(0, {rank: peers[rank].dup() for rank in sorted(peers)})
+        return Mesh(0, {rank: peers[rank].dup() for rank in sorted(peers)}, names)
 
 
-def join(invitation: Invitation, rank: int, size: int, seconds: float) -> tuple[Mesh, int]:
-    """On the other ranks: connect to rank 0 and give the mesh and the descriptor of the shared file."""
+def join(invitation: Invitation, rank: int, names: Sequence[int], seconds: float) -> tuple[Mesh, int]:
+    """On the other members: connect to the first and give the mesh and the descriptor of the shared file."""
+    size = len(names)
     with contextlib.ExitStack() as opened:
         root = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         root.settimeout(seconds)
@@ -190,9 +200,9 @@ def join(invitation: Invitation, rank: int, size: int, seconds: float) -> tuple[
                 os.close(descriptor)
             for other in sockets:
                 other.close()
-            raise OSError("rank 0 did not pass on the connections")
+            raise OSError(f"rank {names[0]} did not pass on the connections")
         others = [other for other in range(1, size) if other != rank]
-        return Mesh(rank, {0: root.dup(), **dict(zip(others, sockets, strict=True))}), descriptors[0]
+        return Mesh(rank, {0: root.dup(), **dict(zip(others, sockets, strict=True))}, names), descriptors[0]
 
 
 def nameless_file(size: int) -> int:
@@ -237,7 +247,11 @@ def _receive(peer: socket.socket) -> bytes:
         return b""
 
 
-def _close_in_forks(mesh: Mesh) -> None:
+class Connected(Protocol):
+    def close_descriptors(self) -> None: ...
+
+
+def close_in_forks(mesh: Connected) -> None:
     """A forked child must not hold our connections open, or peers would not notice our death."""
     reference = weakref.ref(mesh)
 

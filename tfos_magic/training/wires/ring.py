@@ -1,4 +1,4 @@
-"""TensorFlow's own collective operations: a ring over gRPC, for ranks on any hosts.
+"""TensorFlow's own collective operations: NCCL between GPUs, and a ring over gRPC elsewhere.
 
 Small tensors are fused into buckets and large ones cut into pieces that travel in parallel, as Horovod's tensor fusion
 and PyTorch's DDP buckets do (Sergeev and Del Balso 2018; Li et al. 2020).
@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
+
+from tfos_magic.training.wires import mean_by_sum
 
 PIECE_BYTES = 1 << 20
 MAX_PIECES = 4
@@ -38,6 +40,15 @@ class RingWire:
         self._next_key = 1
         self._eager_keys: dict[tuple[Any, ...], int] = {}
         self._aborted = False
+        self._sent = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_sent")
+
+    @property
+    def name(self) -> str:
+        return "TensorFlow's ring"
+
+    @property
+    def sent(self) -> int:
+        return int(self._sent.numpy())
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results: list[tf.Tensor] = [None] * len(tensors)
@@ -49,6 +60,9 @@ class RingWire:
             for i, tensor, part in zip(bucket, members, parts, strict=True):
                 results[i] = _reshaped(part, tensor)
         return results
+
+    def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return mean_by_sum(self, tensors, weight, summed)
 
     def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
         # An operation keeps the shape it first had, so each power of two has an operation of its own.
@@ -85,6 +99,9 @@ class RingWire:
         return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape))) for p in parts], 0)
 
     def _reduce(self, tensor: tf.Tensor, key: Any) -> tf.Tensor:
+        # Reduce-scatter and all-gather each send all shares but one.
+        passed = 2 * (self._size - 1) * tf.size(tensor, tf.int64) * tensor.dtype.size // self._size
+        self._sent.assign_add(passed)
         return tf.raw_ops.CollectiveReduceV2(
             input=tensor,
             group_size=self._size,
@@ -93,7 +110,7 @@ class RingWire:
             ordering_token=[],
             merge_op="Add",
             final_op="Id",
-            communication_hint="ring",
+            communication_hint="auto",
         )
 
     def _key(self, signature: tuple[Any, ...], count: int = 1) -> int:

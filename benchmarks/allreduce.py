@@ -1,0 +1,173 @@
+"""All-reduce of float32 among processes of this machine: bytes per second, beside PyTorch's Gloo and TensorFlow's own.
+
+Ours travels once in shared memory, and once over TCP between addresses of the loopback that stand for hosts. Gloo is
+``torch.distributed.all_reduce``, MultiWorkerMirroredStrategy its replicas' ``all_reduce``, both on the same loopback.
+All take turns in one run; shown are medians over the turns, and ratios to Gloo within a turn.
+
+    python benchmarks/allreduce.py [--ranks 2] [--turns 5] [--sizes 1,4,16,64,256]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import peers
+from plain import answer
+
+Reduce = Callable[[], Any]
+Maker = Callable[[int], Reduce]
+
+
+def ours(rank: int, addresses: list[str]) -> Maker:
+    import tensorflow as tf
+
+    from tfos_magic.training.collectives import form_cluster
+
+    collectives = form_cluster(rank, addresses, threads=1, secret="benchmark", timeout=200)
+
+    def make(count: int) -> Reduce:
+        vector = tf.ones([count])
+        return tf.function(lambda: collectives.all_reduce([vector]), autograph=False)
+
+    return make
+
+
+def gloo(rank: int, addresses: list[str]) -> Maker:
+    peers.use()
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses)
+    )
+
+    def make(count: int) -> Reduce:
+        vector = torch.zeros(count)
+        return lambda: torch.distributed.all_reduce(vector)
+
+    return make
+
+
+def mirrored(rank: int, addresses: list[str]) -> Maker:
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def make(count: int) -> Reduce:
+        vector = tf.ones([count])
+
+        def reduce() -> Any:
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)
+
+        return tf.function(lambda: strategy.run(reduce), autograph=False)
+
+    return make
+
+
+SYSTEMS: dict[str, tuple[Callable[[int, list[str]], Maker], bool]] = {
+    "ours, memory": (ours, False),
+    "ours, TCP": (ours, True),
+    "Gloo": (gloo, False),
+    "MultiWorker": (mirrored, False),
+}
+
+
+def serve(pipe: Any, system: str, rank: int, addresses: list[str]) -> None:
+    """Time all-reduces of the sizes that come through ``pipe``."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    make = SYSTEMS[system][0](rank, addresses)
+    made: dict[int, Reduce] = {}
+    pipe.send("ready")
+    with contextlib.suppress(EOFError):
+        while True:
+            count, repeats = pipe.recv()
+            reduce = made[count] = made.get(count) or make(count)
+            reduce()
+            began = time.perf_counter()
+            for _ in range(repeats):
+                reduce()
+            pipe.send((time.perf_counter() - began) / repeats)
+            made = {count: reduce}
+    os._exit(0)
+
+
+class Running:
+    """The processes of a system."""
+
+    def __init__(self, system: str, ranks: int) -> None:
+        apart = SYSTEMS[system][1]
+        free = [socket.create_server((f"127.0.0.{rank + 1 if apart else 1}", 0)) for rank in range(ranks)]
+        addresses = ["{}:{}".format(*held.getsockname()) for held in free]
+        for held in free:
+            held.close()
+        self._pipes, self._processes = [], []
+        for rank in range(ranks):
+            mine, theirs = multiprocessing.Pipe()
+            spawn = multiprocessing.get_context("spawn")
+            process = spawn.Process(target=serve, args=(theirs, system, rank, addresses), name="benchmark", daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            answer(pipe)
+
+    def seconds(self, size: int, repeats: int) -> float:
+        for pipe in self._pipes:
+            pipe.send((size // 4, repeats))
+        return max(answer(pipe) for pipe in self._pipes)
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--sizes", default="1,4,16,64,256", help="in MB of 10^6 bytes")
+    options = parser.parse_args()
+    names = [name for name in SYSTEMS if name != "Gloo" or peers.have("torch")]
+    with contextlib.ExitStack() as stack:
+        running = {name: stack.enter_context(contextlib.closing(Running(name, options.ranks))) for name in names}
+        print(f"all-reduce of float32, {options.ranks} ranks, {os.cpu_count()} cores: MB/s (over Gloo)")
+        print(f"{'':>8}" + "".join(f"{name:>22}" for name in names))
+        for size in (int(float(text) * 1e6) for text in options.sizes.split(",")):
+            show(size, running, options.turns)
+
+
+def show(size: int, running: dict[str, Running], turns: int) -> None:
+    repeats = max(1, min(50, 64_000_000 // size))
+    taken: dict[str, list[float]] = {name: [] for name in running}
+    for turn in range(turns):
+        order = list(running)[turn % len(running) :] + list(running)[: turn % len(running)]
+        for name in order:
+            taken[name].append(running[name].seconds(size, repeats))
+    cells = map(partial(cell, size, taken.get("Gloo")), taken.values())
+    print(f"{size / 1e6:5.0f} MB" + "".join(f"{text:>22}" for text in cells), flush=True)
+
+
+def cell(size: int, gloo_taken: list[float] | None, taken: list[float]) -> str:
+    pace = f"{size / 1e6 / statistics.median(taken):,.0f}"
+    if gloo_taken is None:
+        return pace
+    ratio = statistics.median(theirs / mine for theirs, mine in zip(gloo_taken, taken, strict=True))
+    return f"{pace} ({ratio:.2f})"
+
+
+if __name__ == "__main__":
+    main()
