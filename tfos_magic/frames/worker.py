@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ def _fit_into_task(tf: Any) -> None:
     context = TaskContext.get()
     if context is None or _programs:
         return
+    # Spark's worker collects garbage after every task, and would look through all of TensorFlow's objects each time.
+    gc.freeze()
     try:
         tf.config.threading.set_intra_op_parallelism_threads(context.cpus())
         tf.config.threading.set_inter_op_parallelism_threads(1)
