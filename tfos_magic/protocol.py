@@ -273,13 +273,17 @@ class Progress(Message):
 
 @dataclass(frozen=True)
 class EpochEnd(Message):
-    """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0."""
+    """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0.
+
+    ``past`` epochs were trained by an earlier attempt at the run, and are said again by the one that goes on from it.
+    """
 
     run_id: str
     rank: int
     epoch: int
     epochs: int
     metrics: dict[str, float] = field(default_factory=dict)
+    past: bool = False
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,10 @@ class Run:
             notify=self.state.notices.append,
         )
         self._seed = self._seed if self._store.seed is None else self._store.seed
+        if self._store.newest is not None:
+            self.state.notices.append(
+                f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
+            )
 
     def _close_store(self) -> None:
         store, self._store = self._store, None
@@ -251,7 +255,7 @@ class Run:
         self._draw()
 
     def _write_scalars(self, message: EpochEnd) -> None:
-        if self._scalars is None:
+        if self._scalars is None or (message.past and self._rewinding):
             return
         if self._rewinding:
             self._scalars.rewind(message.epoch)

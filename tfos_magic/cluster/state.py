@@ -251,6 +251,8 @@ def _trace(state: RunState, message: Progress) -> None:
 
 
 def _epoch_end(state: RunState, message: EpochEnd) -> None:
+    if message.past and (state.replaying or message.epoch in state.epochs_done):
+        return  # known from the attempt before
     _forget_from(state, message.epoch)
     state.epochs = message.epochs
     state.metrics = dict(message.metrics)

@@ -23,8 +23,8 @@ def describe_status(status: ClusterStatus) -> str:
         lines.append(status.reason)
     for worker in status.workers:
         lines.append(
-            f"  {worker.role} {worker.rank}  {worker.host}  pid {worker.pid or '-'}  {worker.device or '-'}  {worker.state}  "
-            f"memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
+            f"  {worker.role} {worker.rank}  {worker.host}  pid {worker.pid or '-'}  {worker.device or '-'}  "
+            f"{worker.state}  memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
         )
     return "\n".join(lines)
 

@@ -44,11 +44,17 @@ class Conductor(keras.callbacks.Callback):
         self._loop.steps = self.params.get("steps") or 0
         self._session.recorder.begin(self._loop)
         self._session.take_over(self.model, self._loop)
+        self._tell_the_past()
         if self._session.many:
             # BackupAndRestore, which acts on rank 0, may have moved the start.
             epoch = int(self._session.collectives.gather([self.model._initial_epoch or 0])[0, 0])
             self.model._initial_epoch = epoch or self.model._initial_epoch
             self._session.strategy.begin(self.model)
+
+    def _tell_the_past(self) -> None:
+        fit = self._loop.fit
+        if fit is not None and fit.position is not None and fit.recorded and not fit.over:
+            self._session.reporter.past_epochs(self._loop.epochs, fit.history.epoch, fit.history.history)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._loop.epoch, self._loop.step = epoch, 0

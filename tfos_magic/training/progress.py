@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -59,6 +59,12 @@ class Reporter:
     def epoch_end(self, epoch: int, epochs: int, metrics: Mapping[str, Any]) -> None:
         if self.rank == 0:
             self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics)))
+
+    def past_epochs(self, epochs: int, numbered: Sequence[int], history: Mapping[str, Sequence[Any]]) -> None:
+        """Say again what ``fit`` recorded before this attempt: ``history`` by metric, for the epochs ``numbered``."""
+        for index, epoch in enumerate(numbered if self.rank == 0 else ()):
+            metrics = {name: values[index] for name, values in history.items() if index < len(values)}
+            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), past=True))
 
     def notice(self, text: str) -> None:
         """Say once in a run, and from rank 0 only, what the user should know."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.views.simulated import epoch_end, new_state, progress, tell
 from tfos_magic.cluster.state import RunPhase, RunState, rewind
+from tfos_magic.protocol import EpochEnd
 
 
 def _three_epochs() -> RunState:
@@ -25,6 +28,22 @@ def test_a_run_without_checkpoint_begins_its_history_anew() -> None:
     rewind(state)
     tell(state, epoch_end(0, epochs=5, loss=2.0))
     assert [metrics["loss"] for metrics in state.history] == [2.0]
+
+
+def _past(epoch: int) -> EpochEnd:
+    return replace(epoch_end(epoch, epochs=5, loss=9.0), past=True)
+
+
+def test_epochs_of_an_earlier_kernel_are_shown_where_they_belong() -> None:
+    state = tell(new_state(), _past(0), _past(1), progress(0, 2, 1, epochs=5), epoch_end(2, epochs=5, loss=1.0))
+    assert [metrics["loss"] for metrics in state.history] == [9.0, 9.0, 1.0]
+
+
+def test_after_a_restart_known_epochs_said_again_change_nothing() -> None:
+    state = _three_epochs()
+    rewind(state)
+    tell(state, _past(0), _past(1), progress(0, 2, 1, epochs=5), epoch_end(2, epochs=5, loss=2.0))
+    assert [metrics["loss"] for metrics in state.history] == [1.0, 1.0, 2.0]
 
 
 def test_without_a_restart_nothing_is_taken_back() -> None:
