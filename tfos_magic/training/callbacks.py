@@ -43,7 +43,7 @@ class Conductor(keras.callbacks.Callback):
         self._loop.epochs = self.params.get("epochs") or 0
         self._loop.steps = self.params.get("steps") or 0
         self._session.recorder.begin(self._loop)
-        self._session.take_over(self.model, self._loop)
+        self._session.replicas.take_over(self.model, self._loop)
         self._tell_the_past()
         if self._session.many:
             # BackupAndRestore, which acts on rank 0, may have moved the start.
@@ -72,7 +72,7 @@ class Conductor(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many:
-            self._session.unify_statistics(self.model)
+            self._session.replicas.unify(self.model)
         self._session.recorder.end(self._loop)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -81,7 +81,7 @@ class Conductor(keras.callbacks.Callback):
             return
         if loop is self._loop:
             loop.steps = self.params.get("steps") or 0
-            self._session.take_over(self.model, loop)
+            self._session.replicas.take_over(self.model, loop)
         else:
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
         self._session.report("validate", loop)

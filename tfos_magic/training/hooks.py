@@ -127,7 +127,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             self._distribute_strategy = distribute_strategy
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
-            session.build(session.loops[-1].model, self._distributed_dataset.element_spec)
+            session.replicas.build(session.loops[-1].model, self._distributed_dataset.element_spec)
             session.recorder.watch(self)
 
         def _get_iterator(self) -> Any:

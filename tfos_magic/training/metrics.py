@@ -14,7 +14,7 @@ from keras.src.trainers.compile_utils import CompileMetrics
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.progress import Reporter
 
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
@@ -28,7 +28,7 @@ def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
 
 def state(model: Any) -> list[Any]:
     """The variables, sums and counts, that the model's metrics are made of."""
-    return [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in DTYPES]
+    return [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in NUMBERS]
 
 
 def average_logs(logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class OwnLoop:
         known.update(map(id, variables))
         self._session.recorder.note_own_loop()
         with tf.init_scope():
-            self._session.broadcast([*variables, *(optimizer.variables if optimizer.built else [])])
+            self._session.replicas.broadcast([*variables, *(optimizer.variables if optimizer.built else [])])
 
 
 def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
@@ -133,11 +133,11 @@ def _prepare(session: Session, loop: Loop, over_shares: bool, arguments: dict[st
         loop.finish = model._get_metrics_result_or_logs
     else:
         loop.finish = lambda logs: logs
-    if not session.knows(model):
+    if not session.replicas.knows(model):
         session.collectives.align()
         batch = tuple(arguments[name] for name in ("x", "y", "sample_weight") if arguments[name] is not None)
-        session.build(model, tf.nest.map_structure(_spec, batch))
-        session.take_over(model, loop)
+        session.replicas.build(model, tf.nest.map_structure(_spec, batch))
+        session.replicas.take_over(model, loop)
 
 
 def _spec(leaf: Any) -> tf.TensorSpec:

@@ -164,7 +164,7 @@ class Recorder:
     def _is_built(self, loop: Loop) -> bool:
         """Build the model and its optimizer, as ranks that share data have done already."""
         if not self._session.many:
-            self._session.build(loop.model, loop.data.element_spec)
+            self._session.replicas.build(loop.model, loop.data.element_spec)
         if not loop.broadcast_late and all(optimizer.built for optimizer in snapshot.optimizers(loop.model)):
             return True
         if self._plan.asked:

@@ -109,7 +109,7 @@ class Recorded:
         for i, variable in enumerate(found):
             if f"v{i}" in arrays:
                 snapshot.write(variable, arrays[f"v{i}"])
-        session.forget_parting(loop.model)
+        session.replicas.forget_parting(loop.model)
         if fit.position.step:
             fit.metrics = [arrays[f"m{i}"] for i in itertools.takewhile(lambda i: f"m{i}" in arrays, itertools.count())]
         _restore_callbacks(fit, shared)
@@ -170,7 +170,7 @@ def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
 def _shared(checkpoint: Checkpoint) -> Checkpoint:
     """The part of a checkpoint that every rank needs in full: all but what the ranks broadcast as tensors, and sums."""
     first = checkpoint.details["layout"][: checkpoint.details["broadcast"]]
-    whole = {f"v{i}" for i, (_, dtype, _) in enumerate(first) if dtype in metrics.DTYPES}
+    whole = {f"v{i}" for i, (_, dtype, _) in enumerate(first) if dtype in metrics.NUMBERS}
     arrays = {
         name: array
         for name, array in checkpoint.arrays.items()

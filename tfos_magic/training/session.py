@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
-from tfos_magic.training import checks, metrics
+from tfos_magic.training import metrics
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
 from tfos_magic.training.recorder import Recorder
+from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.resume import Fit
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
-
-_BROADCAST = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 class Loop:
@@ -52,8 +50,7 @@ class Session:
         self.step: Step | None = None
         self.applying = False
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.replicas = Replicas(self)
         with tf.device("CPU:0"):
             self._ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
             self._tally = tf.Variable([0.0, 0.0], trainable=False, name="tfos_tally")
@@ -145,7 +142,7 @@ class Session:
         averages that are this rank's own."""
         touched = metrics.state(model)
         if not self.strategy.exact:
-            touched += [v for v in model.non_trainable_variables if v.dtype in _BROADCAST]
+            touched += [v for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
         states = [(variable, variable.value.read_value()) for variable in touched]
         logs = step(with_stand_in(data, rows))
 
@@ -173,7 +170,7 @@ class Session:
         def train(iterator: Any) -> Any:
             loop, logs = self._advance(model, inner, iterator)
             if loop.broadcast_late:
-                self._broadcast_late(model, loop)
+                self.replicas.take_over_late(model, loop)
             self._heed_votes(loop)
             return self._reported("train", loop, logs)
 
@@ -257,75 +254,6 @@ class Session:
         if self.collectives.gather([wish]).any():
             self.agree_to_end(loop)
 
-    # Models
-
-    def build(self, model: Any, element_spec: Any) -> None:
-        """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
-        spec = tf.nest.map_structure(_buildable, element_spec)
-        try:
-            model._symbolic_build(data_batch=spec)
-        except TrainingError:
-            raise
-        except Exception as error:  # whatever a user's call() may raise: training itself will raise it again, if real
-            self.loops[-1].broadcast_late = True
-            self.reporter.notice(
-                f"The model could not be built before its first step ({type(error).__name__}), so the workers take "
-                "over rank 0's weights after it. Give the model an Input layer to have them equal from the start."
-            )
-
-    def take_over(self, model: Any, loop: Loop) -> None:
-        """Give every rank rank 0's variables, and each random layer numbers of its own."""
-        if not self.many:
-            return
-        if loop.kind == "evaluate" and model in self._synced:
-            if any(outer.kind == "fit" and outer.model is model for outer in self.loops):
-                self.strategy.settle(model)
-            return
-        if not loop.broadcast_late:
-            self._broadcast(model)
-        self._part_generators(model)
-
-    def unify_statistics(self, model: Any) -> None:
-        """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
-        self.strategy.end(model)
-        self.broadcast(model.non_trainable_weights)
-
-    def _broadcast(self, model: Any) -> None:
-        optimizer = getattr(model, "optimizer", None)
-        self.broadcast([*model.variables, *(optimizer.variables if optimizer is not None else [])])
-        self._synced.add(model)
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
-        found = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in _BROADCAST}.values()
-        for variable, value in zip(found, self.collectives.broadcast(list(map(read, found))), strict=True):
-            variable.assign(value)
-
-    def knows(self, model: Any) -> bool:
-        """Whether all ranks have the weights of ``model`` from rank 0."""
-        return model in self._synced
-
-    def _broadcast_late(self, model: Any, loop: Loop) -> None:
-        loop.broadcast_late = False
-        self._broadcast(model)
-        self._part_generators(model)
-
-    def _part_generators(self, model: Any) -> None:
-        drawing = [layer for layer in model._flatten_layers() if getattr(layer, "_seed_generators", None)]
-        checks.note_random_layers([layer for layer in drawing if layer is not model], self.reporter)
-        for generator in (g for layer in drawing for g in layer._seed_generators):
-            if generator not in self._generators:
-                self._generators.add(generator)
-                state = np.array(generator.state)
-                state[0] ^= np.array(self.collectives.rank * 0x9E3779B1 & 0x7FFFFFFF, state.dtype)
-                generator.state.assign(state)
-
-    def forget_parting(self, model: Any) -> None:
-        """The random layers of ``model`` have rank 0's state again: let :meth:`take_over` part them anew."""
-        for layer in model._flatten_layers():
-            for generator in getattr(layer, "_seed_generators", None) or []:
-                self._generators.discard(generator)
-
     # Metrics
 
     def global_logs(self, original: Callable[..., Any], model: Any, logs: Any) -> Any:
@@ -341,16 +269,3 @@ class Session:
         if result is logs and isinstance(logs, dict) and logs:
             return metrics.average_logs(logs, self.collectives, float(self._last_rows.numpy()))
         return result
-
-
-def _buildable(leaf: Any) -> Any:
-    """What Keras can build from: not a batch that is known to be empty on this rank, for it may fail where others do
-    not."""
-    if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank and leaf.shape[0] == 0:
-        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-    return leaf if hasattr(leaf, "dtype") else None
-
-
-def read(variable: Any) -> tf.Tensor:
-    """The value of a variable, which may be Keras's or TensorFlow's."""
-    return variable.read_value() if isinstance(variable, tf.Variable) else variable.value

@@ -1,0 +1,107 @@
+"""Models that are the same on every rank: built alike, rank 0's values taken over, random layers parted."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training import checks
+from tfos_magic.training.metrics import NUMBERS
+
+if TYPE_CHECKING:
+    from tfos_magic.training.session import Loop, Session
+
+
+class Replicas:
+    """The models of a run on this rank, and what of them the ranks have in common by now."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
+        spec = tf.nest.map_structure(_buildable, element_spec)
+        try:
+            model._symbolic_build(data_batch=spec)
+        except TrainingError:
+            raise
+        except Exception as error:  # whatever a user's call() may raise: training itself will raise it again, if real
+            self._session.loops[-1].broadcast_late = True
+            self._session.reporter.notice(
+                f"The model could not be built before its first step ({type(error).__name__}), so the workers take "
+                "over rank 0's weights after it. Give the model an Input layer to have them equal from the start."
+            )
+
+    def take_over(self, model: Any, loop: Loop) -> None:
+        """Give every rank rank 0's variables, and each random layer numbers of its own."""
+        if not self._session.many:
+            return
+        if loop.kind == "evaluate" and model in self._synced:
+            if any(outer.kind == "fit" and outer.model is model for outer in self._session.loops):
+                self._session.strategy.settle(model)
+            return
+        if not loop.broadcast_late:
+            self._broadcast(model)
+        self._part_generators(model)
+
+    def unify(self, model: Any) -> None:
+        """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
+        self._session.strategy.end(model)
+        self.broadcast(model.non_trainable_weights)
+
+    def _broadcast(self, model: Any) -> None:
+        optimizer = getattr(model, "optimizer", None)
+        self.broadcast([*model.variables, *(optimizer.variables if optimizer is not None else [])])
+        self._synced.add(model)
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
+        found = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in NUMBERS}.values()
+        for variable, value in zip(found, self._session.collectives.broadcast(list(map(read, found))), strict=True):
+            variable.assign(value)
+
+    def knows(self, model: Any) -> bool:
+        """Whether all ranks have the weights of ``model`` from rank 0."""
+        return model in self._synced
+
+    def take_over_late(self, model: Any, loop: Loop) -> None:
+        """Take over rank 0's values after the first step of a model that could not be built before."""
+        loop.broadcast_late = False
+        self._broadcast(model)
+        self._part_generators(model)
+
+    def _part_generators(self, model: Any) -> None:
+        drawing = [layer for layer in model._flatten_layers() if getattr(layer, "_seed_generators", None)]
+        checks.note_random_layers([layer for layer in drawing if layer is not model], self._session.reporter)
+        for generator in (g for layer in drawing for g in layer._seed_generators):
+            if generator not in self._generators:
+                self._generators.add(generator)
+                state = np.array(generator.state)
+                state[0] ^= np.array(self._session.collectives.rank * 0x9E3779B1 & 0x7FFFFFFF, state.dtype)
+                generator.state.assign(state)
+
+    def forget_parting(self, model: Any) -> None:
+        """The random layers of ``model`` have rank 0's state again: let :meth:`take_over` part them anew."""
+        for layer in model._flatten_layers():
+            for generator in getattr(layer, "_seed_generators", None) or []:
+                self._generators.discard(generator)
+
+
+def _buildable(leaf: Any) -> Any:
+    """What Keras can build from: not a batch that is known to be empty on this rank, for it may fail where others do
+    not."""
+    if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank and leaf.shape[0] == 0:
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+    return leaf if hasattr(leaf, "dtype") else None
+
+
+def read(variable: Any) -> tf.Tensor:
+    """The value of a variable, which may be Keras's or TensorFlow's."""
+    return variable.read_value() if isinstance(variable, tf.Variable) else variable.value
