@@ -17,6 +17,14 @@ class PeerLost(ClusterError):
     """A peer died, is stuck, or does something else; the message says which."""
 
 
+def astray(ranks: object) -> str:
+    """What to say when peers came to another operation than this rank."""
+    return (
+        f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let all "
+        "do the same number of steps, as with tfos.shard(dataset)"
+    )
+
+
 class Wire(Protocol):
     """Sums tensors over the ranks of a group; all ranks call the same operations in the same order.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfos_magic.training.wires import PeerLost
+from tfos_magic.training.wires import PeerLost, astray
 from tfos_magic.training.wires.handshake import accept, connect
 from tfos_magic.training.wires.mesh import close_in_forks
 
@@ -179,7 +179,7 @@ class Links:
         said, number, length, _ = _HEADER.unpack(traffic.head)
         if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):
             name = self.names[other]
-            self._fail(f"rank {name} is at another operation: the cell does not do the same on every worker")
+            self._fail(astray(name))
 
     def _heed(self, other: int) -> None:
         """The peer speaks, which it does only at its end."""

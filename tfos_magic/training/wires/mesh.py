@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tfos_magic.training.wires import PeerLost
+from tfos_magic.training.wires import PeerLost, astray
 
 TOKEN_BYTES = 16
 _MEETING = struct.Struct("<II")
@@ -121,7 +121,7 @@ class Mesh:
             self._fail(f"the process of rank {name} ended")
         if heard.startswith(_ABORT):
             self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
-        self._fail(f"rank {name} is at another operation: the cell does not do the same on every worker")
+        self._fail(astray(name))
 
     def _fail(self, reason: str) -> None:
         self.abort(reason)
