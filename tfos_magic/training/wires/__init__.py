@@ -20,8 +20,8 @@ class PeerLost(ClusterError):
 def astray(ranks: object) -> str:
     """What to say when peers came to another operation than this rank."""
     return (
-        f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let all "
-        "do the same number of steps, as with tfos.shard(dataset)"
+        f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let "
+        "all do the same number of steps, as with tfos.shard(dataset)"
     )
 
 
