@@ -97,25 +97,6 @@ def test_one_worker_alone_refuses_no_loss(groups) -> None:
     succeeded(groups[1].run(DATA + "model = mlp()\n" + REFUSED["circle"][0]))
 
 
-def test_a_compiled_step_runs_without_xla_and_says_so(same_as_plain, groups) -> None:
-    cell = DATA + (
-        """
-model = mlp()
-model.compile("adam", from_logits, jit_compile=SIZE > 0)
-history = model.fit(x, y, batch_size=29, verbose=0).history
-weights = model.get_weights()
-jit = model.jit_compile
-"""
-    )
-    notices: list[str] = []
-    outcomes = succeeded(
-        groups[2].run("SIZE = 2\n" + cell, "jit", on_message=lambda _, m: notices.append(getattr(m, "text", "")))
-    )
-    assert any("jit_compile" in text for text in notices)
-    assert all(outcome.values["jit"] is True for outcome in outcomes)
-    same_as_plain("SIZE = 0\n" + cell, 2)
-
-
 def test_an_unknown_strategy_is_refused_by_name(groups) -> None:
     cell = """
 from tfos_magic.training.run import RunContext, StopSignal, distributed

@@ -68,15 +68,6 @@ def refuse_adapt_on_share(layer: Any, sharded: bool) -> None:
         )
 
 
-def turn_off_jit(model: Any, reporter: Reporter) -> bool:
-    """Train without XLA, inside which TensorFlow cannot talk to other ranks; tell whether it was on."""
-    if not model.jit_compile:
-        return False
-    reporter.notice("jit_compile is off in this run: a compiled step cannot exchange gradients. Results are the same.")
-    model.jit_compile = False
-    return True
-
-
 def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
     names = sorted({type(layer).__name__ for layer in layers})
     if names:

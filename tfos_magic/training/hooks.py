@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, ownloops, reductions, tfkeras
+from tfos_magic.training import checks, jit, ownloops, reductions, tfkeras
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
@@ -50,6 +50,7 @@ def install(stack: ExitStack, session: Session) -> None:
         ownloops.install(stack, session, own)
         reductions.install(stack, session, own)
         tfkeras.install(stack)
+        jit.install(stack, session)
         _install_agreement(stack, session)
     elif session.recorder.watches_data:
         _install_winding(stack, session)
@@ -73,7 +74,7 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
 
 def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     """Adjust a call to this rank: its callbacks, its output, a step that can be traced with collectives."""
-    rank, model = session.collectives.rank, loop.model
+    rank = session.collectives.rank
     arguments["verbose"] = verbosity(arguments["verbose"], rank)
     if loop.kind == "predict":
         return
@@ -81,7 +82,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         arguments["shuffle"] = False  # Keras's default, which it would warn of: a feed shuffles by itself or not at all
     if loop.kind == "fit" and session.many:
         session.collectives.align()
-        loop.restore_jit = checks.turn_off_jit(model, session.reporter)
+    if session.many:
+        jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it
     callbacks = of_rank(arguments["callbacks"], rank)

@@ -1,0 +1,163 @@
+"""``jit_compile=True`` with several ranks: XLA compiles a model's forward pass, and so its gradient, and nothing else.
+
+XLA cannot wait for other ranks, so gradients are exchanged, and the optimizer runs, outside of what it compiles. The
+gradient of a compiled function is compiled too, as one piece: the exchange begins when all gradients are there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import backend, tree
+
+from tfos_magic.training.patching import wrap
+from tfos_magic.training.session import Loop, Session
+
+# What unknown lengths stand for where the forward pass is compiled on trial: rows, and anything else.
+_TRIAL_ROWS, _TRIAL_LENGTH = 2, 32
+_STEP_METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
+
+
+def take_over(session: Session, loop: Loop) -> None:
+    """Let Keras trace the steps of ``loop`` without XLA; the model gets its own setting back when the loop ends."""
+    if loop.model.jit_compile:
+        loop.model.jit_compile = False
+        loop.restore_jit = True
+        if method := _own_step(loop.model):
+            _note_off(session, loop.kind, f"it has a {method} of its own, which may read what its call() keeps")
+
+
+def install(stack: ExitStack, session: Session) -> None:
+    """Compile forward passes within steps of models that ask for it, until ``stack`` closes."""
+    wrap(stack, keras.Model, "__call__", _Forward(session).call)
+
+
+class _Forward:
+    """Calls models; remembers why some are not compiled."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._within = False
+        self._reasons: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+
+    def call(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._within or not self._is_wanted(model):
+            return original(model, *args, **kwargs)
+        self._within = True
+        try:
+            if self._reason(original, model, args, kwargs):
+                return original(model, *args, **kwargs)
+            return _compiled(original, model, args, kwargs)
+        finally:
+            self._within = False
+
+    def _is_wanted(self, model: Any) -> bool:
+        session = self._session
+        if session.step is None or session.loop is None or session.loop.model is not model or tf.executing_eagerly():
+            return False
+        return not _own_step(model) and any(loop.restore_jit for loop in session.loops if loop.model is model)
+
+    def _reason(self, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> str:
+        """Why this model's forward pass is not compiled; empty where it is."""
+        reasons = self._reasons.setdefault(model, {})
+        kind = self._session.loops[-1].kind
+        if kind not in reasons:
+            reasons[kind] = self._refusal(kind, original, model, args, kwargs)
+            if reasons[kind]:
+                _note_off(self._session, kind, reasons[kind])
+        return reasons[kind]
+
+    def _refusal(self, kind: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> str:
+        """Compile the forward pass and its gradient on trial, outside of the graph that is being traced."""
+        leaves = tf.nest.flatten((args, kwargs))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+        if any(isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) for leaf in leaves):
+            return "XLA knows no sparse or ragged inputs"
+        outer = self._session.step
+        with tf.init_scope():
+            self._session.step = self._session.new_step(tf.constant(float(_TRIAL_ROWS)))
+            try:
+                return _try(_trial(original, model, args, kwargs, inputs), inputs, kind == "fit")
+            finally:
+                self._session.step = outer
+                model._clear_losses()
+
+
+def _own_step(model: Any) -> str:
+    """The name of a method of a step that is not Keras's; empty where all are."""
+    return next((name for name in _STEP_METHODS if getattr(type(model), name) is not getattr(keras.Model, name)), "")
+
+
+def _note_off(session: Session, kind: str, reason: str) -> None:
+    session.reporter.notice(
+        f"jit_compile is off in {kind}(): the model cannot be compiled apart from what workers exchange, for {reason}. "
+        "Results are the same; jit_compile=False leaves this message out."
+    )
+
+
+def _compiled(original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+    """Call ``model`` in a function that XLA compiles, and bring out what Keras keeps on the side: losses and masks."""
+
+    def forward() -> Any:
+        outputs = original(model, *args, **kwargs)
+        masks = [backend.get_keras_mask(output) for output in tree.flatten(outputs)]
+        losses = [loss for layer in model._flatten_layers() for loss in layer._losses]
+        return outputs, masks, losses
+
+    outputs, masks, losses = tf.function(forward, jit_compile=True, autograph=False)()
+    for output, mask in zip(tree.flatten(outputs), masks, strict=True):
+        if mask is not None:
+            backend.set_keras_mask(output, mask)
+    model._clear_losses()
+    model.add_loss(losses)
+    return outputs
+
+
+def _trial(original: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: list[Any]) -> Any:
+    """A compiled function of ``inputs``, the tensors among the arguments, that gives gradients of some loss."""
+    signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+
+    def gradients(*given: tf.Tensor) -> list[tf.Tensor]:
+        rest = iter(given)
+        again_args, again_kwargs = tf.nest.map_structure(
+            lambda leaf: next(rest) if isinstance(leaf, tf.Tensor) else leaf, (args, kwargs)
+        )
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(original(model, *again_args, **again_kwargs))
+            losses = [tf.reduce_sum(tf.cast(output, tf.float32)) for output in outputs if output.dtype.is_floating]
+        weights = [variable.value for variable in model.trainable_variables]
+        return [*outputs, *(tf.convert_to_tensor(g) for g in tape.gradient(losses, weights) if g is not None)]
+
+    return tf.function(gradients, input_signature=signature, jit_compile=True, autograph=False)
+
+
+def _try(trial: Any, inputs: list[Any], training: bool) -> str:
+    """Why XLA does not compile ``trial``; empty where it does."""
+    try:
+        graph = trial.get_concrete_function().graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        operations = {node.op for node in nodes}
+        if any(name.startswith("Collective") or "PyFunc" in name for name in operations):
+            return (
+                "its forward pass exchanges values with the other workers, as BatchNormalization does, or runs Python"
+            )
+        if training and any(name.startswith("TensorList") for name in operations):
+            return "its forward pass keeps a list of tensors for the gradient, as LSTM and GRU do"
+        trial.experimental_get_compiler_ir(*(tf.zeros(_trial_shape(tensor.shape), tensor.dtype) for tensor in inputs))()
+    except Exception as error:  # whatever a user's call() raises: the step raises it again, if it is the user's
+        return f"XLA does not compile its forward pass ({type(error).__name__}: {_first_line(error)})"
+    return ""
+
+
+def _trial_shape(shape: tf.TensorShape) -> list[int]:
+    unknown = [_TRIAL_ROWS] + [_TRIAL_LENGTH] * len(shape)
+    return [default if length is None else length for length, default in zip(shape, unknown, strict=False)]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
