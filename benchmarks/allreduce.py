@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import peers
-from plain import answer
+from plain import answer, free_addresses, start_process
 
 Reduce = Callable[[], Any]
 Maker = Callable[[int], Reduce]
@@ -106,20 +104,9 @@ class Running:
     """The processes of a system."""
 
     def __init__(self, system: str, ranks: int) -> None:
-        apart = SYSTEMS[system][1]
-        free = [socket.create_server((f"127.0.0.{rank + 1 if apart else 1}", 0)) for rank in range(ranks)]
-        addresses = ["{}:{}".format(*held.getsockname()) for held in free]
-        for held in free:
-            held.close()
-        self._pipes, self._processes = [], []
-        for rank in range(ranks):
-            mine, theirs = multiprocessing.Pipe()
-            spawn = multiprocessing.get_context("spawn")
-            process = spawn.Process(target=serve, args=(theirs, system, rank, addresses), name="benchmark", daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(mine)
-            self._processes.append(process)
+        addresses = free_addresses(ranks, SYSTEMS[system][1])
+        started = [start_process(serve, system, rank, addresses) for rank in range(ranks)]
+        self._pipes, self._processes = zip(*started, strict=True)
         for pipe in self._pipes:
             answer(pipe)
 

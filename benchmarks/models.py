@@ -1,6 +1,7 @@
-"""What several benchmarks train, as source for a cell: MNIST-shaped rows in, ten logits out.
+"""What several benchmarks train, as source for a cell: MNIST-shaped rows, or rows of 40 tokens, in, ten logits out.
 
-``TIMED_FIT`` leaves ``sample``, the wall and processor seconds of ``epochs`` epochs after two to warm up.
+``TIMED_FIT`` of a model and its inputs leaves ``sample``, the wall and processor seconds of ``epochs`` epochs after
+two to warm up.
 """
 
 CNN = """keras.Sequential([
@@ -11,12 +12,20 @@ CNN = """keras.Sequential([
 MLP = """keras.Sequential([
     keras.Input((784,)), keras.layers.Dense(256, activation="relu"),
     keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])"""
+WIDE_MLP = """keras.Sequential([
+    keras.Input((784,)), keras.layers.Dense(512, activation="relu"),
+    keras.layers.Dense(512, activation="relu"), keras.layers.Dense(10)])"""
+EMBEDDING = """keras.Sequential([
+    keras.Input((40,), dtype="int32"), keras.layers.Embedding(20000, 64),
+    keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(10)])"""
+PIXELS = "random.random((rows, 784), dtype=np.float32)"
+TOKENS = "random.integers(0, 20000, (rows, 40), dtype=np.int32)"
 TIMED_FIT = """
 import time
 import keras
 import numpy as np
 random = np.random.default_rng(0)
-x, y = random.random((rows, 784), dtype=np.float32), random.integers(0, 10, rows)
+x, y = {inputs}, random.integers(0, 10, rows)
 model = {model}
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 model.fit(x, y, batch_size=batch, epochs=2, verbose=0)

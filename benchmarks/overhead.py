@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from first_step import prepare_environment
 from first_step import report as report_first_step
-from models import CNN, MLP, TIMED_FIT
+from models import CNN, MLP, PIXELS, TIMED_FIT
 from plain import PlainProcess, plain_processes
 
 
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
     @property
     def cell(self) -> str:
-        return TIMED_FIT.format(model=self.model)
+        return TIMED_FIT.format(model=self.model, inputs=PIXELS)
 
 
 CASES = [

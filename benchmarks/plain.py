@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import socket
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -55,6 +56,15 @@ def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Connect
     process.start()
     theirs.close()
     return ours, process
+
+
+def free_addresses(count: int, apart: bool = False) -> list[str]:
+    """Free addresses of the loopback, for processes to listen on; ``apart`` each is on a host of its own, so to say."""
+    free = [socket.create_server((f"127.0.0.{place + 1 if apart else 1}", 0)) for place in range(count)]
+    addresses = ["{}:{}".format(*held.getsockname()) for held in free]
+    for held in free:
+        held.close()
+    return addresses
 
 
 def answer(pipe: Connection) -> Any:
