@@ -6,7 +6,6 @@ gradient of a compiled function is compiled too, as one piece: the exchange begi
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -38,19 +37,20 @@ def install(stack: ExitStack, session: Session) -> None:
 
 
 class _Forward:
-    """Calls models; remembers why some are not compiled."""
+    """Calls models, compiled where they can be."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._within = False
-        self._reasons: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
     def call(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         if self._within or not self._is_wanted(model):
             return original(model, *args, **kwargs)
         self._within = True
         try:
-            if self._reason(original, model, args, kwargs):
+            kind = self._session.loops[-1].kind
+            if reason := self._refusal(kind, original, model, args, kwargs):
+                _note_off(self._session, kind, reason)
                 return original(model, *args, **kwargs)
             return _compiled(original, model, args, kwargs)
         finally:
@@ -62,18 +62,11 @@ class _Forward:
             return False
         return not _own_step(model) and any(loop.restore_jit for loop in session.loops if loop.model is model)
 
-    def _reason(self, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> str:
-        """Why this model's forward pass is not compiled; empty where it is."""
-        reasons = self._reasons.setdefault(model, {})
-        kind = self._session.loops[-1].kind
-        if kind not in reasons:
-            reasons[kind] = self._refusal(kind, original, model, args, kwargs)
-            if reasons[kind]:
-                _note_off(self._session, kind, reasons[kind])
-        return reasons[kind]
-
     def _refusal(self, kind: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> str:
-        """Compile the forward pass and its gradient on trial, outside of the graph that is being traced."""
+        """Compile the forward pass and its gradient on trial, outside of the graph that is being traced.
+
+        Gives why they cannot be compiled; empty where they can. Layers may have been frozen when it was last asked.
+        """
         leaves = tf.nest.flatten((args, kwargs))
         inputs = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
         if any(isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) for leaf in leaves):
