@@ -17,9 +17,8 @@ CELL = """
 import os, pathlib, signal, time
 import keras
 import numpy as np
-import tensorflow as tf
 
-RANK = int(tf.config.list_logical_devices("CPU")[0].name.split("task:")[1].split("/")[0])
+RANK = tfos.rank()
 keras.utils.set_random_seed(3)
 random = np.random.default_rng(5)
 x = random.normal(size=(96, 8)).astype("float32")

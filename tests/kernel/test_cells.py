@@ -98,8 +98,7 @@ def test_an_error_on_one_worker_ends_the_others_and_the_next_cell_trains(kernel:
 import os, keras
 class Trip(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        import tensorflow as tf
-        if tf.config.list_logical_devices() and "task:1" in tf.config.list_logical_devices()[0].name:
+        if tfos.rank() == 1:
             raise RuntimeError("only here")
 history = """,
         )
