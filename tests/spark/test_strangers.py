@@ -63,7 +63,6 @@ def _ports(cluster: TFCluster) -> dict[str, tuple[str, int]]:
     ports = {"control": _address(cluster.endpoint)}
     for worker in cluster.workers:
         ports[f"feed {worker.rank}"] = _address(worker.agent.feed_uri)
-        ports[f"tensorflow {worker.rank}"] = (worker.agent.host, worker.agent.tensor_port)
     return ports
 
 
@@ -102,6 +101,13 @@ def test_nonsense_and_half_open_connections_at_each_port_leave_a_run_unharmed(
     assert len(results["history"].history["loss"]) == len(alone["history"].history["loss"]) == 60
     refusals = [record for record in caplog.records if "refused a connection" in record.getMessage()]
     assert 1 <= len(refusals) <= 2, "each kind of refusal is logged once"
+
+
+def test_nobody_listens_for_peers_once_the_trainers_know_each_other(cluster: TFCluster) -> None:
+    cluster.wait_ready()
+    for worker in cluster.workers:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((worker.agent.host, worker.agent.tensor_port), timeout=5)
 
 
 @pytest.mark.parametrize("key", ["another key", "no key"])
