@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests import sessions
 from tests.faults.cells import run
 from tfos_magic import TFCluster
 
@@ -17,14 +18,7 @@ HEARTBEAT_TIMEOUT = 8.0
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """Six slots on this machine, enough for two clusters."""
-    session = (
-        SparkSession.builder.master("local[6]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    yield from sessions.local_session(6)
 
 
 @pytest.fixture(scope="package")

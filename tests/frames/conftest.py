@@ -7,16 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests import sessions
+
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Two slots on this machine, few shuffle partitions; stopped after the module, before another one makes its own."""
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    yield from sessions.local_session(2, **{"sql.shuffle.partitions": "3"})

@@ -7,15 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests import sessions
+
 
 @pytest.fixture(scope="module")
 def local_session() -> Iterator[SparkSession]:
     """Four slots on this machine; stopped after the module."""
-    session = (
-        SparkSession.builder.master("local[4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    yield from sessions.local_session(4)
