@@ -2,7 +2,8 @@
 
 Ours with two workers and with one, MultiWorkerMirroredStrategy with tf_keras in two processes (it does not work with
 Keras 3), and one plain Keras process with all cores, take turns on the same machine; without Spark, which feeds no row
-here. All train the same model on the same arrays and the same global batch. Ratios are taken within a turn; shown are
+here. All train the same model on the same arrays and the same global batch. Two plain processes that each train half
+of it, and say nothing to each other, show what two processes could reach. Ratios are taken within a turn; shown are
 medians over the turns. Two epochs, to trace and warm up, do not count.
 
     python benchmarks/training.py [--turns 5] [--rows 4096] [--batch 128,512] [--models MLP,CNN,embedding]
@@ -46,13 +47,15 @@ CASES = {
 class System(NamedTuple):
     """Something to measure: processes that are given their rank and all addresses, and then cells.
 
-    ``aim`` is the least ratio of its throughput to that of the plain process; 0 for none.
+    ``aim`` is the least ratio of its throughput to that of the plain process; 0 for none. With ``apart`` each process
+    trains its part of the rows and of the batch as if it were alone.
     """
 
     title: str
     serve: Callable[..., None]
     ranks: int
     aim: float = 0.0
+    apart: bool = False
 
 
 class Running:
@@ -60,13 +63,15 @@ class Running:
 
     def __init__(self, system: System) -> None:
         addresses = free_addresses(system.ranks)
+        self._shares = system.ranks if system.apart else 1
         started = [start_process(system.serve, rank, addresses) for rank in range(system.ranks)]
         self._pipes, self._processes = zip(*started, strict=True)
         for pipe in self._pipes:
             answer(pipe)
 
-    def measure(self, cell: str, names: dict[str, Any]) -> tuple[float, float]:
+    def measure(self, cell: str, names: dict[str, int]) -> tuple[float, float]:
         """Seconds that a cell took: on the clock, for the slowest rank, and of processors, for all together."""
+        names = names | {name: names[name] // self._shares for name in ("rows", "batch")}
         for pipe in self._pipes:
             pipe.send((cell, names))
         taken = [answer(pipe) for pipe in self._pipes]
@@ -83,6 +88,13 @@ def serve_plain(pipe: Any, rank: int, addresses: list[str]) -> None:
     import keras
 
     _serve(pipe, contextlib.nullcontext, keras.backend.clear_session)
+
+
+def serve_half(pipe: Any, rank: int, addresses: list[str]) -> None:
+    import tensorflow as tf
+
+    _share_cores(tf, len(addresses))
+    serve_plain(pipe, rank, addresses)
 
 
 def serve_ours(pipe: Any, rank: int, addresses: list[str]) -> None:
@@ -108,13 +120,17 @@ def serve_mirrored(pipe: Any, rank: int, addresses: list[str]) -> None:
     import tensorflow as tf
     import tf_keras
 
-    threads = max(1, (os.cpu_count() or 1) // len(addresses))
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    _share_cores(tf, len(addresses))
     sys.modules["keras"] = tf_keras  # what the cell imports
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     _serve(pipe, strategy.scope, lambda: None)
     os._exit(0)
+
+
+def _share_cores(tf: Any, ranks: int) -> None:
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
 def _serve(pipe: Any, around: Callable[[], contextlib.AbstractContextManager[Any]], clear: Callable[[], None]) -> None:
@@ -133,6 +149,7 @@ def _serve(pipe: Any, around: Callable[[], contextlib.AbstractContextManager[Any
 
 PLAIN = System("plain Keras", serve_plain, 1)
 OURS = [System("2 workers", serve_ours, 2, 0.95), System("1 worker", serve_ours, 1, 0.95)]
+HALVES = System("2 plain halves", serve_half, 2, apart=True)
 MIRRORED = System("2 MultiWorker", serve_mirrored, 2)
 
 
@@ -142,7 +159,7 @@ def running(systems: list[System]) -> Iterator[list[Running]]:
         yield [stack.enter_context(contextlib.closing(Running(system))) for system in systems]
 
 
-def measure(case: Case, processes: list[Running], turns: int, names: dict[str, Any]) -> list[list[tuple[float, float]]]:
+def measure(case: Case, processes: list[Running], turns: int, names: dict[str, int]) -> list[list[tuple[float, float]]]:
     """Seconds by system and turn. Another system is first in every turn, should the others' work come in bursts."""
     taken: list[list[tuple[float, float]]] = [[] for _ in processes]
     for turn in range(turns):
@@ -174,7 +191,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(CASES))
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    systems = [PLAIN, *OURS, *([MIRRORED] if peers.have("tf_keras") else [])]
+    systems = [PLAIN, *OURS, HALVES, *([MIRRORED] if peers.have("tf_keras") else [])]
     columns = ["over plain", "over MultiW.", "by processor", "aim"]
     print(f"fit, {options.rows} rows, {os.cpu_count()} cores, medians of {options.turns} turns")
     print(f"{'model':10}{'batch':>6}  {'':15}{'samples/s':>10}" + "".join(f"{column:>14}" for column in columns))

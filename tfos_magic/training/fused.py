@@ -2,7 +2,8 @@
 
 Every rank of ``sync`` repeats the whole update, so what a pass costs is paid once per rank. Keras writes Adam and SGD
 as a dozen operations that each read and write whole tensors; TensorFlow has one kernel for each, with the same formula.
-Gradients that are sparse or of another dtype, and every other optimizer, keep Keras's code.
+Adam takes the rows of a sparse gradient first and then makes one pass over the whole table, where Keras makes ten.
+Gradients of another dtype, and every other optimizer, keep Keras's code.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ def install(stack: ExitStack) -> None:
 
 
 def _adam(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
-    if optimizer.amsgrad or not _fits(gradient, variable):
+    sparse = isinstance(gradient, tf.IndexedSlices) and optimizer.beta_1 > 0 and optimizer.beta_2 > 0
+    if optimizer.amsgrad or not _fits(gradient.values if sparse else gradient, variable):
         original(optimizer, gradient, variable, learning_rate)
         return
     index, dtype = optimizer._get_variable_index(variable), variable.dtype
+    if sparse:
+        _add_rows(optimizer._momentums[index].value, gradient, gradient.values, optimizer.beta_1)
+        _add_rows(optimizer._velocities[index].value, gradient, tf.square(gradient.values), optimizer.beta_2)
+        gradient = tf.zeros_like(variable)
     step = keras.ops.cast(optimizer.iterations + 1, dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -42,6 +48,12 @@ def _adam(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_
         epsilon=tf.cast(optimizer.epsilon, dtype),
         grad=gradient,
     )
+
+
+def _add_rows(moment: Any, gradient: tf.IndexedSlices, values: tf.Tensor, beta: float) -> None:
+    """Add (1 - beta) / beta of ``values`` to rows of ``moment``, so that a step with a gradient of zeros, which
+    multiplies by beta, leaves what Keras makes of ``values``: a row that occurs twice is added twice."""
+    moment.scatter_add(tf.IndexedSlices(values * ((1 - beta) / beta), gradient.indices))
 
 
 def _sgd(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
