@@ -249,6 +249,16 @@ class Output(Message):
 
 
 @dataclass(frozen=True)
+class Display(Message):
+    """Something that a cell shows: ``data`` is a MIME bundle as in Jupyter's messages, images as base64."""
+
+    run_id: str
+    rank: int
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Progress(Message):
     """Where a rank is. Steps count within the epoch, epochs from 0; ``steps`` and ``epochs`` are 0 when unknown.
 

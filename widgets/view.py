@@ -61,9 +61,13 @@ class WidgetView:
             self._panel.tensorboard_url = url
         return True
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Print text of rank 0's cell under the panel."""
         print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        """Display what rank 0's cell showed."""
+        display(data, metadata=metadata, raw=True)
 
     def close(self, state: RunState) -> None:
         if self._handle:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfos_magic import TFCluster
+from tfos_magic.cluster.request import Ignore
 
 EPOCHS, STEPS = 4, 6
 
@@ -51,7 +52,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
-class Watch:
+class Watch(Ignore):
     """An observer that keeps what a run showed and printed, and sets ``reached`` when ``until`` holds of its state."""
 
     def __init__(self, until: Callable[[Any], bool] = lambda state: False) -> None:
@@ -65,7 +66,7 @@ class Watch:
         if self._until(state):
             self.reached.set()
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         self.printed += text
 
 

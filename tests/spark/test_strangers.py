@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
+from tfos_magic.cluster.request import Ignore
 from tfos_magic.protocol import Register, encode
 
 CELL = """
@@ -40,7 +41,7 @@ def train(local_session: SparkSession) -> Any:
     return local_session.range(0, 400, 1, 2).select(features.alias("x"), (F.col("id") % 2).alias("y"))
 
 
-class Watch:
+class Watch(Ignore):
     """An observer that says when the run trains."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Watch:
         if len(state.history) > 1:
             self.training.set()
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Nothing is printed."""
 
 

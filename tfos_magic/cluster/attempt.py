@@ -23,8 +23,9 @@ ERROR_GRACE = 3.0
 class Attempt:
     """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
 
-    An ``elastic`` run does not end with a worker that is lost, unless that is rank 0: at most ``replacements`` are put
-    in the place of lost ones.
+    The cell runs on the workers of ``ranks``, where that is given. An ``elastic`` run does not end with a worker that
+    is lost, unless that is rank 0: at most ``replacements`` are put in the place of lost ones. Workers that run it
+    ``alone`` do not end with one another.
 
     Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
     nothing was said for a while.
@@ -36,10 +37,13 @@ class Attempt:
         run_id: str,
         take: Callable[[Message | None], None],
         *,
+        ranks: Sequence[int] | None = None,
         elastic: bool = False,
         replacements: int = 0,
+        alone: bool = False,
     ) -> None:
-        self.outcome = Outcome(cluster.size, elastic=elastic)
+        self._ranks = range(cluster.size) if ranks is None else ranks
+        self.outcome = Outcome(cluster.size, ranks=self._ranks, elastic=elastic, alone=alone)
         self._cluster, self._run_id, self._take = cluster, run_id, take
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._generation = cluster.roster.generation
@@ -49,9 +53,9 @@ class Attempt:
         cluster.listen(self._inbox.put)
 
     def send(self, cell: RunCell) -> None:
-        """Send the cell to every rank."""
+        """Send the cell to every rank that is to run it."""
         self._cell = cell
-        for rank in range(self._cluster.size):
+        for rank in self._ranks:
             self._cluster.tell(rank, cell)
 
     def follow(self, workers: Sequence[WorkerState]) -> None:
@@ -77,7 +81,7 @@ class Attempt:
             self._cluster.spawn_trainers()
 
     def _give_others_time(self, seconds: float) -> None:
-        for rank in range(self._cluster.size):
+        for rank in self._ranks:
             self._cluster.tell(rank, StopRun(self._run_id))
         self._take(None)
         self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tfos_magic.cluster.state import WorkerState
 from tfos_magic.cluster.workers import describe_exit
@@ -15,14 +15,18 @@ _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledErr
 
 
 class Outcome:
-    """Collects one end per rank: a finished cell or a lost trainer. An ``elastic`` run goes on without a worker.
+    """Collects one end for each of ``ranks``: a finished cell or a lost trainer.
 
-    Ranks from ``size`` on are parameter servers, which end no cell.
+    An ``elastic`` run goes on without a worker; where ranks are ``alone`` none depends on another. Ranks from ``size``
+    on are parameter servers, which end no cell.
     """
 
-    def __init__(self, size: int, *, elastic: bool = False) -> None:
+    def __init__(
+        self, size: int, *, ranks: Collection[int] | None = None, elastic: bool = False, alone: bool = False
+    ) -> None:
         self._size = size
-        self._elastic = elastic
+        self._ranks = frozenset(range(size) if ranks is None else ranks)
+        self._elastic, self._alone = elastic, alone
         self._finished: dict[int, RunFinished] = {}
         self._lost: dict[int, TrainerExited] = {}
 
@@ -35,11 +39,15 @@ class Outcome:
     @property
     def complete(self) -> bool:
         """Every rank has ended, one way or another."""
-        return self._finished.keys() | self._lost.keys() >= set(range(self._size))
+        return self._finished.keys() | self._lost.keys() >= self._ranks
 
     @property
     def broken(self) -> bool:
         """A rank has ended in a way that the others may wait for in vain."""
+        return not self._alone and self._missing_or_failed
+
+    @property
+    def _missing_or_failed(self) -> bool:
         return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
 
     def _counts(self, end: RunFinished) -> bool:
@@ -56,14 +64,15 @@ class Outcome:
     @property
     def reusable(self) -> bool:
         """Every trainer has ended the cell by itself, and could run another."""
-        return len(self._finished) == self._size and all(end.clean for end in self._finished.values())
+        return self._finished.keys() == self._ranks and all(end.clean for end in self._finished.values())
 
     @property
-    def first(self) -> RunFinished:
-        return self._finished[0]
+    def ends(self) -> dict[int, RunFinished]:
+        """How the ranks that ended by themselves did, by rank."""
+        return dict(sorted(self._finished.items()))
 
     def _stuck_error(self, workers: Sequence[WorkerState]) -> WorkerLost:
-        rank = min(set(range(self._size)) - self._finished.keys())
+        rank = min(self._ranks - self._finished.keys())
         return WorkerLost(rank, workers[rank].host, "did not end the cell when the others did")
 
     def raise_error(self, workers: Sequence[WorkerState]) -> None:

@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tfos_magic.cluster.state import RunState
-from tfos_magic.errors import DataError
+from tfos_magic.errors import DataError, UsageError
 from tfos_magic.records.columns import FeedPlan, plan_feed
 
 
 class Observer(Protocol):
-    """Who watches a run: called in the thread that executes it, as often as something happened."""
+    """Who watches a run: called in the thread that executes it, as often as something happened.
+
+    ``output`` is text that a rank's cell printed, ``show`` a MIME bundle that it displayed: those of rank 0, and those
+    of all ranks where they do not train together.
+    """
 
     def update(self, state: RunState) -> None: ...
 
-    def output(self, text: str, stream: str) -> None: ...
+    def output(self, text: str, stream: str, rank: int = 0) -> None: ...
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None: ...
 
 
 class Ignore:
@@ -25,7 +31,10 @@ class Ignore:
     def update(self, state: RunState) -> None:
         """Do nothing."""
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        """Do nothing."""
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
         """Do nothing."""
 
 
@@ -55,6 +64,9 @@ class RunRequest:
     path or URL; empty: beside the kernel, for this run's restarts alone), every ``checkpoint_every`` steps or, when 0,
     every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the newest one there. A run that loses a
     worker starts anew from its last checkpoint at most ``max_restarts`` times.
+
+    With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
+    another: all come to their end, and nothing is tried again.
     """
 
     source: str
@@ -74,3 +86,15 @@ class RunRequest:
     keep_checkpoints: int = 3
     resume: bool = False
     max_restarts: int = 2
+    ranks: Sequence[int] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether each worker runs the cell by itself."""
+        return self.strategy == "none"
+
+    def ranks_of(self, size: int) -> tuple[int, ...]:
+        """Where the cell runs, of ``size`` workers. Raises :class:`UsageError` where there is no such worker."""
+        if unknown := [rank for rank in self.ranks if not 0 <= rank < size]:
+            raise UsageError(f"There is no worker {unknown[0]}: the cluster has workers 0 to {size - 1}.")
+        return tuple(sorted(set(self.ranks))) or tuple(range(size))

@@ -21,7 +21,7 @@ from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, f
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
 from tfos_magic.errors import CaptureError, FeedError, RunInterrupted, UsageError, WorkerLost
-from tfos_magic.protocol import CheckpointPart, EpochEnd, Message, Output, RunCell, RunFinished
+from tfos_magic.protocol import CheckpointPart, Display, EpochEnd, Message, Output, RunCell, RunFinished
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -57,7 +57,7 @@ class Run:
         )
 
     def execute(self, observer: Observer) -> dict[str, Any]:
-        """Run to the end and give the names asked back.
+        """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
 
         Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
         is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
@@ -71,10 +71,10 @@ class Run:
         try:
             self._open_store()
             self._cluster = self._connect()
-            results = self._persevere(payload)
+            ends = self._persevere(payload)
             self._close_store()
             self._end(RunPhase.DONE)
-            return self._unpack(results)
+            return self._results(ends)
         except KeyboardInterrupt:
             self._end(RunPhase.STOPPED)
             raise RunInterrupted("the run was stopped; the cluster is there for the next cell.") from None
@@ -89,7 +89,7 @@ class Run:
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
         request = self._request
-        if request.strategy == "none":
+        if request.alone:
             return
         if request.resume and not request.checkpoint_dir:
             raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
@@ -110,22 +110,32 @@ class Run:
         if store is not None:
             store.close()
 
-    def _persevere(self, payload: bytes) -> RunFinished:
+    def _persevere(self, payload: bytes) -> dict[int, RunFinished]:
         """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
         while True:
             try:
                 return self._attempt(payload)
             except WorkerLost as loss:
+                if self._request.alone:
+                    raise
                 self._prepare_restart(loss)
 
-    def _attempt(self, payload: bytes) -> RunFinished:
-        """Run the cell once on every rank; gives rank 0's end."""
+    def _attempt(self, payload: bytes) -> dict[int, RunFinished]:
+        """Run the cell once on every rank that is to; gives their ends."""
+        request = self._request
+        ranks = request.ranks_of(self._cluster.size)
         self._revive()
         feeds = self._feed()
         self._await_trainers()
-        elastic = self._request.strategy == "async"
-        replacements = self._request.max_restarts - self.state.restarts
-        attempt = Attempt(self._cluster, self.run_id, self._take, elastic=elastic, replacements=replacements)
+        attempt = Attempt(
+            self._cluster,
+            self.run_id,
+            self._take,
+            ranks=ranks,
+            elastic=request.strategy == "async",
+            replacements=request.max_restarts - self.state.restarts,
+            alone=request.alone,
+        )
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)
@@ -135,7 +145,7 @@ class Run:
             raise
         finally:
             attempt.close()
-        return attempt.outcome.first
+        return attempt.outcome.ends
 
     def _prepare_restart(self, loss: WorkerLost) -> None:
         """Count a restart and say so; raises the loss with what to do where none is left."""
@@ -246,13 +256,18 @@ class Run:
         if message is not None and getattr(message, "run_id", "") == self.run_id:
             apply(self.state, message)
             match message:
-                case Output(rank=0):
-                    self._observer.output(message.text, message.stream)
+                case Output() if self._shown(message.rank):
+                    self._observer.output(message.text, message.stream, message.rank)
+                case Display() if self._shown(message.rank):
+                    self._observer.show(message.data, message.metadata, message.rank)
                 case CheckpointPart() if self._store is not None:
                     self._store.note(message)
                 case EpochEnd():
                     self._write_scalars(message)
         self._draw()
+
+    def _shown(self, rank: int) -> bool:
+        return rank == 0 or self._request.alone
 
     def _write_scalars(self, message: EpochEnd) -> None:
         if self._scalars is None or (message.past and self._rewinding):
@@ -266,6 +281,13 @@ class Run:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
             state.memory = worker.beat.trainer_rss
         self._observer.update(self.state)
+
+    def _results(self, ends: dict[int, RunFinished]) -> dict[str, Any]:
+        """The names asked back: rank 0's values, or each rank's where the ranks are alone."""
+        if not self._request.alone:
+            return self._unpack(ends[0])
+        values = {rank: self._unpack(end) for rank, end in ends.items()}
+        return {name: {rank: values[rank][name] for rank in values} for name in self._request.outputs}
 
     def _unpack(self, end: RunFinished) -> dict[str, Any]:
         """The names asked back, as values."""

@@ -30,6 +30,7 @@ from tfos_magic.protocol import (
     AgentEnded,
     CheckpointPart,
     CommitFeed,
+    Display,
     FeedAttached,
     FeedOpened,
     Heartbeat,
@@ -235,7 +236,7 @@ class Agent:
             self._pass_on(trainer, message)
 
     def _pass_on(self, trainer: TrainerProcess, message: Message) -> None:
-        if isinstance(message, (RunStarted, RunFinished)):
+        if isinstance(message, (RunStarted, RunFinished, Display)):
             for fd in list(trainer.streams):
                 self._read_output(trainer, fd)
             self._flush_output()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import linecache
@@ -19,12 +20,13 @@ from tfos_magic.errors import RunStopped
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.excerpt import mark_line
 from tfos_magic.node.results import TrainingHistory
+from tfos_magic.node.showing import display
 from tfos_magic.protocol import RunCell
 
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
     """The cell's global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets."""
-    names: dict[str, Any] = {"display": print, "tfos": tfos_magic}
+    names: dict[str, Any] = {"display": display, "tfos": tfos_magic}
     if cell.payload:
         names.update(cloudpickle.loads(cell.payload))
     for name, module in cell.modules.items():
@@ -34,6 +36,17 @@ def build_namespace(cell: RunCell) -> dict[str, Any]:
             use["handle"], batch_size=use["batch_size"], features=use["features"], label=use["label"]
         )
     return names
+
+
+def execute(cell: RunCell, namespace: dict[str, Any], *, show_last: bool) -> None:
+    """Run the cell's code. With ``show_last`` the value of a last expression is shown, as a notebook does."""
+    tree = ast.parse(cell.source, cell.filename)
+    last = tree.body.pop() if show_last and tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, cell.filename, "exec"), namespace)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), cell.filename, "eval"), namespace)
+        if value is not None:
+            display(value)
 
 
 def _import(name: str, module: str) -> ModuleType:

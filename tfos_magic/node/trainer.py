@@ -9,16 +9,21 @@ from __future__ import annotations
 import io
 import os
 import platform
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
 from tfos_magic.node.process import Link, die_with_parent
+from tfos_magic.node.showing import FIGURES_BACKEND
 from tfos_magic.protocol import (
     Alive,
     CheckpointPart,
+    Display,
     Message,
     RunCell,
     RunFinished,
@@ -42,6 +47,7 @@ class Trainer:
         self._stop: Any = None
         self._stopped_runs: set[str] = set()
         self._running = ""
+        self._interruptible = False
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -120,7 +126,13 @@ class Trainer:
             elif isinstance(message, StopRun):
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
-                    self._stop.request()
+                    self._halt()
+
+    def _halt(self) -> None:
+        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program."""
+        self._stop.request()
+        if self._interruptible:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
@@ -138,15 +150,17 @@ class Trainer:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError, RunStopped
         from tfos_magic.node.cell import build_namespace, describe_error, main_module, pack_outputs
+        from tfos_magic.node.showing import showing
 
         with main_module(cell) as namespace:
             try:
                 namespace.update(build_namespace(cell))
                 self._send(RunStarted(cell.run_id, self._rank))
-                self._execute(cell, namespace)
-                payload, missing = pack_outputs(cell.outputs if self._rank == 0 else [], namespace)
+                with showing(lambda data, metadata: self._show(cell, data, metadata)):
+                    self._execute(cell, namespace)
+                payload, missing = pack_outputs(cell.outputs if self._speaks(cell) else [], namespace)
                 return RunFinished(cell.run_id, self._rank, "ok", missing=missing, payload=payload)
-            except RunStopped as stopped:
+            except (RunStopped, KeyboardInterrupt) as stopped:
                 return RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
             except BaseException as error:
                 # After a broken collective TensorFlow's cluster cannot be used again in this process.
@@ -157,13 +171,13 @@ class Trainer:
                 sys.stderr.flush()
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
+        from tfos_magic.node.cell import execute
         from tfos_magic.training import ranks
         from tfos_magic.training.checkpoint import assemble
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
-        code = compile(cell.source, cell.filename, "exec")
         context = RunContext(
             run_id=cell.run_id,
             collectives=self._collectives,
@@ -177,8 +191,33 @@ class Trainer:
             resume=assemble(part for part in parts if part.run_id == cell.run_id),
             local_rank=self._local_rank,
         )
-        with ranks.current(context) if cell.strategy == "none" else distributed(context):
-            exec(code, namespace)
+        if cell.strategy == "none":
+            with ranks.current(context), self._interrupts():
+                execute(cell, namespace, show_last=True)
+            return
+        with distributed(context):
+            execute(cell, namespace, show_last=False)
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Let a stop raise ``KeyboardInterrupt`` in the cell, which has no steps to end at."""
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
+            signal.signal(signal.SIGINT, previous)
+
+    def _speaks(self, cell: RunCell) -> bool:
+        """Whether the notebook wants this rank's names and pictures: rank 0's, or all where none trains with another."""
+        return self._rank == 0 or cell.strategy == "none"
+
+    def _show(self, cell: RunCell, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Show something in the notebook; of a cell that trains, what rank 0 shows."""
+        if self._speaks(cell):
+            sys.stdout.flush()
+            self._send(Display(cell.run_id, self._rank, data, metadata))
 
     def _send(self, message: Message) -> None:
         try:
@@ -190,6 +229,7 @@ class Trainer:
 def main() -> None:
     """Entry of the child process."""
     die_with_parent()
+    os.environ["MPLBACKEND"] = FIGURES_BACKEND  # the notebook's own, where it was inherited, needs the notebook
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)

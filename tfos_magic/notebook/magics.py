@@ -21,15 +21,24 @@ from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
 from tfos_magic.notebook.names import analyse
-from tfos_magic.notebook.options import COMMANDS, help_of, map_options, parse, predict_options, train_options
+from tfos_magic.notebook.options import (
+    COMMANDS,
+    help_of,
+    map_options,
+    parse,
+    predict_options,
+    run_options,
+    train_options,
+)
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of
 from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.prefixed import PrefixedView
 
 
 @magics_class
 class TFOSMagics(Magics):
-    """``%tfos`` and ``%%tfos_train``."""
+    """``%tfos``, ``%%tfos_train`` and the other magics."""
 
     shell: Any
 
@@ -145,7 +154,38 @@ class TFOSMagics(Magics):
             print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))
             return
         self._show_tensorboard(request, args)
-        self._train(request, args, view)
+        self._execute(request, args, view)
+
+    @cell_magic
+    @run_options
+    def tfos_run(self, line: str, cell: str) -> None:
+        """Run the cell on every worker as it is: to look around there, not to train.
+
+        Names are taken from the notebook as for %%tfos_train, and forgotten after the cell. What workers print and
+        show, figures and a last expression included, appears here under [worker:k]. -o brings a name back as a dict by
+        rank. With -w on some workers alone the cell must not wait for the others, as tfos.allreduce would.
+        """
+        args = parse(TFOSMagics.tfos_run, line)
+        if args.help:
+            print(help_of(TFOSMagics.tfos_run))
+            return
+        source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(cell)
+        captured = self._capture(source, args)
+        request = RunRequest(
+            source=source,
+            name="tfos_run",
+            filename="<tfos_run>",
+            modules=captured.modules,
+            frames=captured.frames,
+            batch_size=args.batch_size or self.settings.batch_size,
+            outputs=args.output,
+            strategy="none",
+            ranks=args.ranks,
+            payload=captured.payload,
+        )
+        if not self.runtime.running:
+            print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)
+        self._execute(request, args, PrefixedView())
 
     @cell_magic
     @map_options
@@ -194,7 +234,7 @@ class TFOSMagics(Magics):
             label=args.label,
         )
 
-    def _train(self, request: RunRequest, args: Any, view: Any) -> None:
+    def _execute(self, request: RunRequest, args: Any, view: Any) -> None:
         try:
             values = self.runtime.run(request, args, view)
         except CaptureError as error:
@@ -215,8 +255,7 @@ def load(shell: Any) -> None:
     """Register the magics in ``shell``, and their defaults with ``%config``."""
     magics = TFOSMagics(shell)
     shell.register_magics(magics)
-    cells: dict[str, Any] = {"tfos_train": TFOSMagics.tfos_train, "tfos_map": TFOSMagics.tfos_map}
-    parsers = {name: magic.parser for name, magic in cells.items()}
+    parsers = {name: getattr(TFOSMagics, name).parser for name in ("tfos_train", "tfos_run", "tfos_map")}
     shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
@@ -231,5 +270,6 @@ def unload(shell: Any) -> None:
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
-    for kind, name in (("line", "tfos"), ("line", "tfos_predict"), ("cell", "tfos_train"), ("cell", "tfos_map")):
-        shell.magics_manager.magics[kind].pop(name, None)
+    for kind, names in TFOSMagics.magics.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)

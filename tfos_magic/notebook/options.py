@@ -149,7 +149,7 @@ data_options = grouped(
         help="NAME=DF: give DataFrame DF to the cell as NAME; repeatable.",
     ),
     argument("--push", type=names, default=[], help="Further names to send, with commas."),
-    argument("-o", "--output", type=names, default=[], help="Names to bring back from rank 0, with commas."),
+    argument("-o", "--output", type=names, default=[], help="Names to bring back, with commas."),
 )
 
 view_options = grouped(
@@ -168,6 +168,27 @@ train_options = grouped(
     checkpoint_options,
     view_options,
     argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
+    help_option,
+)
+
+
+def ranks(text: str) -> list[int]:
+    """Ranks with commas, ``0,2``, or as ranges, ``4-7``."""
+    found: list[int] = []
+    for part in names(text):
+        first, _, last = part.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            raise UsageError(f"-w takes workers' numbers such as 0,2 or 4-7, not {text!r}.")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+run_options = grouped(
+    magic_arguments(),
+    cluster_options,
+    argument("-w", "--ranks", type=ranks, default=[], help="Workers to run it on, as in 0,2-3."),
+    servers_option,
+    data_options,
     help_option,
 )
 

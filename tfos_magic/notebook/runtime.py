@@ -116,7 +116,8 @@ class Runtime:
     def run(self, request: RunRequest, args: Any, view: View) -> dict[str, Any]:
         """Execute a request under ``view`` and give the names that came back."""
         run = Run(request, self.size_for(args), lambda: self.start(args, wait_for_trainers=False))
-        self.last_run = run
+        if not request.alone:
+            self.last_run = run
         view.open(run.state)
         try:
             with interruptible():

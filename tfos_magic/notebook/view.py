@@ -25,7 +25,8 @@ class View(Protocol):
     """Draws a run. Called from the thread that runs the cell, at most four times a second, and never after ``close``.
 
     ``open`` shows the first picture under the cell, ``update`` redraws it from the same state object, ``output`` gets
-    text that rank 0's cell printed, in order, and ``close`` leaves what should stay in a saved notebook.
+    text that rank 0's cell printed, in order, ``show`` what it displayed, and ``close`` leaves what should stay in a
+    saved notebook.
     ``tensorboard`` offers the TensorBoard at a URL, before or after ``open``; False means that the view has no place
     for it, and that the caller shows it.
     """
@@ -34,7 +35,9 @@ class View(Protocol):
 
     def update(self, state: RunState) -> None: ...
 
-    def output(self, text: str, stream: str) -> None: ...
+    def output(self, text: str, stream: str, rank: int = 0) -> None: ...
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None: ...
 
     def tensorboard(self, url: str) -> bool: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfos_magic.cluster.state import RunState
 from tfos_magic.notebook.views.ticker import Throttled
 
@@ -22,8 +24,11 @@ class Recorder:
         self.calls.append("update")
         self._clock.now += self._seconds
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         self.calls.append(f"{stream}:{text}")
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        self.calls.append(f"show:{sorted(data)}")
 
     def tensorboard(self, url: str) -> bool:
         return False

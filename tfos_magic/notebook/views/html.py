@@ -24,9 +24,13 @@ class HtmlView:
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Print text of rank 0's cell under the card."""
         print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        """Display what rank 0's cell showed."""
+        display(data, metadata=metadata, raw=True)
 
     def tensorboard(self, url: str) -> bool:
         """There is no place for it in the card, which is redrawn."""

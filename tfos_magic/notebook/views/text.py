@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from tfos_magic.cluster.state import RunState
 from tfos_magic.notebook.views.card import show_card
@@ -109,9 +109,13 @@ class TextView:
         if self._live:
             self._screen.status(_status_line(state))
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Print text of rank 0's cell as it is, on the stream it was printed to."""
         self._screen.raw(text, stream)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        """Print what rank 0's cell showed, as text."""
+        self._screen.line(str(data.get("text/plain", "")))
 
     def tensorboard(self, url: str) -> bool:
         """There is no place for it in text."""

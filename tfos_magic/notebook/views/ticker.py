@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tfos_magic.cluster.state import RunState
 from tfos_magic.notebook.view import View
@@ -37,9 +38,13 @@ class Throttled:
         self.view.update(state)
         self._next = self._clock() + self._interval
 
-    def output(self, text: str, stream: str) -> None:
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Pass text on at once: it is the cell's own output, and a view redraws its line around it."""
-        self.view.output(text, stream)
+        self.view.output(text, stream, rank)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        """Pass on at once what the cell showed."""
+        self.view.show(data, metadata, rank)
 
     def tensorboard(self, url: str) -> bool:
         """As the view that is drawn says."""

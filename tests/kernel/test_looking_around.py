@@ -1,0 +1,86 @@
+"""``%%tfos_run``: a cell as it is on every worker, what each prints and shows told apart."""
+
+from __future__ import annotations
+
+import ast
+import base64
+
+from tests.kernel.kernel_driver import Kernel
+
+
+def test_every_worker_speaks_under_its_own_prefix_and_shows_its_last_expression(kernel: Kernel) -> None:
+    kernel.run("factor = 10")
+    result = kernel.run("""%%tfos_run -n 2
+import sys
+print("rank", tfos.rank(), "of", tfos.size())
+print("a warning", file=sys.stderr)
+factor * (tfos.rank() + 1)
+""")
+    assert not result.error, result.traceback
+    lines = result.text.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[worker:{rank}] ")]
+        assert f"[worker:{rank}] rank {rank} of 2" in mine
+        assert f"[worker:{rank}] a warning" in mine
+        assert mine[-1] == f"[worker:{rank}] {10 * (rank + 1)}"
+
+
+def test_only_the_chosen_workers_run_it_and_values_come_back_by_rank(kernel: Kernel) -> None:
+    result = kernel.run("%%tfos_run -w 1 -o seen\nseen = tfos.rank()\n")
+    assert not result.error, result.traceback
+    assert kernel.run("print(seen)").text.strip() == "{1: 1}"
+    assert not kernel.run("%%tfos_run -o seen\nseen = tfos.rank()\n").error
+    assert ast.literal_eval(kernel.run("print(seen)").text) == {0: 0, 1: 1}
+    refused = kernel.run("%%tfos_run -w 7\n1\n")
+    assert "There is no worker 7: the cluster has workers 0 to 1." in refused.traceback
+
+
+def test_figures_and_dataframes_of_each_worker_are_shown_as_such(kernel: Kernel) -> None:
+    result = kernel.run("""%%tfos_run
+import matplotlib.pyplot as plt, pandas as pd
+plt.plot([0, tfos.rank()])
+plt.show()
+pd.DataFrame({"rank": [tfos.rank()]})
+""")
+    assert not result.error, result.traceback
+    pictures = [shown["image/png"] for shown in result.displays if "image/png" in shown]
+    assert len(pictures) == 2
+    assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in pictures)
+    assert len([shown for shown in result.displays if "<table" in shown.get("text/html", "")]) == 2
+
+
+def test_an_error_on_one_worker_leaves_the_others_to_their_end_and_the_cluster_as_it_was(kernel: Kernel) -> None:
+    before = kernel.run("%%tfos_run -o pid\nimport os\npid = os.getpid()\n")
+    assert not before.error
+    result = kernel.run("""%%tfos_run
+import time
+if tfos.rank() == 0:
+    raise ValueError("zero has had enough")
+time.sleep(1)
+print("one is done")
+""")
+    assert result.error == "WorkerError"
+    assert "ValueError on worker 0" in result.traceback
+    assert "[worker:1] one is done" in result.text
+    kernel.run("old = pid")
+    assert not kernel.run("%%tfos_run -o pid\nimport os\npid = os.getpid()\n").error
+    assert kernel.run("print(pid == old)").text.strip() == "True"
+
+
+def test_an_interrupt_reaches_a_cell_that_sleeps_and_its_workers_live_on(kernel: Kernel) -> None:
+    assert not kernel.run("%%tfos_run -o pid\nimport os\npid = os.getpid()\n").error
+    running = kernel.submit("%%tfos_run\nimport time\nprint('asleep')\ntime.sleep(600)\n")
+    kernel.finish(running, until="asleep")
+    kernel.manager.interrupt_kernel()
+    result = kernel.finish(running, timeout=10)
+    assert result.error == "RunInterrupted"
+    kernel.run("old = pid")
+    assert not kernel.run("%%tfos_run -o pid\nimport os\npid = os.getpid()\n").error
+    assert kernel.run("print(pid == old)").text.strip() == "True"
+
+
+def test_what_a_training_cell_displays_on_the_first_worker_is_shown(kernel: Kernel) -> None:
+    result = kernel.run("%%tfos_train\nimport pandas as pd\ndisplay(pd.DataFrame({'rank': [tfos.rank()]}))\n")
+    assert not result.error, result.traceback
+    assert result.text.count("rank\n0     0") == 1
+    assert "0     1" not in result.text
