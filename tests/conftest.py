@@ -29,8 +29,9 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 # As the project promises for a kernel that goes.
 GRACE_SECONDS = 10.0
 THREAD_PREFIX = "tfos"
-# A classic session's JVM with its Python workers, and multiprocessing's own processes.
-HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# A classic session's JVM, and multiprocessing's own processes.
+JVM = "pyspark-shell"
+HELPERS = (JVM, "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,8 +77,11 @@ def _processes_of_the_suite() -> list[psutil.Process]:
     here = psutil.Process()
     spared = {here.pid, *(parent.pid for parent in here.parents())}
     for child in here.children():
-        if any(helper in _command(child) for helper in HELPERS):
-            spared |= {child.pid, *(process.pid for process in child.children(recursive=True))}
+        command = _command(child)
+        if any(helper in command for helper in HELPERS):
+            spared.add(child.pid)
+        if JVM in command:  # its Python workers go with it
+            spared |= {process.pid for process in child.children(recursive=True)}
     return [process for process in psutil.process_iter() if process.pid not in spared and _is_marked(process)]
 
 

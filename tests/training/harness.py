@@ -14,11 +14,17 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 START_SECONDS = 90.0
 CELL_SECONDS = 120.0
+
+# Imported once and forked from then on: TensorFlow's import takes a process seconds, and most of a group's start.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["tensorflow", "keras", "tfos_magic.training.run", "tfos_magic.training.servers.server"]
+)
 
 # A classification problem that every test may use: 131 rows for training, 39 for validation, three classes.
 DATA = """
@@ -72,12 +78,11 @@ class Group:
         self._away: set[int] = set()
         self._held = [_held_port(hosts[rank % len(hosts)]) for rank in range(max(size, 1))]
         addresses = [_address(held) for held in self._held]
-        context = multiprocessing.get_context("spawn")
         self._secret = secrets.token_hex()
         self._held += [_held_port() for _ in range(servers)]
         self._served = [_address(held) for held in self._held[max(size, 1) :]]
         self.servers = [
-            context.Process(target=_serve_weights, args=(address, self._secret), name="tfos-test-server", daemon=True)
+            PROCESSES.Process(target=_serve_weights, args=(address, self._secret), name="tfos-test-server", daemon=True)
             for address in self._served
         ]
         for server in self.servers:
@@ -93,10 +98,9 @@ class Group:
 
     def _spawn(
         self, rank: int, addresses: list[str], seconds: float, share: bool, prepare: str
-    ) -> tuple[Connection, SpawnProcess]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(
+    ) -> tuple[Connection, ForkServerProcess]:
+        ours, theirs = PROCESSES.Pipe()
+        process = PROCESSES.Process(
             target=_serve,
             args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret),
             name=f"tfos-test-trainer-{rank}",
@@ -216,7 +220,6 @@ def _await_start(pipe: Connection) -> None:
 
 
 def _serve_weights(address: str, secret: str) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from tfos_magic.training.servers.server import ParameterServer
 
@@ -235,10 +238,12 @@ def _serve(
     served: list[str],
     secret: str,
 ) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import numpy as np
+
     from tfos_magic.training.collectives import Collectives, form_cluster
     from tfos_magic.training.servers.client import ServerGroup
 
+    np.random.seed()  # or it would draw what its siblings draw
     try:
         exec(prepare, {"rank": rank})
         if size and not addresses:  # it came later: there is no group that it could be part of

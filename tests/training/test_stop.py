@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from multiprocessing.connection import Connection
 
 import pytest
 
 from tests.training.conftest import succeeded
-from tests.training.harness import DATA, Group
+from tests.training.harness import DATA, PROCESSES, Group
 
 ENDLESS = DATA + (
     """
@@ -145,9 +144,8 @@ else:
 
 
 def test_a_group_whose_peer_never_comes_says_who_is_missing() -> None:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_form_alone, args=(sender,), daemon=True)
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_form_alone, args=(sender,), daemon=True)
     process.start()
     assert receiver.poll(60)
     kind, text = receiver.recv()
