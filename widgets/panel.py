@@ -23,7 +23,7 @@ class Panel(anywidget.AnyWidget):
     ``picture`` is its JSON form but for ``workers`` and ``charts``, which travel by themselves when they change; a
     worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds ``[rank, line]``
     in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has
-    none.
+    none. ``detached`` says that the kernel is free while the run goes on, and hears ``{"ask": "stop"}``.
     """
 
     _esm = _STATIC / "panel.js"
@@ -34,6 +34,7 @@ class Panel(anywidget.AnyWidget):
     lines: traitlets.List[Any] = traitlets.List().tag(sync=True)
     tensorboard_url = traitlets.Unicode().tag(sync=True)
     kernel_id = traitlets.Unicode().tag(sync=True)
+    detached = traitlets.Bool(False).tag(sync=True)
 
     def draw(self, state: RunState, log: bool = True) -> None:
         """Send what changed since the last call, in one message; the log only where asked for."""

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -33,6 +34,7 @@ class WidgetView:
         self._logged = 0
         self._log_due = 0.0
         self._answering: Answering | None = None
+        self._stop: Callable[[], Any] | None = None
 
     def open(self, state: RunState) -> None:
         from tfos_magic.widgets.answering import Answering
@@ -40,7 +42,8 @@ class WidgetView:
 
         self._answering = Answering()
         urls = {"tensorboard_url": self._tensorboard_url, "kernel_id": kernel_id()}
-        self._panel = Panel(**values_of(state), **urls)
+        self._panel = Panel(**values_of(state), **urls, detached=self._stop is not None)
+        self._panel.on_msg(self._hear)
         panel_bundle, _ = self._panel._repr_mimebundle_()
         self._handle = display({**panel_bundle, **card_bundle(state)}, raw=True, display_id=True)
 
@@ -69,6 +72,19 @@ class WidgetView:
         """Display what rank 0's cell showed."""
         display(data, metadata=metadata, raw=True)
 
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """The page's Stop reaches the kernel as a message from now on."""
+        self._stop = stop
+
+    def again(self, state: RunState) -> None:
+        """Display the panel, which is live, or the card when it has become that."""
+        panel_bundle = self._panel._repr_mimebundle_()[0] if self._panel is not None else {}
+        display({**panel_bundle, **card_bundle(state)}, raw=True)
+
+    def _hear(self, _: Any, content: Any, __: Any) -> None:
+        if self._stop is not None and content == {"ask": "stop"}:
+            self._stop()
+
     def close(self, state: RunState) -> None:
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
@@ -76,8 +92,9 @@ class WidgetView:
             self._answering.close()
         if self._panel is None:
             return
-        if self._answering is not None and self._answering.asked:
-            # A page loaded meanwhile knows the panel but not the display that became the card: the panel stays there.
+        if self._stop is not None or (self._answering is not None and self._answering.asked):
+            # A page loaded meanwhile, or another cell, knows the panel but not the display that became the card: the
+            # panel stays there.
             self._panel.draw(state)
         else:
             self._panel.close()

@@ -15,13 +15,14 @@ import cloudpickle
 
 from tfos_magic.cluster.attempt import TICK, Attempt
 from tfos_magic.cluster.checkpoints import CheckpointStore
+from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeds import Feed, FeedJobThread
 from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
 from tfos_magic.errors import CaptureError, FeedError, RunInterrupted, UsageError, WorkerLost
-from tfos_magic.protocol import CheckpointPart, Display, EpochEnd, Message, Output, RunCell, RunFinished
+from tfos_magic.protocol import CheckpointPart, Display, EpochEnd, EventFilePart, Message, Output, RunCell, RunFinished
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -47,6 +48,7 @@ class Run:
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._rewinding = False
         self._store: CheckpointStore | None = None
+        self._stops_asked = self._stops_heeded = 0
         self.state = RunState(
             run_id=self.run_id,
             name=request.name,
@@ -55,6 +57,7 @@ class Run:
             started=time.monotonic(),
             log_dir=request.log_dir,
         )
+        self._mirror = EventMirror(self.state, request.private_logs)
 
     def execute(self, observer: Observer) -> dict[str, Any]:
         """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
@@ -85,6 +88,13 @@ class Run:
             self._close_store()
             if self._scalars is not None:
                 self._scalars.close()
+
+    def stop(self) -> None:
+        """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
+
+        A cluster that is being started comes up first.
+        """
+        self._stops_asked += 1
 
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
@@ -245,6 +255,7 @@ class Run:
             feeds=uses,
             modules=dict(request.modules),
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
+            event_files=self._mirror.wanted,
             payload=payload,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():
@@ -262,6 +273,8 @@ class Run:
                     self._observer.show(message.data, message.metadata, message.rank)
                 case CheckpointPart() if self._store is not None:
                     self._store.note(message)
+                case EventFilePart(rank=0):
+                    self._mirror.take(message)
                 case EpochEnd():
                     self._write_scalars(message)
         self._draw()
@@ -281,6 +294,9 @@ class Run:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
             state.memory = worker.beat.trainer_rss
         self._observer.update(self.state)
+        if self._stops_heeded < self._stops_asked:
+            self._stops_heeded += 1
+            raise KeyboardInterrupt
 
     def _results(self, ends: dict[int, RunFinished]) -> dict[str, Any]:
         """The names asked back: rank 0's values, or each rank's where the ranks are alone."""

@@ -190,6 +190,7 @@ class Trainer:
             checkpoints=CheckpointPlan(enabled=True, **cell.checkpoints) if cell.checkpoints else CheckpointPlan(),
             resume=assemble(part for part in parts if part.run_id == cell.run_id),
             local_rank=self._local_rank,
+            event_files=cell.event_files,
         )
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts():
@@ -210,7 +211,7 @@ class Trainer:
             signal.signal(signal.SIGINT, previous)
 
     def _speaks(self, cell: RunCell) -> bool:
-        """Whether the notebook wants this rank's names and pictures: rank 0's, or all where none trains with another."""
+        """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""
         return self._rank == 0 or cell.strategy == "none"
 
     def _show(self, cell: RunCell, data: dict[str, Any], metadata: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from tfos_magic.notebook.capture import Captured, capture
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
+from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.names import analyse
 from tfos_magic.notebook.options import (
     COMMANDS,
@@ -33,6 +34,7 @@ from tfos_magic.notebook.options import (
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of
 from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
 
 
@@ -82,6 +84,15 @@ class TFOSMagics(Magics):
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:
             print(describe_status(cluster.status()))
+            self._show_run()
+
+    def _show_run(self) -> None:
+        """Show the run that goes on, or say how the last one ended."""
+        detached, last = self.runtime.detached, self.runtime.last_run
+        if detached is not None and not detached.done:
+            detached.again()
+        elif last is not None:
+            print(f"{last.state.name}: {summary(last.state)}")
 
     def _logs(self, args: Any) -> None:
         if self.runtime.cluster is None:
@@ -121,7 +132,7 @@ class TFOSMagics(Magics):
 
     @cell_magic
     @train_options
-    def tfos_train(self, line: str, cell: str) -> None:
+    def tfos_train(self, line: str, cell: str) -> DetachedRun | None:
         """Run the cell on every worker of a TensorFlow cluster on Spark: an ordinary Keras cell trains distributed.
 
         Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a
@@ -130,8 +141,8 @@ class TFOSMagics(Magics):
         args = parse(TFOSMagics.tfos_train, line)
         if args.help:
             print(help_of(TFOSMagics.tfos_train))
-            return
-        view = choose_view(args.view or self.settings.view)
+            return None
+        view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(cell)
         captured = self._capture(source, args)
@@ -152,9 +163,14 @@ class TFOSMagics(Magics):
         )
         if args.dry_run:
             print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))
-            return
+            return None
         self._show_tensorboard(request, args)
+        if args.detach:
+            handle = self.runtime.detach(request, args, view)
+            self.shell.push({args.detach: handle})
+            return handle
         self._execute(request, args, view)
+        return None
 
     @cell_magic
     @run_options

@@ -167,6 +167,14 @@ train_options = grouped(
     data_options,
     checkpoint_options,
     view_options,
+    argument(
+        "--detach",
+        nargs="?",
+        const="run",
+        default=None,
+        metavar="NAME",
+        help="Return at once; the handle is put in NAME (default: run), and names of -o are read from it.",
+    ),
     argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
     help_option,
 )

@@ -18,6 +18,7 @@ from tfos_magic.cluster.tensorboard import Result, TensorBoards
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.view import View
@@ -31,6 +32,7 @@ class Runtime:
         self.cluster: TFCluster | None = None
         self.boards = TensorBoards()
         self.last_run: Run | None = None
+        self.detached: DetachedRun | None = None
         self._runs = 0
         close_at_exit(self)
 
@@ -115,15 +117,33 @@ class Runtime:
 
     def run(self, request: RunRequest, args: Any, view: View) -> dict[str, Any]:
         """Execute a request under ``view`` and give the names that came back."""
-        run = Run(request, self.size_for(args), lambda: self.start(args, wait_for_trainers=False))
-        if not request.alone:
-            self.last_run = run
+        run = self._new_run(request, args)
         view.open(run.state)
         try:
             with interruptible():
                 return run.execute(view)
         finally:
             view.close(run.state)
+
+    def detach(self, request: RunRequest, args: Any, view: View) -> DetachedRun:
+        """Execute a request under ``view`` in a thread of its own."""
+        run = self._new_run(request, args)
+        self.session((self.size_for(args) + (servers_for(args, self.config) or 0)) * self.config.cores + 1)
+        self.detached = DetachedRun(run, view)
+        return self.detached
+
+    def _new_run(self, request: RunRequest, args: Any) -> Run:
+        """Raises :class:`ClusterError` while a detached run has the workers."""
+        if self.detached is not None and not self.detached.done:
+            name = self.detached.state.name
+            raise ClusterError(
+                f"The workers are busy with {name}, which was detached: wait() on its handle waits for it, stop() ends "
+                "it, and %tfos status shows where it is."
+            )
+        run = Run(request, self.size_for(args), lambda: self.start(args, wait_for_trainers=False))
+        if not request.alone:
+            self.last_run = run
+        return run
 
     def next_name(self) -> str:
         """A name for the next run, unique in this kernel."""
@@ -148,6 +168,8 @@ class Runtime:
 
     def close_cluster(self, force: bool = False) -> bool:
         """End the cluster if there is one; True when there was."""
+        if self.detached is not None and not force and self.cluster is not None:
+            self.detached.stop()
         cluster, self.cluster = self.cluster, None
         if cluster is None:
             return False
@@ -156,6 +178,8 @@ class Runtime:
 
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
+        if self.detached is not None:
+            self.detached.mute()
         self.boards.close()
 
     def close(self) -> None:

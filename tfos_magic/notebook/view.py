@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tfos_magic.cluster.state import RunState
@@ -18,6 +19,7 @@ _VIEWS = {
     "widget": "tfos_magic.widgets:WidgetView",
     "html": "tfos_magic.notebook.views.html:HtmlView",
     "text": "tfos_magic.notebook.views.text:TextView",
+    "silent": "tfos_magic.notebook.views.silent:SilentView",
 }
 
 
@@ -28,7 +30,9 @@ class View(Protocol):
     text that rank 0's cell printed, in order, ``show`` what it displayed, and ``close`` leaves what should stay in a
     saved notebook.
     ``tensorboard`` offers the TensorBoard at a URL, before or after ``open``; False means that the view has no place
-    for it, and that the caller shows it.
+    for it, and that the caller shows it. ``detach`` comes before ``open`` where the kernel is free while the run goes
+    on: all else comes from another thread then, and ``stop`` ends the run. ``again`` shows the run once more, in
+    another cell.
     """
 
     def open(self, state: RunState) -> None: ...
@@ -41,11 +45,17 @@ class View(Protocol):
 
     def tensorboard(self, url: str) -> bool: ...
 
+    def detach(self, stop: Callable[[], Any]) -> None: ...
+
+    def again(self, state: RunState) -> None: ...
+
     def close(self, state: RunState) -> None: ...
 
 
-def choose_view(requested: str = "auto") -> View:
+def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     """Make the view to use: ``widget``, ``html``, ``text``, or by itself with ``auto``. Updates may come at any rate.
+
+    A ``detached`` run is not drawn where there is no kernel: a terminal's prompt is in its place.
 
     The environment variable ``TFOS_VIEW`` wins over ``requested``. ``auto`` decides by what asked the kernel to run
     the cell, since while a cell runs no front end can be asked anything:
@@ -67,6 +77,8 @@ def choose_view(requested: str = "auto") -> View:
         raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
     if name == "auto":
         name = detect(kernel.get_parent("shell") if kernel else None)
+    if name == "text" and detached and kernel is None:
+        name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
     return Throttled(made(card=kernel is not None) if name == "text" else made())
 

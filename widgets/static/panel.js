@@ -60,7 +60,12 @@ function header(model) {
 }
 
 // While a cell runs the kernel hears no widget, so the page asks the Jupyter server to interrupt it.
+// The kernel of a detached run is free, and is told by a message.
 async function interrupt(model) {
+  if (model.get("detached")) {
+    model.send({ ask: "stop" });
+    return true;
+  }
   const element = document.getElementById("jupyter-config-data");
   const config = element ? JSON.parse(element.textContent) : {};
   const base = config.baseUrl ?? document.body.dataset.baseUrl;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tfos_magic.cluster.state import RunState
@@ -32,6 +33,12 @@ class Recorder:
 
     def tensorboard(self, url: str) -> bool:
         return False
+
+    def detach(self, stop: Callable[[], Any]) -> None:
+        self.calls.append("detach")
+
+    def again(self, state: RunState) -> None:
+        self.calls.append("again")
 
     def close(self, state: RunState) -> None:
         self.calls.append(f"close:{state.phase.value}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from IPython.display import display
@@ -35,6 +36,13 @@ class HtmlView:
     def tensorboard(self, url: str) -> bool:
         """There is no place for it in the card, which is redrawn."""
         return False
+
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """Nothing changes: every picture is drawn anew."""
+
+    def again(self, state: RunState) -> None:
+        """Display the card as it is now."""
+        display(card_bundle(state), raw=True)
 
     def close(self, state: RunState) -> None:
         self.update(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from IPython.display import display
@@ -46,6 +47,12 @@ class PrefixedView:
     def tensorboard(self, url: str) -> bool:
         """There is no place for it."""
         return False
+
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """Nothing changes: every picture is drawn anew."""
+
+    def again(self, state: RunState) -> None:
+        """There is no picture to show."""
 
     def close(self, state: RunState) -> None:
         """Print what did not end with a line's end, and what the user should know."""

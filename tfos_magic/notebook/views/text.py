@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from tfos_magic.cluster.state import RunState
@@ -120,6 +121,13 @@ class TextView:
     def tensorboard(self, url: str) -> bool:
         """There is no place for it in text."""
         return False
+
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """Nothing changes: every picture is drawn anew."""
+
+    def again(self, state: RunState) -> None:
+        """Print where the run is."""
+        print(f"{state.name}: {summary(state)}")
 
     def close(self, state: RunState) -> None:
         self._screen.clear()

@@ -50,6 +50,14 @@ class Throttled:
         """As the view that is drawn says."""
         return self.view.tensorboard(url)
 
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """As the view that is drawn does."""
+        self.view.detach(stop)
+
+    def again(self, state: RunState) -> None:
+        """Show the run once more."""
+        self.view.again(state)
+
     def close(self, state: RunState) -> None:
         """Draw the end, once."""
         if not self._closed:

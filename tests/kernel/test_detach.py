@@ -1,0 +1,69 @@
+"""``--detach``: the cell returns a handle, the run goes on, and the notebook is free."""
+
+from __future__ import annotations
+
+import time
+
+from tests.kernel.kernel_driver import Kernel, train_cell
+
+TALK = """
+import time
+for i in range(6):
+    print("said", i)
+    time.sleep(0.3)
+"""
+
+
+def test_the_notebook_is_free_while_a_detached_run_trains_and_its_handle_gives_the_results(kernel: Kernel) -> None:
+    assert not kernel.run(train_cell()).error
+    started = kernel.run(train_cell("--label y --detach -o history,model", epochs=3))
+    assert not started.error, started.traceback
+    assert "<run 2" in started.text
+    assert kernel.run("print('free')").text.strip() == "free"
+    result = kernel.run("print(len(run['history'].history['loss']), run['model'].count_params(), run.done)")
+    assert result.text.strip() == "3 25 True", result.traceback
+    assert "history" not in kernel.run("print([n for n in ('history', 'model') if n in globals()])").text
+    assert "was not asked back" in kernel.run("run['weights']").traceback
+
+
+def test_what_a_detached_run_prints_goes_to_the_cell_that_started_it_and_to_no_other(kernel: Kernel) -> None:
+    first = kernel.submit(f"{train_cell('--label y --detach', epochs=1)}{TALK}")
+    kernel.finish(first)
+    second = kernel.submit("import time; time.sleep(3); print('mine')")
+    own, other = "", ""
+    while not ("said 5" in own and "mine" in other):
+        message = kernel.client.get_iopub_msg(timeout=30)
+        text = message["content"].get("text", "") if message["msg_type"] == "stream" else ""
+        parent = message["parent_header"].get("msg_id")
+        own, other = own + text * (parent == first), other + text * (parent == second)
+    assert "said" not in other
+    assert not kernel.run("run.wait(30)").error
+
+
+def test_a_second_run_is_told_why_it_cannot_begin_and_stop_ends_the_first(kernel: Kernel) -> None:
+    assert not kernel.run(train_cell("--label y --detach long", epochs=100_000)).error
+    refused = kernel.run(train_cell("--label y"))
+    assert refused.error == "ClusterError"
+    assert "busy with" in refused.traceback
+    assert "stop()" in refused.traceback
+    kernel.run("import time\nwhile not long.state.history: time.sleep(0.1)", timeout=30)
+    assert ": Training" in kernel.run("%tfos status").text
+    assert kernel.run("long.wait(0.1)").error == "TimeoutError"
+    started = time.monotonic()
+    assert not kernel.run("long.stop()").error
+    assert time.monotonic() - started < 5
+    assert kernel.run("long.wait()").error == "RunInterrupted"
+    assert not kernel.run(train_cell("--label y")).error
+
+
+def test_an_error_of_a_detached_run_is_raised_where_it_is_waited_for(kernel: Kernel) -> None:
+    assert not kernel.run("%%tfos_train --detach\nraise ValueError('no such luck')\n").error
+    result = kernel.run("run.wait()")
+    assert result.error == "WorkerError"
+    assert "no such luck" in result.traceback
+
+
+def test_stopping_the_cluster_ends_a_detached_run_first(kernel: Kernel) -> None:
+    assert not kernel.run(train_cell("--label y --detach", epochs=100_000)).error
+    assert "has ended" in kernel.run("%tfos stop").text
+    assert kernel.run("run.wait(5)").error in ("RunInterrupted", "ClusterError")
