@@ -52,47 +52,6 @@ def test_what_cannot_be_equal_is_refused_with_what_to_write_instead(groups, case
         assert remedy in outcome.error
 
 
-TF_KERAS = """
-class Optimizer:
-    def apply_gradients(self, pairs):
-        raise AssertionError("applied")
-
-
-class Model:
-    def fit(self, *data):
-        raise AssertionError("trained")
-
-    train_on_batch = fit
-
-
-import types
-
-optimizers = types.SimpleNamespace(Optimizer=Optimizer)
-"""
-
-
-def test_models_of_tf_keras_are_refused_once_the_cell_imports_it(groups, tmp_path) -> None:
-    (tmp_path / "tf_keras.py").write_text(TF_KERAS)  # stands for the package, which the tests do not install
-    cell = f"""
-import sys
-
-sys.path.insert(0, {str(tmp_path)!r})
-import tf_keras
-
-texts = []
-for train in (tf_keras.Model().fit, tf_keras.Model().train_on_batch, tf_keras.optimizers.Optimizer().apply_gradients):
-    try:
-        train([1])
-    except Exception as error:
-        texts.append(str(error))
-sys.path.pop(0)
-"""
-    for outcome in succeeded(groups[2].run(cell, "texts")):
-        assert len(outcome.values["texts"]) == 3
-        assert all("with Keras 3" in text for text in outcome.values["texts"])
-    assert "trained" in groups[1].run(cell.replace("texts.append", "raise error; texts.append"))[0].error
-
-
 def test_one_worker_alone_refuses_no_loss(groups) -> None:
     succeeded(groups[1].run(DATA + "model = mlp()\n" + REFUSED["circle"][0]))
 

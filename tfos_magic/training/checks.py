@@ -12,6 +12,8 @@ import numpy as np
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.progress import Reporter
 
+_KERAS = ("keras.", "tf_keras.")  # modules of Keras 3 and of Keras 2
+
 
 def refuse_own_loop(what: str, strategy: str) -> None:
     """Say that a strategy which is not exact trains in ``fit`` alone."""
@@ -88,12 +90,13 @@ def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
 
 
 def _reads_batch_logs(callback: Any) -> bool:
-    if type(callback).__module__.startswith("keras.") and not isinstance(callback, keras.callbacks.LambdaCallback):
+    kind = type(callback)
+    if kind.__module__.startswith(_KERAS) and kind.__name__ != "LambdaCallback":
         return False
     for name in ("on_train_batch_end", "on_batch_end"):
         function = vars(callback).get(name) or getattr(type(callback), name)
         code = getattr(function, "__code__", None)
-        if code is None or function is getattr(keras.callbacks.Callback, name):
+        if code is None or function.__module__.startswith(_KERAS):
             continue
         logs = code.co_varnames[code.co_argcount - 1]
         if any(i.opname.startswith("LOAD") and i.argval == logs for i in dis.get_instructions(code)):
@@ -103,7 +106,7 @@ def _reads_batch_logs(callback: Any) -> bool:
 
 def note_batch_metric(metric: Any, reporter: Reporter) -> None:
     function = getattr(metric, "_fn", None)
-    if function is not None and not getattr(function, "__module__", "").startswith("keras."):
+    if function is not None and not getattr(function, "__module__", "").startswith(_KERAS):
         reporter.notice(
             f"Metric {metric.name!r} gives one number per batch. It is taken for a mean over rows; if it is anything "
             "else, let it return one value per row and Keras will average them."

@@ -43,13 +43,13 @@ def install(stack: ExitStack, session: Session) -> None:
     """Take hold of Keras until ``stack`` closes. One rank alone needs only loops, steps and progress."""
     _install_loops(stack, session)
     _install_steps(stack, session)
+    tfkeras.install(stack, session)
     if session.many:
         _install_data(stack, session)
         own = ownloops.OwnLoop(session)
         _install_gradients(stack, session, own)
         ownloops.install(stack, session, own)
         reductions.install(stack, session, own)
-        tfkeras.install(stack)
         jit.install(stack, session)
         _install_agreement(stack, session)
     elif session.recorder.watches_data:

@@ -20,15 +20,20 @@ NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
     """Replace the state of the model's metrics by its sum over ranks; tell whether any rank wants to stop."""
     variables = state(model)
-    *sums, votes = collectives.all_reduce([*(v.value for v in variables), tf.constant([float(stop)])])
+    *sums, votes = collectives.all_reduce([*(v.read_value() for v in variables), tf.constant([float(stop)])])
     for variable, value in zip(variables, sums, strict=True):
         variable.assign(value)
     return bool(votes[0] > 0)
 
 
 def state(model: Any) -> list[Any]:
-    """The variables, sums and counts, that the model's metrics are made of."""
-    return [v for metric in leaf_metrics(model) for v in metric.variables if v.dtype in NUMBERS]
+    """The variables, sums and counts, that the model's metrics are made of, as TensorFlow's own."""
+    return [raw(v) for metric in leaf_metrics(model) for v in metric.variables if v.dtype in NUMBERS]
+
+
+def raw(variable: Any) -> tf.Variable:
+    """TensorFlow's variable in the place of Keras's; those of ``tf_keras`` are TensorFlow's own."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def average_logs(logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def leaf_metrics(model: Any) -> Iterator[Any]:
 def report_unknown(model: Any, reporter: Reporter) -> None:
     """Say which metrics are not Keras's own, for whether their state is a sum is not known."""
     for metric in leaf_metrics(model):
-        if not type(metric).__module__.startswith("keras."):
+        if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
             reporter.notice(
                 f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is "
                 "right when its variables are sums or counts; otherwise its value is not that of one process."

@@ -187,7 +187,7 @@ class Recorder:
         fit.steps = 0
         if self._session.many:
             self._session.strategy.settle(loop.model)
-        sums = self._collectives.all_reduce([v.value for v in metrics.state(loop.model)]) if step else []
+        sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
             self._sender.send(_checkpoint(loop.model, fit, position, sums), started)

@@ -57,8 +57,8 @@ class Replicas:
         self.broadcast(model.non_trainable_weights)
 
     def _broadcast(self, model: Any) -> None:
-        optimizer = getattr(model, "optimizer", None)
-        self.broadcast([*model.variables, *(optimizer.variables if optimizer is not None else [])])
+        state = getattr(getattr(model, "optimizer", None), "variables", [])  # tf_keras has methods of that name
+        self.broadcast([*model.variables, *(state() if callable(state) else state)])
         self._synced.add(model)
 
     def broadcast(self, variables: Sequence[Any]) -> None:

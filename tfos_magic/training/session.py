@@ -142,13 +142,13 @@ class Session:
         averages that are this rank's own."""
         touched = metrics.state(model)
         if not self.strategy.exact:
-            touched += [v for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
-        states = [(variable, variable.value.read_value()) for variable in touched]
+            touched += [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
+        states = [(variable, variable.read_value()) for variable in touched]
         logs = step(with_stand_in(data, rows))
 
         def undo() -> None:
             for variable, before in states:
-                variable.value.assign(before)
+                variable.assign(before)
 
         tf.cond(rows > 0, lambda: None, undo)
         self._last_rows.assign(tf.cast(rows, tf.float32))
@@ -159,9 +159,10 @@ class Session:
         loop = self._loop_of(model)
         if self.many:
             self.vote(bool(model.__dict__.get("stop_training", False)))
-        with self.collectives.waiting("a step", self.collectives.timeout * model.steps_per_execution):
+        steps = int(model.steps_per_execution)  # a variable in tf_keras
+        with self.collectives.waiting("a step", self.collectives.timeout * steps):
             logs = inner(iterator)
-        loop.step += model.steps_per_execution
+        loop.step += steps
         return loop, logs
 
     def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
