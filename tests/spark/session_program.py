@@ -11,10 +11,11 @@ import sys
 import time
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
+from tfos_magic.errors import DataError
 
 CELL = """
 import hashlib, os, socket
@@ -46,6 +47,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         status = cluster.status()
         results = cluster.run(CELL, frames={"train": train}, label="y", outputs=["history", "package"])
         logs = cluster.logs(tail=5)
+        refusals = [_refusal(cluster, spark.sql(query)) for query in options.get("refused", [])]
     started = time.monotonic()
     count = spark.range(9).count()
     return {
@@ -54,9 +56,19 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         "losses": len(results["history"].history["loss"]),
         "package": results["package"],
         "said": {rank: next(line for line in lines if line.startswith("digest")) for rank, lines in logs.items()},
+        "refusals": refusals,
         "count": count,
         "seconds after": time.monotonic() - started,
     }
+
+
+def _refusal(cluster: TFCluster, frame: DataFrame) -> str:
+    """What is said of a DataFrame that cannot be fed."""
+    try:
+        cluster.run(CELL, frames={"train": frame}, label="y")
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,47 +261,3 @@ def test_the_report_counts_rows_bytes_and_winning_tasks(spark: SparkSession, ran
     assert report.rows == 1000
     assert 8000 <= report.bytes < 9000
     assert report.seconds > 0
-
-
-CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-from tfos_magic.cluster.feed import feed_dataframe
-from tfos_magic.errors import DataError
-from tfos_magic.node.receiver import FeedReceiver
-from tfos_magic.node.spool import Spool
-from tfos_magic.records.columns import plan_feed
-
-spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-spool = Spool()
-receiver = FeedReceiver("127.0.0.1", "token", spool)
-receiver.start()
-
-def feed(df):
-    plan = plan_feed(df.schema)
-    spool.open("feed", 0, 1, plan.schema)
-    return feed_dataframe(df, plan, feed_id="feed", endpoints=[receiver.uri], token="token")
-
-report = feed(spark.range(0, 1000, 1, 3))
-print("rows", spool.commit("feed", report.partitions)[0], "of", report.rows)
-for query in ("select int(null) as x", "select 1 div (id * 0) as x from range(3)"):
-    try:
-        feed(spark.sql(query))
-    except DataError as error:
-        print("refused:", error)
-receiver.close()
-spool.close()
-spark.stop()
-"""
-
-
-def test_a_connect_session_feeds_alike_and_fails_as_cleanly(project: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECT], cwd=project, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = done.stdout.splitlines()
-    assert said[0] == "rows 1000 of 1000"
-    assert "column 'x' has nulls" in said[1]
-    assert "DIVIDE_BY_ZERO" in said[2]
-    assert len(said) == 3, "an error had more than one line"

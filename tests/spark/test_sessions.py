@@ -40,40 +40,41 @@ def _assert_trained(outcome: dict[str, Any]) -> None:
     assert len(digests) == 1, "the weights differ between ranks"
 
 
-def test_local_cluster_whose_executors_lack_the_package_gets_it_shipped(tmp_path: Path) -> None:
-    python = _python_with(tmp_path, without=("__editable__", "tfos_magic"))
-    outcome = _run({"master": "local-cluster[3,1,600]"}, tmp_path, python)
-    _assert_trained(outcome)
-    assert ".zip" in outcome["package"]
-
-
-def test_executors_without_tensorflow_give_one_error_naming_the_host(tmp_path: Path) -> None:
-    python = _python_with(tmp_path, without=("tensorflow", "keras"))
-    outcome = _run({"master": "local-cluster[3,1,600]"}, tmp_path, python)
-    assert outcome["error"] == "ExecutorError"
-    assert "tensorflow" in outcome["message"]
-    assert socket.gethostname() in outcome["message"]
-    assert "java" not in outcome["message"]
-
-
-def test_each_trainer_sees_only_the_gpu_that_spark_gave_it(tmp_path: Path) -> None:
+def test_executors_without_the_package_get_it_shipped_and_each_trainer_sees_only_the_gpu_spark_gave_it(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "gpus.sh"
     script.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["3", "5", "7"]}\'\n')
     script.chmod(0o755)
     amounts = {f"spark.{who}.resource.gpu.amount": "3" for who in ("worker", "executor")}
     scripts = {f"spark.{who}.resource.gpu.discoveryScript": str(script) for who in ("worker", "executor")}
     options = {"master": "local-cluster[1,3,600]", "conf": {**amounts, **scripts}, "cluster": {"gpus": 1}}
-    outcome = _run(options, tmp_path)
+    outcome = _run(options, tmp_path, _python_with(tmp_path, without=("__editable__", "tfos_magic")))
     _assert_trained(outcome)
+    assert ".zip" in outcome["package"]
     seen = sorted(said.split()[3] for said in outcome["said"].values())
     assert len(set(seen)) == 2
     assert set(seen) < {"3", "5", "7"}
 
 
-def test_a_connect_session_trains(tmp_path: Path) -> None:
-    outcome = _run({"remote": "local[3]"}, tmp_path)
+def test_executors_without_tensorflow_give_one_error_naming_the_host(tmp_path: Path) -> None:
+    python = _python_with(tmp_path, without=("tensorflow", "keras"))
+    outcome = _run({"master": "local[3]"}, tmp_path, python)
+    assert outcome["error"] == "ExecutorError"
+    assert "tensorflow" in outcome["message"]
+    assert socket.gethostname() in outcome["message"]
+    assert "java" not in outcome["message"]
+
+
+def test_a_connect_session_trains_and_refuses_as_cleanly(tmp_path: Path) -> None:
+    refused = ["select 1 y, int(null) x", "select 1 y, 1 div (id * 0) x from range(3)"]
+    outcome = _run({"remote": "local[3]", "refused": refused}, tmp_path)
     _assert_trained(outcome)
     assert ".zip" in outcome["package"]
+    nulls, division = outcome["refusals"]
+    assert "column 'x' has nulls" in nulls
+    assert "DIVIDE_BY_ZERO" in division
+    assert not any("\n" in refusal for refusal in outcome["refusals"])
 
 
 @pytest.fixture
