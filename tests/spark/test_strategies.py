@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from sklearn.datasets import load_digits
 
+from tests.faults.cells import Watch
 from tfos_magic import TFCluster
+from tfos_magic.errors import WorkerLost
 
 # The quickstart's model and data, with fewer epochs.
 DIGITS = """
@@ -154,4 +158,34 @@ epochs = len(begun)
     assert results["epochs"] > 5
     said = [line for line in cluster.logs()[1] if "the newcomer was there" in line]
     assert len(said) == 1
+    assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("lost", ["parameter server", "rank 0"])
+def test_an_asynchronous_run_that_cannot_go_on_ends_with_one_error_naming_who_was_lost(
+    cluster: TFCluster, lost: str
+) -> None:
+    cell = """
+import keras
+import numpy as np
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+model.fit(np.ones((64, 4), "float32"), np.zeros((64, 2), "float32"), batch_size=8, epochs=10**6, verbose=0)
+"""
+    victim = cluster.servers[0] if lost == "parameter server" else cluster.workers[0]
+    killed: list[int] = []
+
+    def kill(state: Any) -> bool:
+        if not killed and len(state.history) > 1:
+            killed.append(victim.pid)
+            os.kill(victim.pid, signal.SIGKILL)
+        return False
+
+    with pytest.raises(WorkerLost) as caught:
+        cluster.run(cell, strategy="async", max_restarts=0, observer=Watch(until=kill))
+    assert caught.value.rank == victim.rank
+    assert "SIGKILL" in str(caught.value)
+    assert ("it was a parameter server" in str(caught.value)) == (lost == "parameter server")
     assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
