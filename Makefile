@@ -49,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: java chromium lint
-	@$(WITH_JAVA) python -m pytest tests -n 2 --dist loadfile --durations=25
+	@$(WITH_JAVA) python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit --durations=10
