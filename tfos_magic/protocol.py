@@ -145,7 +145,8 @@ class RunCell(Message):
 
     ``options`` are the strategy's: ``bucket_mb`` and ``compression`` (sync), ``max_staleness`` (async), ``sync_every``,
     ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints`` says when they are taken:
-    ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means never.
+    ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means never. ``event_files``
+    asks rank 0 for what the cell writes for TensorBoard.
     """
 
     run_id: str
@@ -158,6 +159,7 @@ class RunCell(Message):
     modules: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)
+    event_files: bool = False
     payload: bytes = b""
 
 
@@ -316,6 +318,22 @@ class CheckpointPart(Message):
     index: int
     count: int
     meta: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class EventFilePart(Message):
+    """A piece of an event file for TensorBoard that rank 0's cell writes, from its byte ``offset`` on.
+
+    ``origin`` is the file's path on rank 0's host, ``path`` its place below the run's log directory, parts joined by
+    ``/``.
+    """
+
+    run_id: str
+    rank: int
+    path: str
+    origin: str
+    offset: int
     payload: bytes = b""
 
 

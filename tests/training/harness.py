@@ -309,6 +309,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
                 checkpoints=plan,
                 resume=assemble(parts),
                 servers=group,
+                event_files=True,
             )
             with distributed(context):
                 exec(compile(cell, "<cell>", "exec"), namespace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,6 +65,9 @@ class RunRequest:
     every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the newest one there. A run that loses a
     worker starts anew from its last checkpoint at most ``max_restarts`` times.
 
+    Scalars, and copies of the event files that rank 0's cell writes, go to ``log_dir``; where that is empty, copies go
+    to the folder that ``private_logs`` gives for the run's name.
+
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
     another: all come to their end, and nothing is tried again.
     """
@@ -80,6 +83,7 @@ class RunRequest:
     strategy: str = "sync"
     options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str = ""
+    private_logs: Callable[[str], str] | None = None
     payload: bytes | None = None
     checkpoint_dir: str = ""
     checkpoint_every: int = 0

@@ -30,7 +30,7 @@ class ScalarWriter:
     """
 
     def __init__(self, log_dir: str) -> None:
-        self._root = _local(log_dir)
+        self._root = local_path(log_dir)
         self._files: dict[str, RecordWriter] = {}
 
     def epoch(self, epoch: int, metrics: dict[str, float]) -> None:
@@ -90,7 +90,8 @@ def _scalar_event(tag: str, value: float, step: int) -> bytes:
     return encoded
 
 
-def _local(log_dir: str) -> Path:
+def local_path(log_dir: str) -> Path:
+    """The folder that a path or ``file:`` URL names. Raises :class:`~tfos_magic.errors.UsageError` for other URLs."""
     path = log_dir.removeprefix("file://").removeprefix("file:")
     if "://" in path:
         raise UsageError(f"log directory {log_dir!r} is not on this machine: give a local path, such as ./logs/run1")

@@ -45,7 +45,8 @@ class RunContext:
 
     ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`. ``resume`` is, on rank 0,
     what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are this process's connections to
-    the parameter servers, where the cluster has any.
+    the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what the cell writes
+    for TensorBoard.
     """
 
     run_id: str
@@ -59,3 +60,4 @@ class RunContext:
     resume: Sequence[Checkpoint] = ()
     local_rank: int = 0
     servers: ServerGroup | None = None
+    event_files: bool = False

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import keras
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import ranks
+from tfos_magic.training import eventfiles, ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.local import LocalStrategy
@@ -45,6 +45,8 @@ def distributed(context: RunContext) -> Iterator[None]:
         session = Session(context, STRATEGIES[context.strategy](context))
         stack.callback(session.close)
         stack.enter_context(ranks.current(context))
+        if context.event_files and context.collectives.rank == 0:
+            stack.enter_context(eventfiles.followed(context.run_id, context.emit, session.reporter.notice))
         install(stack, session)
         with context.collectives.explaining("a step"):
             yield
