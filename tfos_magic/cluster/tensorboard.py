@@ -33,16 +33,16 @@ _TEMPLATE = Path(__file__).with_name("tensorboard.html")
 
 
 @dataclass(frozen=True)
-class Started:
-    """A new TensorBoard serves ``logdir`` on ``127.0.0.1:port``."""
+class Serving:
+    """A TensorBoard serves ``logdir`` on ``127.0.0.1:port``."""
 
     logdir: str
     port: int
 
 
 @dataclass(frozen=True)
-class Reused:
-    """A TensorBoard of this kernel served ``logdir`` already and still answers on ``port``."""
+class Started(Serving):
+    """It is a new one."""
 
     logdir: str
     port: int

@@ -18,8 +18,10 @@ class TFOS(Configurable):
     start_timeout = Float(120.0, help="Seconds a cluster may take to come up (--start-timeout).").tag(config=True)
     batch_size = Int(32, min=1, help="Rows of one global batch from a DataFrame (--batch-size).").tag(config=True)
     view = Enum(CHOICES, "auto", help="How a run is shown (--view).").tag(config=True)
-    log_dir = Unicode("", help="Where scalars for TensorBoard go (--log-dir); empty: nowhere.").tag(config=True)
-    tensorboard = Bool(False, help="Show TensorBoard under each run that has a log directory.").tag(config=True)
+    log_dir = Unicode("", help="Where curves for TensorBoard go (--log-dir); empty: nowhere that lasts.").tag(
+        config=True
+    )
+    tensorboard = Bool(False, help="Show TensorBoard with each run (--tensorboard).").tag(config=True)
     checkpoint_dir = Unicode("", help="Where checkpoints go (--checkpoint-dir); empty: beside the kernel.").tag(
         config=True
     )

@@ -14,7 +14,7 @@ from IPython.display import display
 from tfos_magic.cluster.doctor import examine
 from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
-from tfos_magic.cluster.tensorboard import embed
+from tfos_magic.cluster.tensorboard import Serving, embed
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.capture import Captured, capture
 from tfos_magic.notebook.completion import IDENTIFIER, completer
@@ -33,7 +33,7 @@ from tfos_magic.notebook.options import (
 )
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.view import View, choose_view, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
 
@@ -128,7 +128,8 @@ class TFOSMagics(Magics):
             count = self.runtime.boards.stop(args.logdir)
             print(f"{count} TensorBoard ended." if count else "No TensorBoard was running.")
             return
-        display(embed(self.runtime.tensorboard(args.logdir), args.height, args.link), raw=True)
+        link = args.link or not shows_frames(request_of_cell())
+        display(embed(self.runtime.tensorboard(args.logdir), args.height, link), raw=True)
 
     @cell_magic
     @train_options
@@ -157,14 +158,15 @@ class TFOSMagics(Magics):
             outputs=args.output,
             strategy=args.strategy,
             options=options_of(args),
-            log_dir=self.runtime.log_dir_for(args.log_dir),
+            log_dir=self.runtime.log_dir_for(args.log_dir, name),
+            private_logs=self.runtime.logs.folder,
             payload=captured.payload,
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
             print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))
             return None
-        self._show_tensorboard(request, args)
+        request = self._show_tensorboard(request, args, view)
         if args.detach:
             handle = self.runtime.detach(request, args, view)
             self.shell.push({args.detach: handle})
@@ -258,13 +260,17 @@ class TFOSMagics(Magics):
             raise
         self.shell.push(values)
 
-    def _show_tensorboard(self, request: RunRequest, args: Any) -> None:
+    def _show_tensorboard(self, request: RunRequest, args: Any, view: View) -> RunRequest:
+        """Show TensorBoard where it is wanted, in the view or below it; gives the request, with a log directory then."""
         wanted = self.settings.tensorboard if args.tensorboard is None else args.tensorboard
         if not wanted:
-            return
+            return request
         if not request.log_dir:
-            raise UsageError("--tensorboard needs a log directory: add --log-dir DIR.")
-        display(embed(self.runtime.tensorboard(os.path.dirname(request.log_dir))), raw=True)
+            request = dataclasses.replace(request, log_dir=self.runtime.logs.folder(request.name))
+        result = self.runtime.tensorboard(os.path.dirname(request.log_dir))
+        if not (isinstance(result, Serving) and view.tensorboard(result.url)):
+            display(embed(result, link=not shows_frames(request_of_cell())), raw=True)
+        return request
 
 
 def load(shell: Any) -> None:

@@ -154,7 +154,12 @@ data_options = grouped(
 
 view_options = grouped(
     argument("--log-dir", default=None, help="Directory for TensorBoard scalars; each run makes its own folder in it."),
-    argument("--tensorboard", action="store_true", default=None, help="Show TensorBoard under the cell."),
+    argument(
+        "--tensorboard",
+        action="store_true",
+        default=None,
+        help="Show TensorBoard in a tab of the panel, or under the cell.",
+    ),
     argument("--no-tensorboard", dest="tensorboard", action="store_false", help="Do not show it."),
     argument("--view", choices=CHOICES, default=None, help="How the run is shown."),
 )

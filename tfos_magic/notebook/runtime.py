@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.doctor import Wanted
 from tfos_magic.cluster.lifecycle import close_at_exit
+from tfos_magic.cluster.log_folders import PrivateLogs, run_folder
 from tfos_magic.cluster.run import Run, RunRequest
 from tfos_magic.cluster.session import is_stopped, make_local_session
 from tfos_magic.cluster.tensorboard import Result, TensorBoards
@@ -30,7 +30,7 @@ class Runtime:
     def __init__(self, namespace: MutableMapping[str, Any], config: TFOS) -> None:
         self.namespace, self.config = namespace, config
         self.cluster: TFCluster | None = None
-        self.boards = TensorBoards()
+        self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.last_run: Run | None = None
         self.detached: DetachedRun | None = None
         self._runs = 0
@@ -150,8 +150,8 @@ class Runtime:
         self._runs += 1
         return f"run {self._runs}"
 
-    def log_dir_for(self, base: str | None) -> str:
-        """This run's own folder under the log directory asked for, or empty when none is."""
+    def log_dir_for(self, base: str | None, name: str) -> str:
+        """The own folder of the run called ``name`` under the log directory asked for, or empty when none is."""
         base = base if base is not None else self.config.log_dir
         if not base:
             return ""
@@ -161,7 +161,9 @@ class Runtime:
         """TensorBoard for a log directory, by default that of the last run with one."""
         if logdir is None:
             if self.last_run is None or not self.last_run.state.log_dir:
-                raise UsageError("There is no log directory yet: %tfos tensorboard LOGDIR, or train with --log-dir.")
+                raise UsageError(
+                    "There is no log directory yet: %tfos tensorboard LOGDIR, or train with --tensorboard."
+                )
             logdir = str(Path(self.last_run.state.log_dir).parent)
         with interruptible():
             return self.boards.ensure(os.path.expanduser(logdir))
@@ -179,11 +181,13 @@ class Runtime:
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
         if self.detached is not None:
+        self.logs.close()
             self.detached.mute()
         self.boards.close()
 
     def close(self) -> None:
         """End all that this kernel started through the magics."""
+        self.logs.close()
         self.close_cluster()
         self.boards.close()
 

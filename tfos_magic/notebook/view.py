@@ -87,12 +87,27 @@ def detect(request: dict[str, Any] | None) -> str:
     """Name the view for the client that sent this ``execute_request``; None where there is no kernel."""
     if request is None:
         return "text"
-    cell = str(request.get("metadata", {}).get("cellId", ""))
-    if "google.colab" in sys.modules or "://" in cell or cell.startswith("vscode-"):
+    if not shows_frames(request):
         return "html"
     if cell:
         return "widget"
     return "html" if request.get("content", {}).get("allow_stdin", True) else "text"
+
+
+def shows_frames(request: dict[str, Any] | None) -> bool:
+    """Whether the client that sent this ``execute_request`` shows a page of this machine in a frame.
+
+    Colab, and VS Code's notebooks (the cell's id is a URI), show it as a link.
+    """
+    cell = str((request or {}).get("metadata", {}).get("cellId", ""))
+    return not ("google.colab" in sys.modules or "://" in cell or cell.startswith("vscode-"))
+
+
+def request_of_cell() -> dict[str, Any] | None:
+    """The ``execute_request`` of the cell that runs; None where there is no kernel."""
+    kernel = _kernel()
+    request: dict[str, Any] | None = kernel.get_parent("shell") if kernel else None
+    return request
 
 
 def _kernel() -> Any:
