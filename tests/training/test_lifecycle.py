@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.conftest import succeeded
+from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
 SNAPSHOT = """
@@ -101,8 +101,7 @@ weights = model.get_weights()
     succeeded(groups[2].run("FAILING = True\n" + cell))
     outcomes = succeeded(groups[2].run("FAILING = False\n" + cell, "epochs", "weights"))
     assert [outcome.values["epochs"] for outcome in outcomes] == [[2, 3], [2, 3]]
-    for one, other in zip(*(outcome.values["weights"] for outcome in outcomes), strict=True):
-        assert (one == other).all()
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
 def test_only_rank_0_prints_and_only_when_asked(groups) -> None:
@@ -126,8 +125,7 @@ for verbose in ("auto", 0, 1, 2):
     assert outcomes[1].values["printed"] == [0, 0, 0, 0]
 
 
-@pytest.mark.timeout(400)
-def test_twenty_runs_in_one_process_do_not_grow_threads_files_or_much_memory(groups) -> None:
+def test_many_runs_in_one_process_do_not_grow_threads_files_or_much_memory(groups) -> None:
     cell = DATA + (
         """
 import gc
@@ -146,8 +144,8 @@ sessions = sum(type(o).__name__ == "Session" for o in gc.get_objects())
 """
     )
     names = ("threads", "files", "memory", "sessions")
-    runs = [succeeded(groups[2].run(cell, *names))[1].values for _ in range(20)]
-    assert runs[-1]["files"] <= runs[4]["files"] + 2
-    assert runs[-1]["threads"] <= runs[4]["threads"] + 4
+    runs = [succeeded(groups[2].run(cell, *names))[1].values for _ in range(12)]
+    assert runs[-1]["files"] <= runs[3]["files"] + 2
+    assert runs[-1]["threads"] <= runs[3]["threads"] + 2
     assert runs[-1]["sessions"] == 1
-    assert runs[-1]["memory"] - runs[4]["memory"] < 60e6
+    assert runs[-1]["memory"] - runs[3]["memory"] < 32e6

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import Groups, succeeded
+from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
 # 131 rows in batches of 65: the last batch has one row, so some ranks have none.
@@ -46,8 +46,7 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
     cell = MLP.format(optimizer=SGD)
     expected = groups.plain(cell, "weights", "history").values
     outcomes = local(size, cell, "weights", "history", sync_every=1)
-    for outcome in outcomes:
-        assert _distance(outcome.values["weights"], expected["weights"]) <= 1e-5
+    assert_same_weights(outcomes, expected["weights"], 1e-5)
     # A rank's rows of a step are seen by the weights before it, as in one process.
     np.testing.assert_allclose(outcomes[0].values["history"]["val_loss"], expected["history"]["val_loss"], atol=2e-5)
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], atol=2e-5)
@@ -70,7 +69,7 @@ class See(keras.callbacks.Callback):
     assert len(first.values["seen"]) == 4
     for mine, other in zip(first.values["seen"], second.values["seen"], strict=True):
         assert _distance(mine, other) == 0.0
-    assert _distance(first.values["weights"], second.values["weights"]) == 0.0
+    assert_same_weights([first, second], first.values["weights"], 0.0)
     assert first.values["history"] == second.values["history"]
     assert first.values["history"]["accuracy"][-1] > first.values["history"]["accuracy"][0]
 
