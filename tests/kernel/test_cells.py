@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from pathlib import Path
 
 import psutil
 import pytest
@@ -77,6 +79,27 @@ def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None
     events = EventAccumulator(str(folder / "train")).Reload().Tensors("epoch_loss")
     assert [event.step for event in events] == [0, 1, 2, 3]
     assert [make_ndarray(event.tensor_proto).item() for event in events] == pytest.approx(expected)
+
+
+def test_a_cells_own_tensorboard_callback_is_shown_without_any_log_directory_and_gone_with_the_kernel(
+    kernel: Kernel,
+) -> None:
+    source = train_cell("--label y -o history", epochs=2)
+    callback = "epochs=2, callbacks=[keras.callbacks.TensorBoard('own/fit', write_graph=False)]"
+    for _ in range(2):
+        result = kernel.run(source.replace("epochs=2", callback))
+        assert not result.error, result.traceback
+    assert "%tfos tensorboard shows what the cell writes" in result.text
+    expected = ast.literal_eval(kernel.run("print(history.history['loss'])").text)
+    shown = kernel.run("%tfos tensorboard --link").text
+    (base,) = re.findall(r"TensorBoard of (\S+): http", shown)
+    first, second = sorted(Path(base).iterdir())
+    assert second.name.endswith("-run-" + str(int(first.name.rpartition("-")[2]) + 1))
+    events = EventAccumulator(str(second / "own" / "fit" / "train")).Reload().Tensors("epoch_loss")
+    assert [make_ndarray(event.tensor_proto).item() for event in events] == pytest.approx(expected)
+    assert not kernel.run("%tfos tensorboard --stop").error
+    assert not kernel.run("%unload_ext tfos_magic\n%load_ext tfos_magic").error
+    assert not Path(base).exists()
 
 
 def test_an_error_on_every_worker_is_told_once_in_the_cells_own_lines(kernel: Kernel) -> None:

@@ -39,13 +39,20 @@ class Serving:
     logdir: str
     port: int
 
+    @property
+    def url(self) -> str:
+        """Where it answers on the kernel's machine."""
+        return f"http://127.0.0.1:{self.port}/"
+
 
 @dataclass(frozen=True)
 class Started(Serving):
     """It is a new one."""
 
-    logdir: str
-    port: int
+
+@dataclass(frozen=True)
+class Reused(Serving):
+    """It is one of this kernel that served already and still answers."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,8 @@ class TensorBoards:
 def embed(result: Result, height: int = 600, link: bool = False) -> dict[str, str]:
     """Give the MIME bundle to display for ``result``: an iframe, a link alone, or what went wrong and what to do."""
     match result:
-        case Started(logdir, port) | Reused(logdir, port):
-            url = f"http://127.0.0.1:{port}/"
+        case Serving(logdir, port):
+            url = result.url
             html = (
                 f'<a href="{url}" target="_blank" rel="noopener">TensorBoard</a>' if link else embed_html(port, height)
             )

@@ -153,9 +153,7 @@ class Runtime:
     def log_dir_for(self, base: str | None, name: str) -> str:
         """The own folder of the run called ``name`` under the log directory asked for, or empty when none is."""
         base = base if base is not None else self.config.log_dir
-        if not base:
-            return ""
-        return str(Path(os.path.expanduser(base)).absolute() / time.strftime(f"%Y%m%d-%H%M%S-{self._runs:03d}"))
+        return run_folder(base, name) if base else ""
 
     def tensorboard(self, logdir: str | None) -> Result:
         """TensorBoard for a log directory, by default that of the last run with one."""
@@ -181,15 +179,15 @@ class Runtime:
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
         if self.detached is not None:
-        self.logs.close()
             self.detached.mute()
         self.boards.close()
+        self.logs.close()
 
     def close(self) -> None:
         """End all that this kernel started through the magics."""
-        self.logs.close()
         self.close_cluster()
         self.boards.close()
+        self.logs.close()
 
 
 def _is_session(value: Any) -> bool:

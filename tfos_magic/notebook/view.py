@@ -76,7 +76,7 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
         source = VIEW_VARIABLE if os.environ.get(VIEW_VARIABLE) else "--view"
         raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
     if name == "auto":
-        name = detect(kernel.get_parent("shell") if kernel else None)
+        name = detect(request_of_cell())
     if name == "text" and detached and kernel is None:
         name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
@@ -89,7 +89,7 @@ def detect(request: dict[str, Any] | None) -> str:
         return "text"
     if not shows_frames(request):
         return "html"
-    if cell:
+    if request.get("metadata", {}).get("cellId"):
         return "widget"
     return "html" if request.get("content", {}).get("allow_stdin", True) else "text"
 
