@@ -51,6 +51,35 @@ kept = [int(tf.reduce_max(t)) for t in graph(mixed)] + [t.shape == m.shape for t
         assert outcome.values["kept"] == [total] * 6 + [total - size] + [True] * 7
 
 
+ROWS = """
+import numpy as np
+import tensorflow as tf
+
+size, wrong = collectives.size, []
+graph = tf.function(collectives.concat, autograph=False, reduce_retracing=True)
+
+
+def rows_of(rank, count):
+    random = np.random.default_rng(1000 * rank + count)
+    values = random.normal(size=(count, 3, 50)).astype("float32")
+    return [values, random.integers(-9, 9, count), random.random(count) > 0.5]
+
+
+for counts in [(1, 0, 2, 5), (0, 0, 0, 0), (9_000, 300, 0, 20_000), (30, 500, 300, 1), (0, 1, 0, 7)]:
+    right = [np.concatenate(parts) for parts in zip(*(rows_of(r, counts[r]) for r in range(size)))]
+    for mode in (collectives.concat, graph):
+        for total, rows in zip(mode([tf.constant(t) for t in rows_of(rank, counts[rank])]), right, strict=True):
+            if total.dtype != rows.dtype or not np.array_equal(total.numpy(), rows):
+                wrong.append((counts, rows.dtype, mode is graph))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_rows_of_all_dtypes_are_put_together_whether_or_not_a_slot_holds_them(groups, size: int) -> None:
+    for outcome in succeeded(groups[size].run(ROWS, "wrong", bare=True)):
+        assert outcome.values["wrong"] == []
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_of_floats_have_the_same_bits_on_all_ranks(groups, size: int) -> None:
     cell = """
@@ -67,6 +96,30 @@ totals = [graph([tf.constant(own)])[0].numpy() for _ in range(5)]
         in_order += outcome.values["own"]
     for outcome in outcomes:
         assert all(np.array_equal(total, in_order) for total in outcome.values["totals"])
+
+
+def test_sums_keep_their_values_while_memory_of_others_is_taken_again(groups) -> None:
+    cell = """
+import numpy as np
+import tensorflow as tf
+
+graph = tf.function(lambda n: collectives.all_reduce([tf.fill([500_000], n)])[0], autograph=False)
+variable, kept, views, places = tf.Variable(tf.zeros([500_000])), [], [], set()
+for n in range(12):
+    total = graph(tf.constant(float(n)))
+    places.add(total.numpy().ctypes.data)
+    if n % 3 == 0:
+        kept.append(total)
+    if n % 4 == 1:
+        views.append(total.numpy()[100:200])
+    if n == 5:
+        variable.assign(total)
+found = [sorted(set(values)) for values in [*(np.unique(t.numpy()) for t in kept), *views, variable.numpy()]]
+places = len(places)
+"""
+    for outcome in succeeded(groups[2].run(cell, "found", "places", bare=True)):
+        assert outcome.values["found"] == [[2.0 * n] for n in (0, 3, 6, 9, 1, 5, 9, 5)]
+        assert outcome.values["places"] < 12
 
 
 def test_many_sums_in_a_row_keep_step_whoever_is_slow(groups) -> None:

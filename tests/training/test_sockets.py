@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, Group
-from tests.training.test_shared_memory import KIND, SOCKETS, WAIT
+from tests.training.test_shared_memory import KIND, ROWS, SOCKETS, WAIT
 
 TWO_AND_TWO = ("127.0.0.1", "127.0.0.2")
 THREE_AND_ONE = ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2")
@@ -61,6 +61,7 @@ def test_sums_means_weights_and_deaths_of_ranks_on_two_hosts(four: Group) -> Non
         assert outcome.values["sent"] > 0
         assert np.array_equal(outcome.values["means"][0], outcomes[0].values["means"][0])
         np.testing.assert_allclose(outcome.values["means"][0], expected, atol=1e-6)
+    assert [outcome.values["wrong"] for outcome in succeeded(four.run(ROWS, "wrong", bare=True))] == [[]] * 4
     cell = WAIT.format(late="os.kill(os.getpid(), 9)", wait="graph()")
     cell = "import os\nimport time\nbegan = time.time()\n" + cell
     outcomes = four.run(cell, "raised", "began", "ended", bare=True, inputs={"late": 3})
@@ -68,6 +69,23 @@ def test_sums_means_weights_and_deaths_of_ranks_on_two_hosts(four: Group) -> Non
     for outcome in outcomes[:3]:
         assert "ended" in outcome.values["raised"]
         assert outcome.values["ended"] - outcome.values["began"] < 5.0
+
+
+def test_who_waits_for_another_host_hears_of_a_death_on_its_own() -> None:
+    group = Group(4, hosts=TWO_AND_TWO)
+    try:
+        late = """
+    threading.Event().wait(6.0)
+elif rank == 2:
+    threading.Timer(0.5, os.kill, [os.getpid(), 9]).start()
+"""
+        cell = "import os\nimport time\nbegan = time.time()\n" + WAIT.format(late=late, wait="graph()")
+        outcomes = group.run(cell, "raised", "began", "ended", bare=True, inputs={"late": 3})
+        assert [outcome.kind == "Died" for outcome in outcomes] == [False, False, True, False]
+        assert "rank 2 ended" in outcomes[0].values["raised"]
+        assert outcomes[0].values["ended"] - outcomes[0].values["began"] < 4.0
+    finally:
+        group.close()
 
 
 @pytest.fixture(scope="module")

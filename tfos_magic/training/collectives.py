@@ -52,6 +52,11 @@ class Collectives:
         """Bytes that this rank has sent to other ranks, memory that they share included."""
         return 0 if self._wire is None else self._wire.sent
 
+    @property
+    def waited(self) -> float:
+        """Seconds that this rank has spent in what :attr:`sent` counts, most of them waiting for others."""
+        return 0.0 if self._wire is None else self._wire.waited
+
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks; the same bits come back on every rank.
 
@@ -85,12 +90,7 @@ class Collectives:
         if self.size == 1 or not tensors:
             return list(tensors)
         with self.waiting("rows of all ranks"):
-            return self._concat(tensors)
-
-    def _concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        lengths = self.all_reduce([tf.one_hot(self.rank, self.size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
-        total, offset = tf.reduce_sum(lengths), tf.reduce_sum(lengths[: self.rank])
-        return [self.wire.sum_rows(tensor, offset, total) for tensor in tensors]
+            return self.wire.concat(tensors)
 
     def broadcast(self, tensors: Sequence[tf.Tensor], root: int = 0) -> list[tf.Tensor]:
         """Give every rank the tensors of rank ``root``: a sum to which the others add zeros."""

@@ -42,6 +42,7 @@ class ServerGroup:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.addresses = list(addresses)
         self.sent = 0
+        self.waited = 0.0
         self.failure = ""
         self.lost = ""
         self._number = 0
@@ -87,7 +88,9 @@ class ServerGroup:
                 frames = pack({**header, "rank": self.rank, "number": self._number}, arrays)
                 self.sent += nbytes(frames)
                 self._sockets[server].send_multipart(frames, copy=False)
+            begun = time.monotonic()
             replies = self._await(set(requests), what, self.timeout if seconds is None else seconds)
+            self.waited += time.monotonic() - begun
         return [self._checked(replies[server]) for server in requests]
 
     def call(self, key: Any, *arrays: Array) -> list[Array]:

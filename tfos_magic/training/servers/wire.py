@@ -16,7 +16,7 @@ from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.servers.client import ServerGroup
 from tfos_magic.training.servers.coordinator import EPOCH_BEGINS
 from tfos_magic.training.servers.frames import Array
-from tfos_magic.training.wires import PeerLost, mean_by_sum
+from tfos_magic.training.wires import PeerLost, among_zeros, mean_by_sum, place_of_rows
 
 
 class ServerWire:
@@ -33,12 +33,17 @@ class ServerWire:
         self.fit = 0
         self._epoch = -1
         self._number = 0
-        self._sent_before = group.sent
+        self._sent_before, self._waited_before = group.sent, group.waited
 
     @property
     def sent(self) -> int:
         """Bytes that this rank sent to the servers in this run: gradients, sums and all."""
         return self.group.sent - self._sent_before
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this rank waited for the servers' answers in this run."""
+        return self.group.waited - self._waited_before
 
     @property
     def name(self) -> str:
@@ -75,9 +80,9 @@ class ServerWire:
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return mean_by_sum(self, tensors, weight, summed)
 
-    def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-        room = total - offset - tf.shape(tensor)[0]
-        return self.sum([tf.pad(tensor, [[offset, room], *([0, 0] for _ in tensor.shape[1:])])])[0]
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        offset, total = place_of_rows(self, self.group.rank, self.group.size, tensors)
+        return self.sum([among_zeros(tensor, offset, total) for tensor in tensors])
 
     def sum_arrays(self, *arrays: Array) -> list[Array]:
         """Sum NumPy arrays over the workers that are there. Raises what :meth:`ServerGroup.exchange` does."""

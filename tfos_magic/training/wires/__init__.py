@@ -28,7 +28,8 @@ def astray(ranks: object) -> str:
 class Wire(Protocol):
     """Sums tensors over the ranks of a group; all ranks call the same operations in the same order.
 
-    ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others.
+    ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others, ``waited``
+    the seconds that this and waiting for them took, where the wire can tell.
     """
 
     @property
@@ -36,6 +37,9 @@ class Wire(Protocol):
 
     @property
     def sent(self) -> int: ...
+
+    @property
+    def waited(self) -> float: ...
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks, eagerly or in a graph; the same bits come back on every rank."""
@@ -50,10 +54,10 @@ class Wire(Protocol):
         """
         ...
 
-    def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-        """Put ``tensor`` at row ``offset`` of ``total`` rows of zeros and sum these over all ranks.
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Concatenate tensors over ranks along their first axis, in the order of ranks.
 
-        ``total`` is the same on all ranks and may change from call to call.
+        All ``tensors`` of a rank have one length, which may differ between ranks and from call to call.
         """
         ...
 
@@ -75,7 +79,10 @@ class Wire(Protocol):
 
 
 class Exchange(Protocol):
-    """Reduces NumPy arrays over ranks, one call at a time. ``failure`` says why it is broken, empty while it is not."""
+    """Reduces and gathers NumPy arrays over ranks, one call at a time.
+
+    ``failure`` says why it is broken, empty while it is not.
+    """
 
     @property
     def name(self) -> str: ...
@@ -93,6 +100,13 @@ class Exchange(Protocol):
         """
         ...
 
+    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
+        """Give what all ranks have, by rank: ``own``, one after another, of any lengths; all are flat bytes.
+
+        Holds until the next call. ``operation``, of 32 bits, names what it is for. Raises :class:`PeerLost` as above.
+        """
+        ...
+
     def abort(self, reason: str) -> None: ...
 
     def close(self) -> None: ...
@@ -107,3 +121,15 @@ def mean_by_sum(
     *totals, whole = wire.sum([*weighted, *summed, tf.cast(weight, tf.float32)])
     means = [tf.math.divide_no_nan(t, tf.cast(whole, t.dtype)) for t in totals[: len(tensors)]]
     return [tf.cast(m, t.dtype) for m, t in zip(means, tensors, strict=True)] + totals[len(tensors) :]
+
+
+def place_of_rows(wire: Wire, rank: int, size: int, tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where this rank's rows of ``tensors`` begin among those of all ranks, and how many these are."""
+    lengths = wire.sum([tf.one_hot(rank, size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
+    return tf.reduce_sum(lengths[:rank]), tf.reduce_sum(lengths)
+
+
+def among_zeros(tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    """Put ``tensor`` at row ``offset`` of ``total`` rows of zeros: over ranks these sum up to all rows."""
+    room = total - offset - tf.shape(tensor)[0]
+    return tf.pad(tensor, [[offset, room], *([0, 0] for _ in tensor.shape[1:])])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.wires import Array, Exchange, PeerLost
-from tfos_magic.training.wires.layout import empty_like
+from tfos_magic.training.wires.results import Results
 
 
 class ArrayWire:
@@ -17,9 +21,12 @@ class ArrayWire:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self.waited = 0.0
         self._lock = threading.Lock()
-        # A graph keeps the function it calls for ever, so there is one function for all graphs.
-        self._function = self.reduce_arrays
+        self._results = Results()
+        # A graph keeps the functions it calls for ever, so there is one of each for all graphs.
+        self._reducing = self.reduce_arrays
+        self._gathering = self.concat_arrays
 
     @property
     def name(self) -> str:
@@ -35,9 +42,13 @@ class ArrayWire:
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return self._reduce([*tensors, *summed], len(tensors), weight)
 
-    def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-        room = total - offset - tf.shape(tensor)[0]
-        return self.sum([tf.pad(tensor, [[offset, room], *([0, 0] for _ in tensor.shape[1:])])])[0]
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        if tf.executing_eagerly():
+            return [tf.convert_to_tensor(rows) for rows in self.concat_arrays(*(np.asarray(t) for t in tensors))]
+        everything = tf.numpy_function(self._gathering, tensors, [tensor.dtype for tensor in tensors])
+        for tensor, rows in zip(tensors, everything, strict=True):
+            rows.set_shape([None, *tensor.shape[1:]])
+        return everything
 
     def align(self) -> None:
         """Nothing is numbered here."""
@@ -57,17 +68,42 @@ class ArrayWire:
 
     def reduce_arrays(self, averaged: np.int64, weight: np.float32, *arrays: Array) -> list[Array]:
         """Sum arrays of any shapes; of the first ``averaged`` give the mean instead, each rank's by its ``weight``."""
-        totals = empty_like(arrays)
-        own, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
+        with self._alone():
+            totals = self._results.empty([(array.shape, array.dtype) for array in arrays])
+            own, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
+            self.exchange.reduce(own, results, int(averaged), float(weight))
+        return totals
+
+    def concat_arrays(self, *arrays: Array) -> list[Array]:
+        """Concatenate arrays over the ranks, whose numbers of rows travel before the rows."""
+        operation = zlib.crc32(repr([(array.dtype, array.shape[1:]) for array in arrays]).encode())
+        count = np.array([arrays[0].shape[0]], np.int64)
+        with self._alone():
+            ranks = self.exchange.gather([_bytes_of(count), *map(_bytes_of, arrays)], operation)
+            counts = [int(np.frombuffer(rank[: count.nbytes].tobytes(), np.int64)[0]) for rank in ranks]
+            everything = self._results.empty([((sum(counts), *array.shape[1:]), array.dtype) for array in arrays])
+            begins = [count.nbytes] * len(ranks)
+            for rows in everything:
+                width = rows.dtype.itemsize * math.prod(rows.shape[1:])
+                ends = [begin + count * width for begin, count in zip(begins, counts, strict=True)]
+                parts = [rank[begin:end] for rank, begin, end in zip(ranks, begins, ends, strict=True)]
+                np.concatenate(parts, out=_bytes_of(rows))
+                begins = ends
+        return everything
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One call at a time, and timed; what goes wrong in it ends it for the peers, too."""
         try:
             with self._lock:
-                self.exchange.reduce(own, results, int(averaged), float(weight))
+                begun = time.monotonic()
+                yield
+                self.waited += time.monotonic() - begun
         except PeerLost:
             raise
         except BaseException as error:
             self.exchange.abort(f"a rank failed: {type(error).__name__}: {error}")
             raise
-        return totals
 
     def _reduce(self, tensors: Sequence[tf.Tensor], averaged: int, weight: tf.Tensor | float) -> list[tf.Tensor]:
         if tf.executing_eagerly():
@@ -75,7 +111,11 @@ class ArrayWire:
             totals = self.reduce_arrays(np.int64(averaged), np.float32(weight), *arrays)
             return [tf.convert_to_tensor(total) for total in totals]
         arguments = [tf.constant(averaged, tf.int64), tf.cast(weight, tf.float32), *tensors]
-        totals = tf.numpy_function(self._function, arguments, [tensor.dtype for tensor in tensors])
+        totals = tf.numpy_function(self._reducing, arguments, [tensor.dtype for tensor in tensors])
         for tensor, total in zip(tensors, totals, strict=True):
             total.set_shape(tensor.shape)
         return totals
+
+
+def _bytes_of(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -97,7 +97,7 @@ def _connect(
             between = SocketExchange(links)
         except OSError as error:
             trouble = str(error) or type(error).__name__
-    exchange = Hosts(local if isinstance(local, SharedMemory) else None, between)
+    exchange = Hosts(local if isinstance(local, SharedMemory) else None, between, hosts)
     troubles = {peer: said["trouble"] for peer, said in enumerate(star.gather({"trouble": trouble})) if said["trouble"]}
     if troubles:
         exchange.close()

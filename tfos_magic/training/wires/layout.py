@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 # Tensors start at multiples of this, in the slots and in results: TensorFlow takes over aligned arrays without a copy.
 ALIGNMENT = 64
@@ -40,17 +37,6 @@ def plan_chunks(tensors: Sequence[tuple[int, int]], slot_bytes: int) -> list[lis
             free -= aligned((end - begin) * width)
             begin = end
     return chunks
-
-
-def empty_like(arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Uninitialised arrays of the shapes and dtypes of ``arrays``, each aligned, in one piece of memory."""
-    memory = np.empty(sum(aligned(array.nbytes) for array in arrays) + ALIGNMENT, np.uint8)
-    offset = -memory.ctypes.data % ALIGNMENT
-    results = []
-    for array in arrays:
-        results.append(memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape))
-        offset += aligned(array.nbytes)
-    return results
 
 
 def aligned(size: int) -> int:

@@ -8,8 +8,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tfos_magic.training.wires import PeerLost, astray
 from tfos_magic.training.wires.handshake import accept, connect
@@ -17,15 +18,28 @@ from tfos_magic.training.wires.mesh import close_in_forks
 
 _HEADER = struct.Struct("<IIQd")
 _MAX_WORDS = 512
+_MAX_VIEWS = 256  # in one system call, which takes 1,024
+
+Room = Callable[[int, float], Sequence[memoryview]]
+
+
+class Listener(Protocol):
+    """Other connections to listen to while a swap waits, by their descriptors; ``heed`` when one has something."""
+
+    @property
+    def descriptors(self) -> Sequence[int]: ...
+
+    def heed(self) -> None: ...
 
 
 @dataclass
 class _Traffic:
-    """What is left to send to a peer and to receive from it in one swap."""
+    """What is left to send to a peer and to receive from it in one swap; ``headed`` once its header is here."""
 
     out: list[memoryview]
     into: list[memoryview]
     head: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
+    headed: bool = False
 
 
 class Links:
@@ -56,27 +70,31 @@ class Links:
         self._poll = select.poll()
         self._speakers = {peer.fileno(): other for other, peer in self._words.items()}
         self._carriers = {peer.fileno(): other for other, peer in self._data.items()}
+        self._beside: Listener | None = None
         for peer in [*self._data.values(), *self._words.values()]:
             peer.setblocking(False)
         for descriptor in self._speakers:
             self._poll.register(descriptor, select.POLLIN)
         close_in_forks(self)
 
-    def swap(
-        self,
-        operation: int,
-        out: Mapping[int, Sequence[memoryview]],
-        into: Mapping[int, Sequence[memoryview]],
-        weight: float = 1.0,
-    ) -> list[float]:
-        """Send ``out`` to the peers and fill ``into`` with what they send; give all members' weights.
+    def listen_to(self, beside: Listener) -> None:
+        """Heed ``beside`` too while a swap waits."""
+        self._beside = beside
+        for descriptor in beside.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
 
-        Every member must call it with the same 32-bit ``operation``, its number of bytes as its peers expect them.
-        Raises :class:`PeerLost`, here and at the peers, when one ended, is late or came for something else.
+    def swap(
+        self, operation: int, out: Mapping[int, Sequence[memoryview]], room: Room, weight: float = 1.0
+    ) -> list[float]:
+        """Send the bytes ``out`` to the peers, put what each sends into its ``room``, and give all members' weights.
+
+        ``room`` is given the member and its weight, as soon as that is here. Every member must call it with the same
+        32-bit ``operation``. Raises :class:`PeerLost`, here and at the peers, when one ended, is late, came for
+        something else or sends another number of bytes than there is room for.
         """
         self._swaps = (self._swaps + 1) & 0xFFFFFFFF
         weights = [weight] * len(self.names)
-        left = {other: self._traffic(other, operation, out[other], into[other], weight) for other in self._data}
+        left = {other: self._traffic(operation, out[other], weight) for other in self._data}
         deadline = time.monotonic() + self.seconds
         for other in list(left):
             self._send(other, left[other])
@@ -92,7 +110,7 @@ class Links:
                     self._poll.register(self._data[other], wanted)
                     asked[other] = wanted
             if left:
-                self._move(left, operation, deadline)
+                self._move(left, operation, room, deadline)
         return weights
 
     def abort(self, reason: str) -> None:
@@ -120,17 +138,15 @@ class Links:
             with contextlib.suppress(OSError):
                 peer.close()
 
-    def _traffic(
-        self, other: int, operation: int, out: Sequence[memoryview], into: Sequence[memoryview], weight: float
-    ) -> _Traffic:
+    def _traffic(self, operation: int, out: Sequence[memoryview], weight: float) -> _Traffic:
         length = sum(view.nbytes for view in out)
         header = _HEADER.pack(operation, self._swaps, length, weight)
         self.sent += length + len(header)
         traffic = _Traffic([memoryview(header), *(view for view in out if view.nbytes)], [])
-        traffic.into = [memoryview(traffic.head), *(view for view in into if view.nbytes)]
+        traffic.into = [memoryview(traffic.head)]
         return traffic
 
-    def _move(self, left: dict[int, _Traffic], operation: int, deadline: float) -> None:
+    def _move(self, left: dict[int, _Traffic], operation: int, room: Room, deadline: float) -> None:
         ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             missing = ", ".join(str(self.names[other]) for other in left)
@@ -138,48 +154,46 @@ class Links:
         for descriptor, _ in ready:
             if descriptor in self._speakers:
                 self._heed(self._speakers[descriptor])
+            elif descriptor not in self._carriers and self._beside is not None:
+                self._beside.heed()
         for descriptor, events in ready:
-            other = self._carriers[descriptor]
+            if (other := self._carriers.get(descriptor)) is None:
+                continue
             if events & select.POLLOUT:
                 self._send(other, left[other])
             if events & ~select.POLLOUT:
-                self._receive(other, left[other], operation)
+                self._receive(other, left[other], operation, room)
 
     def _send(self, other: int, traffic: _Traffic) -> None:
         try:
             while traffic.out:
-                count = self._data[other].sendmsg(traffic.out[:8])
-                while traffic.out and count >= traffic.out[0].nbytes:
-                    count -= traffic.out.pop(0).nbytes
-                if traffic.out:
-                    traffic.out[0] = traffic.out[0][count:]
+                _advance(traffic.out, self._data[other].sendmsg(traffic.out[:_MAX_VIEWS]))
         except BlockingIOError:
             return
         except OSError:
             self._heed(other)
 
-    def _receive(self, other: int, traffic: _Traffic, operation: int) -> None:
+    def _receive(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
         try:
             while traffic.into:
-                heading = traffic.into[0].obj is traffic.head
-                count = self._data[other].recv_into(traffic.into[0])
+                count = self._data[other].recvmsg_into(traffic.into[:_MAX_VIEWS])[0]
                 if count == 0:
                     self._heed(other)
-                traffic.into[0] = traffic.into[0][count:]
-                if traffic.into[0].nbytes == 0:
-                    traffic.into.pop(0)
-                    if heading:
-                        self._check(other, traffic, operation)
+                _advance(traffic.into, count)
+                if not traffic.into and not traffic.headed:
+                    self._open(other, traffic, operation, room)
         except BlockingIOError:
             return
         except OSError:
             self._heed(other)
 
-    def _check(self, other: int, traffic: _Traffic, operation: int) -> None:
-        said, number, length, _ = _HEADER.unpack(traffic.head)
+    def _open(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
+        said, number, length, weight = _HEADER.unpack(traffic.head)
+        traffic.headed = True
+        if (said, number) == (operation, self._swaps):
+            traffic.into = [view for view in room(other, weight) if view.nbytes]
         if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):
-            name = self.names[other]
-            self._fail(astray(name))
+            self._fail(astray(self.names[other]))
 
     def _heed(self, other: int) -> None:
         """The peer speaks, which it does only at its end."""
@@ -197,6 +211,17 @@ class Links:
     def _fail(self, reason: str) -> None:
         self.abort(reason)
         raise PeerLost(self.failure)
+
+
+def _advance(views: list[memoryview], count: int) -> None:
+    """Leave in ``views`` what comes after their first ``count`` bytes."""
+    done = 0
+    while done < len(views) and count >= views[done].nbytes:
+        count -= views[done].nbytes
+        done += 1
+    del views[:done]
+    if count:
+        views[0] = views[0][count:]
 
 
 def link(

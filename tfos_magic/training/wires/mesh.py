@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from tfos_magic.training.wires import PeerLost, astray
 
@@ -82,6 +82,22 @@ class Mesh:
                 waiting.pop(other, None)
                 self._check(other, heard, message)
 
+    @property
+    def descriptors(self) -> list[int]:
+        return list(self._ranks)
+
+    def heed(self) -> None:
+        """Read what peers say between meetings: that they are at the next one, or their last words.
+
+        Raises :class:`PeerLost`, here and at the peers, when one ended or gave up.
+        """
+        for descriptor, _ in self._poll.poll(0):
+            other = self._ranks[descriptor]
+            heard = _receive(self._peers[other])
+            if len(heard) != _MEETING.size or other in self._early:
+                self._lose(other, heard)
+            self._early[other] = heard
+
     def abort(self, reason: str) -> None:
         """Break the mesh: a meeting that waits fails now, here and at the peers."""
         with self._lock:
@@ -114,8 +130,10 @@ class Mesh:
         return [(other, _receive(self._peers[other])) for other in (self._ranks[descriptor] for descriptor, _ in ready)]
 
     def _check(self, other: int, heard: bytes, expected: bytes) -> None:
-        if heard == expected:
-            return
+        if heard != expected:
+            self._lose(other, heard)
+
+    def _lose(self, other: int, heard: bytes) -> NoReturn:
         name = self._names[other]
         if not heard:
             self._fail(f"the process of rank {name} ended")
@@ -123,7 +141,7 @@ class Mesh:
             self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
         self._fail(astray(name))
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str) -> NoReturn:
         self.abort(reason)
         raise PeerLost(self.failure)
 

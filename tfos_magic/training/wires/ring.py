@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from tfos_magic.training.wires import mean_by_sum
+from tfos_magic.training.wires import among_zeros, mean_by_sum, place_of_rows
 
 PIECE_BYTES = 1 << 20
 MAX_PIECES = 4
@@ -50,6 +50,11 @@ class RingWire:
     def sent(self) -> int:
         return int(self._sent.numpy())
 
+    @property
+    def waited(self) -> float:
+        """Zero: TensorFlow does not tell."""
+        return 0.0
+
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results: list[tf.Tensor] = [None] * len(tensors)
         for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in tensors]):
@@ -64,13 +69,9 @@ class RingWire:
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return mean_by_sum(self, tensors, weight, summed)
 
-    def sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-        # An operation keeps the shape it first had, so each power of two has an operation of its own.
-        power = tf.cast(tf.math.log(tf.cast(tf.maximum(total, 1), tf.float64)) / math.log(2.0), tf.int32) + 1
-        room = tf.bitwise.left_shift(1, power) - offset - tf.shape(tensor)[0]
-        padded = tf.pad(tensor, [[offset, room], *([0, 0] for _ in tensor.shape[1:])])
-        key = self._key((tensor.dtype.name, "rows", *tensor.shape[1:]), _POWERS) + power
-        return self._reduce(padded, key)[:total]
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        offset, total = place_of_rows(self, self._rank, self._size, tensors)
+        return [self._sum_rows(tensor, offset, total) for tensor in tensors]
 
     def align(self) -> None:
         keys = self.sum([tf.one_hot(self._rank, self._size, self._next_key, 0, dtype=tf.int64)])[0]
@@ -97,6 +98,12 @@ class RingWire:
         sizes = [count // pieces + (1 if i < count % pieces else 0) for i in range(pieces)]
         parts = tf.split(tf.reshape(tensor, [-1]), sizes)
         return tf.concat([self._reduce(p, self._key((p.dtype.name, *p.shape))) for p in parts], 0)
+
+    def _sum_rows(self, tensor: tf.Tensor, offset: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+        # An operation keeps the shape it first had, so each power of two has an operation of its own.
+        power = tf.cast(tf.math.log(tf.cast(tf.maximum(total, 1), tf.float64)) / math.log(2.0), tf.int32) + 1
+        key = self._key((tensor.dtype.name, "rows", *tensor.shape[1:]), _POWERS) + power
+        return self._reduce(among_zeros(tensor, offset, tf.bitwise.left_shift(1, power)), key)[:total]
 
     def _reduce(self, tensor: tf.Tensor, key: Any) -> tf.Tensor:
         # Reduce-scatter and all-gather each send all shares but one.

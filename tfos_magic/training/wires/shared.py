@@ -1,9 +1,10 @@
 """Memory that the ranks of one host share: the sum costs a copy and an addition instead of a trip through sockets.
 
-Every rank writes its tensors into a slot of its own; when all have met, two ranks each add up both slots, and more
-ranks each add up a share and take the others' shares from a common result (reduce-scatter and all-gather, Rabenseifner
-2004). Terms are added in the order of ranks, so that all ranks get the same bits. A rank has two slots and fills them
-in turn: it writes to a slot again only after a meeting to which its peers came when they no longer read it.
+Every rank writes its tensors into a slot of its own, and beside it one number: the weight of what it has to add, or
+the length of what it has to show. When all have met, two ranks each add up both slots, and more ranks each add up a
+share and take the others' shares from a common result (reduce-scatter and all-gather, Rabenseifner 2004). Terms are
+added in the order of ranks, so that all ranks get the same bits. A rank has two slots and fills them in turn: it
+writes to a slot again only after a meeting to which its peers came when they no longer read it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tfos_magic.training.wires.mesh import Invitation, Mesh, host, join, listen,
 SLOT_BYTES = 4 << 20
 SCATTER_BYTES = 64 << 10
 SETUP_SECONDS = 10.0
-_WEIGHTS_BYTES = 4096
+_NUMBERS_BYTES = 4096
 _KEPT_PLANS = 64
 
 _log = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ class SharedMemory:
         self.rank = rank
         self.size = size
         self.sent = 0
-        self._weights = np.frombuffer(memory, np.float64, 2 * size).reshape(2, size)
-        slots = np.frombuffer(memory, np.uint8, offset=_WEIGHTS_BYTES).reshape(2 * size + 1, SLOT_BYTES)
+        self._numbers = np.frombuffer(memory, np.float64, 2 * size).reshape(2, size)
+        slots = np.frombuffer(memory, np.uint8, offset=_NUMBERS_BYTES).reshape(2 * size + 1, SLOT_BYTES)
         self._slots = slots[:-1].reshape(2, size, SLOT_BYTES)
         self._result = slots[-1]
         self._turn = 0
@@ -83,7 +84,7 @@ class SharedMemory:
 
     def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
         operation, chunks = self._plan_of(own, averaged)
-        weights = self._weights[self._turn]
+        weights = self._numbers[self._turn]
         weights[self.rank] = weight
         self._turn = (self._turn + len(chunks)) % 2
         total, parts = 0.0, None
@@ -94,6 +95,32 @@ class SharedMemory:
                 total, parts = float(weights.sum()), fractions(weights.tolist())
             self._combine(chunk, operation, results, averaged, parts)
         return total
+
+    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
+        stream = np.concatenate(own)
+        lengths = self._numbers[self._turn]
+        lengths[self.rank] = stream.size
+        self.sent += stream.size
+        slots = self._share(stream[:SLOT_BYTES], operation)
+        sizes = [int(length) for length in lengths]
+        if max(sizes) <= SLOT_BYTES:
+            return [slot[:size] for slot, size in zip(slots, sizes, strict=True)]
+        streams = [np.empty(size, np.uint8) for size in sizes]
+        for begin in range(0, max(sizes), SLOT_BYTES):
+            if begin:
+                slots = self._share(stream[begin : begin + SLOT_BYTES], operation)
+            for whole, slot in zip(streams, slots, strict=True):
+                part = whole[begin : begin + SLOT_BYTES]
+                np.copyto(part, slot[: part.size])
+        return streams
+
+    def _share(self, part: Array, operation: int) -> Array:
+        """Show ``part`` to the peers and give the slots of all, which hold theirs until the next meeting but one."""
+        slots = self._slots[self._turn]
+        self._turn = 1 - self._turn
+        slots[self.rank, : part.size] = part
+        self.mesh.meet(operation)
+        return slots
 
     def spread(self, own: Sequence[Array], results: Sequence[Array]) -> None:
         """Copy rank 0's ``own`` into ``results`` on the other ranks, whose own may hold anything."""
@@ -156,8 +183,8 @@ class SharedMemory:
 
 
 def memory_bytes(size: int) -> int:
-    """Bytes that ``size`` ranks share: weights, two slots for each rank and one for results."""
-    return _WEIGHTS_BYTES + (2 * size + 1) * SLOT_BYTES
+    """Bytes that ``size`` ranks share: a number, two slots for each rank and one for results."""
+    return _NUMBERS_BYTES + (2 * size + 1) * SLOT_BYTES
 
 
 def open_listener(invitation: Invitation) -> socket.socket | None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from tfos_magic.training.wires import Array
 from tfos_magic.training.wires.arithmetic import combine, fractions
-from tfos_magic.training.wires.layout import Piece, aligned, plan_chunks
+from tfos_magic.training.wires.layout import ALIGNMENT, Piece, aligned, plan_chunks
 from tfos_magic.training.wires.links import Links
 
-SHARE_BYTES = 1 << 20
+SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
 _KEPT_PLANS = 64
 
@@ -33,14 +33,17 @@ class _Plan(NamedTuple):
 
 
 class SocketExchange:
-    """Reduces arrays over the members that ``links`` connects. Works in buffers that it keeps."""
+    """Reduces arrays over the members that ``links`` connects.
+
+    Values go from the tensors to the sockets and from there to the results; only terms pass through memory kept here.
+    """
 
     name = "TCP sockets"
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self._size = len(links.names)
-        self._buffers = [np.zeros(0, np.uint8), np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
+        self._terms = np.zeros(0, np.uint8)
         self._plans: dict[Any, _Plan] = {}
 
     @property
@@ -60,20 +63,27 @@ class SocketExchange:
 
     def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
         plan = self._plan_of(own, averaged)
-        reduction = _Reduction(self.links, plan, self._room(plan), own, results, averaged)
+        if self._terms.size < self._size * plan.share:
+            self._terms = np.empty(self._size * plan.share, np.uint8)
+        terms = self._terms[: self._size * plan.share].reshape(self._size, plan.share)
+        reduction = _Reduction(self.links, plan, terms, own, results, averaged)
         return reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
 
-    def _room(self, plan: _Plan) -> list[Array]:
-        """Memory for one round: this member's chunks, the terms of its share, and two rounds of results."""
-        room = self._size * plan.share
-        if self._buffers[0].size < room:
-            self._buffers = [np.empty(room, np.uint8), np.empty(room, np.uint8), np.empty(2 * room, np.uint8)]
-        return self._buffers
+    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
+        members = {self.links.place: np.concatenate(own)}
+
+        def room(other: int, length: float) -> list[memoryview]:
+            members[other] = np.empty(int(length), np.uint8)
+            return [members[other].data]
+
+        out = {other: [array.data for array in own] for other in range(self._size)}
+        self.links.swap(operation, out, room, float(members[self.links.place].size))
+        return [members[place] for place in range(self._size)]
 
     def _plan_of(self, own: Sequence[Array], averaged: int) -> _Plan:
         signature = (averaged, *((array.size, array.dtype) for array in own))
         if signature not in self._plans:
-            if len(self._plans) >= _KEPT_PLANS:  # rows in changing numbers have a new plan each time
+            if len(self._plans) >= _KEPT_PLANS:
                 self._plans.pop(next(iter(self._plans)))
             self._plans[signature] = self._plan(signature)
         return self._plans[signature]
@@ -82,18 +92,19 @@ class SocketExchange:
         tensors = [(count, dtype.itemsize) for count, dtype in signature[1:]]
         total = sum(aligned(count * width) for count, width in tensors)
         whole = total <= WHOLE_BYTES
-        share = aligned(total) if whole else min(SHARE_BYTES, aligned(-(-total // self._size)))
-        return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, max(share, 64)), max(share, 64), whole)
+        rounds = 1 if whole else -(-total // (self._size * SHARE_BYTES))
+        share = max(aligned(-(-total // (1 if whole else self._size * rounds))), ALIGNMENT)
+        return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, share), share, whole)
 
 
 class _Reduction:
-    """One call's arrays and the memory they pass through."""
+    """One call's arrays, and the memory for the terms of its share."""
 
     def __init__(
         self,
         links: Links,
         plan: _Plan,
-        buffers: Sequence[Array],
+        terms: Array,
         own: Sequence[Array],
         results: Sequence[Array],
         averaged: int,
@@ -101,10 +112,7 @@ class _Reduction:
         self._links = links
         self._plan = plan
         self._place, self._size = links.place, len(links.names)
-        room = self._size * plan.share
-        self._out = buffers[0][:room].reshape(self._size, plan.share)
-        self._terms = buffers[1][:room].reshape(self._size, plan.share)
-        self._done = buffers[2][: 2 * room].reshape(2, self._size, plan.share)
+        self._terms = terms
         self._own = own
         self._results = results
         self._averaged = averaged
@@ -115,13 +123,13 @@ class _Reduction:
         if not self._plan.chunks:
             return weight * self._size
         chunk = self._plan.chunks[0]
-        self._fill(chunk, self._terms[self._place])
-        length = _length(chunk, self._own)
-        whole = {other: [_bytes_of(self._terms[self._place, :length])] for other in self._others}
-        into = {other: [_bytes_of(self._terms[other, :length])] for other in self._others}
-        weights = self._links.swap(self._plan.operation, whole, into, weight)
-        self._add(chunk, fractions(weights), self._done[0, self._place])
-        self._take(chunk, self._done[0, self._place])
+        for piece in chunk:
+            values = _part(self._own, piece)
+            np.copyto(self._term(self._place, piece), values)
+        out = {other: [self._terms[self._place].data] for other in self._others}
+        weights = self._links.swap(self._plan.operation, out, lambda other, _: [self._terms[other].data], weight)
+        for piece in chunk:
+            self._add(piece, [self._term(place, piece) for place in range(self._size)], fractions(weights))
         return sum(weights)
 
     def by_shares(self, weight: float) -> float:
@@ -130,57 +138,43 @@ class _Reduction:
         rounds = [chunks[begin : begin + size] for begin in range(0, len(chunks), size)]
         before: list[list[Piece]] = []
         weights: list[float] = []
-        for number, now in enumerate([*rounds, []]):
-            for place, chunk in enumerate(now):
-                self._fill(chunk, self._terms[place] if place == self._place else self._out[place])
-            weights = self._swap(number, before, now, weight)
-            for place, chunk in enumerate(before):
-                self._take(chunk, self._done[(number - 1) % 2, place])
-            if self._place < len(now):
-                self._add(now[self._place], fractions(weights), self._done[number % 2, self._place])
+        for now in [*rounds, []]:
+            weights = self._swap(before, now, weight)
+            for piece in _chunk(now, self._place):
+                own = _part(self._own, piece)
+                terms = [own if place == self._place else self._term(place, piece) for place in range(size)]
+                self._add(piece, terms, fractions(weights))
             before = now
         return sum(weights)
 
-    def _swap(self, number: int, before: list[list[Piece]], now: list[list[Piece]], weight: float) -> list[float]:
-        done = self._done[(number - 1) % 2]
-        out: dict[int, list[memoryview]] = {other: [] for other in self._others}
-        into: dict[int, list[memoryview]] = {other: [] for other in self._others}
-        for other in self._others:
-            if self._place < len(before):
-                out[other].append(_bytes_of(done[self._place, : _length(before[self._place], self._own)]))
-            if other < len(before):
-                into[other].append(_bytes_of(done[other, : _length(before[other], self._own)]))
-            if other < len(now):
-                out[other].append(_bytes_of(self._out[other, : _length(now[other], self._own)]))
-            if self._place < len(now):
-                into[other].append(_bytes_of(self._terms[other, : _length(now[self._place], self._own)]))
-        return self._links.swap(self._plan.operation, out, into, weight)
+    def _swap(self, before: list[list[Piece]], now: list[list[Piece]], weight: float) -> list[float]:
+        results = [_bytes_of(_part(self._results, piece)) for piece in _chunk(before, self._place)]
+        out = {
+            other: [*results, *(_bytes_of(_part(self._own, piece)) for piece in _chunk(now, other))]
+            for other in self._others
+        }
 
-    def _fill(self, chunk: list[Piece], memory: Array) -> None:
-        for piece in chunk:
-            values = self._own[piece.tensor][piece.begin : piece.end]
-            np.copyto(_view(memory, piece, values.dtype), values)
+        def room(other: int, _: float) -> list[memoryview]:
+            into = [_bytes_of(_part(self._results, piece)) for piece in _chunk(before, other)]
+            return into + [_bytes_of(self._term(other, piece)) for piece in _chunk(now, self._place)]
 
-    def _add(self, chunk: list[Piece], parts: Sequence[float], memory: Array) -> None:
-        for piece in chunk:
-            dtype = self._own[piece.tensor].dtype
-            terms = [_view(self._terms[place], piece, dtype) for place in range(self._size)]
-            combine(terms, parts if piece.tensor < self._averaged else None, _view(memory, piece, dtype))
+        return self._links.swap(self._plan.operation, out, room, weight)
 
-    def _take(self, chunk: list[Piece], memory: Array) -> None:
-        for piece in chunk:
-            result = self._results[piece.tensor][piece.begin : piece.end]
-            np.copyto(result, _view(memory, piece, result.dtype))
+    def _add(self, piece: Piece, terms: Sequence[Array], parts: Sequence[float]) -> None:
+        combine(terms, parts if piece.tensor < self._averaged else None, _part(self._results, piece))
+
+    def _term(self, place: int, piece: Piece) -> Array:
+        dtype = self._own[piece.tensor].dtype
+        return self._terms[place, piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
 
 
-def _view(memory: Array, piece: Piece, dtype: Any) -> Array:
-    return memory[piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
+def _part(arrays: Sequence[Array], piece: Piece) -> Array:
+    return arrays[piece.tensor][piece.begin : piece.end]
 
 
-def _length(chunk: list[Piece], own: Sequence[Array]) -> int:
-    last = chunk[-1]
-    return last.offset + (last.end - last.begin) * own[last.tensor].dtype.itemsize
+def _chunk(chunks: list[list[Piece]], place: int) -> list[Piece]:
+    return chunks[place] if place < len(chunks) else []
 
 
-def _bytes_of(memory: Array) -> memoryview:
-    return memory.data
+def _bytes_of(values: Array) -> memoryview:
+    return values.view(np.uint8).data
