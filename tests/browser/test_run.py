@@ -116,7 +116,7 @@ def complaints_of_ours(notebook: Notebook, tensorboard: str = "") -> list[str]:
 def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     context: BrowserContext, lab: Lab, tmp_path: Path, artefacts: Path
 ) -> None:
-    train = TRAIN.format(options=f"-o history --log-dir {tmp_path / 'runs'}", epochs=6, callback=GATED)
+    train = TRAIN.format(options=f"-o history --tensorboard --log-dir {tmp_path / 'runs'}", epochs=6, callback=GATED)
     path = write_notebook(lab, "run", tmp_path, train, "%tfos tensorboard --height 420")
     cells = Cells(open_notebook(context, lab, path))
     cells.run(0)
@@ -135,6 +135,13 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     panel.get_by_role("tab", name="Curves").click()
     expect(panel.locator(".tfos-line").first).to_be_attached()
     cells.screenshots("panel", panel, artefacts)
+    board = panel.locator("iframe[title=TensorBoard]")
+    assert board.get_attribute("src") is None
+    panel.get_by_role("tab", name="TensorBoard").click()
+    expect(board).to_have_attribute("src", re.compile(rf"^{re.escape(lab.url)}/proxy/\d+/$"))
+    expect(board.content_frame.get_by_text("epoch_loss").first).to_be_visible(timeout=START_MS)
+    assert cells[1].locator("iframe").count() == 1
+    cells.screenshots("tab", panel, artefacts)
     for epoch in (4, 5, 6):
         (tmp_path / f"epoch {epoch}").touch()
 
