@@ -111,14 +111,18 @@ model.fit(x, y, batch_size=29, verbose=0, epochs=2, callbacks=callbacks)
 )
 
 
-def test_an_epoch_is_with_the_notebook_while_the_next_one_waits(groups, notebook: Notebook, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["sync", "local"])
+def test_an_epoch_is_with_the_notebook_while_the_next_one_waits(
+    groups, notebook: Notebook, tmp_path: Path, strategy: str
+) -> None:
     def hear(rank: int, message: Any) -> None:
         notebook.hear(rank, message)
         train = notebook.root / "cell" / "train"  # beside the run's own scalars, whose folder is called train
         if train.is_dir() and len(notebook.scalars(train).get("epoch_loss", ())) == 1:
             (tmp_path / "worker" / "go").touch()
 
-    succeeded(groups[2].run(GATED, inputs={"elsewhere": str(tmp_path / "worker")}, on_message=hear))
+    inputs = {"elsewhere": str(tmp_path / "worker")}
+    succeeded(groups[2].run(GATED, inputs=inputs, on_message=hear, strategy=strategy))
     assert len(notebook.scalars(notebook.root / "cell" / "train")["epoch_loss"]) == 2
 
 
@@ -128,6 +132,7 @@ FAILING = (
 import os
 os.chdir(elsewhere)
 writer = tf.summary.create_file_writer("logs")
+os.chdir("/")
 with writer.as_default():
     tf.summary.scalar("before", 1.0, step=0)
 raise ValueError("and then it failed")

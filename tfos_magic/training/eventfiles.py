@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ SEND_SECONDS = 60.0
 
 # The folders of the run's own scalars: what the cell writes must not become part of their curves.
 _TAKEN = ("train", "validation", ".")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the copies of a folder's event files belong, and the names in it that are older than the run."""
+
+    path: str
+    before: frozenset[str]
 
 
 @contextmanager
@@ -55,7 +64,7 @@ class Follower:
         self._own = re.compile(rf"tfevents\..*\.{os.getpid()}\.")
         self._lock = threading.Lock()
         self._writers: list[Any] = []
-        self._before: dict[Path, set[str]] = {}
+        self._places: dict[Path, Place] = {}
         self._sent: dict[Path, int] = {}
         self._total = 0
         self._over = threading.Event()
@@ -67,13 +76,13 @@ class Follower:
         if folder is None:
             return original(writer, logdir, *args, **kwargs)
         with self._lock:
-            self._before.setdefault(folder, set(self._names(folder)))
+            self._places.setdefault(folder, Place(place_of(folder), frozenset(self._names(folder))))
         made = original(writer, logdir, *args, **kwargs)
         with self._lock:
             self._writers.append(writer)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="tfos-event-files", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="tfos-event-files", daemon=True)
+                self._thread.start()
         return made
 
     def close(self) -> None:
@@ -98,10 +107,10 @@ class Follower:
         """Send what is new, at most about ``budget`` bytes of it."""
         self._flush()
         with self._lock:
-            known = {folder: set(names) for folder, names in self._before.items()}
-        for folder, before in known.items():
-            for name in sorted(set(self._names(folder)) - before):
-                budget -= self._send(folder / name, budget)
+            places = dict(self._places)
+        for folder, place in places.items():
+            for name in sorted(set(self._names(folder)) - place.before):
+                budget -= self._send(folder / name, f"{place.path}/{name}", budget)
 
     def _flush(self) -> None:
         """Have the writers put on disk what they hold back, ten values or two minutes; forget those that are closed."""
@@ -111,15 +120,20 @@ class Follower:
             try:
                 with tf.device("CPU:0"):
                     gen_summary_ops.flush_summary_writer(writer)
-            except tf.errors.NotFoundError:
+            except tf.errors.OpError as error:
+                if not isinstance(error, tf.errors.NotFoundError):
+                    self._notice(f"A writer for TensorBoard cannot write on worker 0: {error.message}")
                 with self._lock:
                     self._writers.remove(writer)
 
     def _names(self, folder: Path) -> list[str]:
         """The event files of this process in ``folder``: other ranks may write beside it."""
-        return [name for name in os.listdir(folder) if self._own.search(name)] if folder.is_dir() else []
+        try:
+            return [name for name in os.listdir(folder) if self._own.search(name)]
+        except OSError:
+            return []  # not there yet, or no more; where it may not be read, the writer tells the cell
 
-    def _send(self, file: Path, budget: int) -> int:
+    def _send(self, file: Path, place: str, budget: int) -> int:
         """Send what has grown in ``file``; gives how many bytes that was."""
         begin = offset = self._sent.get(file, 0)
         try:
@@ -128,7 +142,7 @@ class Follower:
                 while offset - begin < budget and (piece := stream.read(PART_BYTES)):
                     if not self._has_room(file, offset + len(piece), len(piece)):
                         break
-                    self._emit(EventFilePart(self._run_id, 0, place_of(file), str(file), offset, piece))
+                    self._emit(EventFilePart(self._run_id, 0, place, str(file), offset, piece))
                     offset += len(piece)
         except FileNotFoundError:
             return 0  # the cell has tidied up
@@ -158,11 +172,11 @@ def local_folder(logdir: Any) -> Path | None:
     return Path(os.path.abspath(text))
 
 
-def place_of(file: Path) -> str:
-    """Where the copy of ``file`` belongs below the run's log directory, parts joined by ``/``.
+def place_of(folder: Path) -> str:
+    """Where the copy of ``folder`` belongs below the run's log directory, parts joined by ``/``.
 
     Below the working directory that is its path there, as the cell named it; elsewhere its whole path.
     """
     here = Path.cwd()
-    place = file.relative_to(here) if file.is_relative_to(here) else file.relative_to(file.anchor)
-    return (Path("cell") / place if place.parent.as_posix() in _TAKEN else place).as_posix()
+    place = folder.relative_to(here) if folder.is_relative_to(here) else folder.relative_to(folder.anchor)
+    return f"cell/{place.as_posix()}" if place.as_posix() in _TAKEN else place.as_posix()
