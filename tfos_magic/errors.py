@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tfos_magic.tracebacks import folded
+
 
 class TFOSError(Exception):
     """Base of all errors of this package: ``except TFOSError`` catches them all."""
@@ -107,7 +109,8 @@ class WorkerError(TFOSError):
     rank: the rank it happened on (the lowest one, where several failed alike).
     host: where that worker runs.
     kind: name of the remote exception's class.
-    remote_traceback: the worker's traceback as text, without frames of this package.
+    remote_traceback: the worker's traceback as text, without frames of this package; those of libraries are folded
+        where it is shown.
     cell_lines: the lines of the cell around the failing one, the failing one marked.
     output: the last lines that the worker printed.
     """
@@ -136,7 +139,7 @@ class WorkerError(TFOSError):
         parts = [f"{self.kind} on {where}: {self.args[0]}"]
         for title, text in (
             ("In the cell", self.cell_lines),
-            ("Remote traceback", self.remote_traceback),
+            ("Remote traceback", folded(self.remote_traceback)),
             ("Last output of this worker", self.output),
         ):
             if text:

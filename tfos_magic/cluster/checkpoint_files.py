@@ -58,8 +58,12 @@ class CheckpointFiles:
         self.open_run(f"run-{stamp}-{secrets.token_hex(2)}")
 
     def open_run(self, run: str) -> None:
-        """Go on in the folder of an earlier run."""
+        """Go on in the folder of an earlier run, which may have been killed while it wrote."""
         self._folder = f"{self._root}/{run}"
+        for name, _ in self._list(self._folder):
+            if name.endswith(_PARTIAL):
+                with self._refusing("write to"):
+                    self._system.rm_file(f"{self._folder}/{name}")
         self._sequence = max((entry.sequence for entry in self.entries()), default=-1) + 1
 
     def runs(self) -> list[str]:

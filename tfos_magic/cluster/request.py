@@ -69,7 +69,7 @@ class RunRequest:
     to the folder that ``private_logs`` gives for the run's name.
 
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
-    another: all come to their end, and nothing is tried again.
+    another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
     """
 
     source: str
@@ -91,6 +91,7 @@ class RunRequest:
     resume: bool = False
     max_restarts: int = 2
     ranks: Sequence[int] = ()
+    notices: Sequence[str] = ()
 
     @property
     def alone(self) -> bool:

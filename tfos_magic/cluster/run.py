@@ -20,9 +20,19 @@ from tfos_magic.cluster.feeds import Feed, FeedJobThread
 from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, rewind
+from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, lose, rewind
 from tfos_magic.errors import CaptureError, FeedError, RunInterrupted, UsageError, WorkerLost
-from tfos_magic.protocol import CheckpointPart, Display, EpochEnd, EventFilePart, Message, Output, RunCell, RunFinished
+from tfos_magic.protocol import (
+    CheckpointPart,
+    Display,
+    EpochEnd,
+    EventFilePart,
+    Message,
+    Output,
+    RunCell,
+    RunFinished,
+    TrainerExited,
+)
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -56,6 +66,7 @@ class Run:
             workers=[WorkerState(rank) for rank in range(size)],
             started=time.monotonic(),
             log_dir=request.log_dir,
+            notices=list(request.notices),
         )
         self._mirror = EventMirror(self.state, request.private_logs)
 
@@ -232,6 +243,9 @@ class Run:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=True):
             state.host, state.pid = worker.agent.host, worker.pid
             state.device = worker.ready.device if worker.ready else ""
+        self.state.servers = [
+            WorkerState(server.rank, server.agent.host, server.pid, state="serving") for server in self._cluster.servers
+        ]
 
     def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, Feed]) -> None:
         request = self._request
@@ -264,6 +278,8 @@ class Run:
 
     def _take(self, message: Message | None) -> None:
         """Fold what a worker said into the run; None when nobody said anything for a moment."""
+        if isinstance(message, TrainerExited):
+            lose(self.state, message.rank)
         if message is not None and getattr(message, "run_id", "") == self.run_id:
             apply(self.state, message)
             match message:
@@ -293,6 +309,8 @@ class Run:
     def _draw(self) -> None:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
             state.memory = worker.beat.trainer_rss
+        for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
+            state.memory = server.beat.trainer_rss
         self._observer.update(self.state)
         if self._stops_heeded < self._stops_asked:
             self._stops_heeded += 1

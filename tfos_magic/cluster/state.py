@@ -17,6 +17,7 @@ from tfos_magic.cluster.traces import Stopwatch, Trace
 from tfos_magic.protocol import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
 LOG_LINES = 200
+_DOING = {"train": "training", "validate": "validating", "checkpoint": "saving"}
 
 
 class RunPhase(str, Enum):
@@ -114,6 +115,7 @@ class RunState:
     name: str
     strategy: str
     workers: list[WorkerState]
+    servers: list[WorkerState] = field(default_factory=list)
     phase: RunPhase = RunPhase.STARTING
     started: float = 0.0
     ended: float = 0.0
@@ -149,7 +151,8 @@ class RunState:
 
     @property
     def times(self) -> dict[str, float]:
-        """Seconds of ``elapsed`` by what rank 0 did: ``start`` (feeds included), ``cell``, ``train``, ``validate``."""
+        """Seconds of ``elapsed`` by what rank 0 did: ``start`` (feeds included), ``cell``, ``train``, ``validate``,
+        ``checkpoint``."""
         return self._times.read(self.ended or self.clock())
 
     @property
@@ -225,7 +228,7 @@ def apply(state: RunState, message: Message) -> None:
 
 
 def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
-    worker.state = "training" if message.phase == "train" else "validating"
+    worker.state = _DOING.get(message.phase, message.phase)
     worker.mark(state.clock(), message)
     if message.rank == 0:
         _forget_from(state, message.epoch)
@@ -261,6 +264,13 @@ def _epoch_end(state: RunState, message: EpochEnd) -> None:
         state.epochs_done.clear()
     state.history.append(dict(message.metrics))
     state.epochs_done.append(message.epoch)
+
+
+def lose(state: RunState, rank: int) -> None:
+    """A process of the run is gone: a worker, or one of the parameter servers, which are counted after them."""
+    everyone = [*state.workers, *state.servers]
+    if rank < len(everyone):
+        everyone[rank].state, everyone[rank].rows_per_second = "lost", 0.0
 
 
 def rewind(state: RunState) -> None:

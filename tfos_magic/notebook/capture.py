@@ -15,18 +15,28 @@ from tfos_magic.cluster.run import FrameUse, frame_use
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames
 
+HINT_BYTES = 100_000_000
+
 
 @dataclass(frozen=True)
 class Captured:
-    """A cell's needs, ready to be sent. ``payload`` is the pickle of ``{name: value}`` for the names in ``sizes``.
-
-    ``sizes`` are bytes by name, as far as they are known without pickling each on its own.
-    """
+    """A cell's needs, ready to be sent. ``payload`` is the pickle of ``{name: value}`` for the names in ``values``."""
 
     payload: bytes
     values: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     frames: Mapping[str, FrameUse] = field(default_factory=dict)
+    large: str = ""
+
+    @property
+    def hint(self) -> str:
+        """What to do about a payload that every worker is sent whole; empty where it is of ordinary size."""
+        if not self.large:
+            return ""
+        return (
+            f"The cell takes {len(self.payload) / 1e6:,.0f} MB of values from the notebook, {self.large!r} the most, "
+            "and every worker is sent all of it: a Spark DataFrame is shared out among the workers instead."
+        )
 
 
 def capture(
@@ -52,12 +62,19 @@ def capture(
         raise UsageError("--features and --label are about DataFrames, and the cell names none: see --feed NAME=DF.")
     modules = {name: value.__name__ for name, value in found.items() if isinstance(value, ModuleType)}
     values = {name: value for name, value in found.items() if name not in frames and name not in modules}
+    payload = _pickle(values)
     return Captured(
-        payload=_pickle(values),
+        payload=payload,
         values=tuple(values),
         modules=modules,
         frames={name: frame_use(name, frame, features, label) for name, frame in frames.items()},
+        large=_largest(values) if len(payload) > HINT_BYTES else "",
     )
+
+
+def _largest(values: Mapping[str, Any]) -> str:
+    """The name of the value with the most bytes, as values themselves tell or their pickles."""
+    return max(values, key=lambda name: getattr(values[name], "nbytes", 0) or len(cloudpickle.dumps(values[name])))
 
 
 def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]) -> None:

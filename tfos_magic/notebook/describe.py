@@ -55,6 +55,8 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
         columns = ", ".join(f"{c.name}: {c.kind} of {c.dtype}" for c in use.plan.columns)
         label = f", label {use.label}" if use.label else ""
         lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch.")
+    if captured.hint:
+        lines.append(captured.hint)
     lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")
     lines.append(f"TensorBoard scalars: {request.log_dir or 'none'}.")
     return "\n".join(lines)

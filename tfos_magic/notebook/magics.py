@@ -161,6 +161,7 @@ class TFOSMagics(Magics):
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
             payload=captured.payload,
+            notices=[captured.hint] if captured.hint else [],
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
@@ -200,6 +201,7 @@ class TFOSMagics(Magics):
             strategy="none",
             ranks=args.ranks,
             payload=captured.payload,
+            notices=[captured.hint] if captured.hint else [],
         )
         if not self.runtime.running:
             print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)

@@ -43,6 +43,7 @@ def install(stack: ExitStack, session: Session) -> None:
     """Take hold of Keras until ``stack`` closes. One rank alone needs only loops, steps and progress."""
     _install_loops(stack, session)
     _install_steps(stack, session)
+    session.data_clock.install(stack)
     tfkeras.install(stack, session)
     if session.many:
         _install_data(stack, session)

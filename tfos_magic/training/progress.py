@@ -13,7 +13,10 @@ SECONDS_BETWEEN = 0.25
 
 
 class Reporter:
-    """Emits this rank's messages: ``Progress`` at most each ``SECONDS_BETWEEN`` seconds, unless forced."""
+    """Emits this rank's messages: ``Progress`` at most each ``SECONDS_BETWEEN`` seconds, unless forced.
+
+    ``rows`` and ``sent`` give counts so far, ``waits`` the seconds waited for data and for peers.
+    """
 
     def __init__(
         self,
@@ -22,6 +25,7 @@ class Reporter:
         emit: Callable[[Message], None],
         rows: Callable[[], int],
         sent: Callable[[], int] = lambda: 0,
+        waits: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
         self.run_id = run_id
         self.rank = rank
@@ -29,6 +33,8 @@ class Reporter:
         self._rows = rows
         self._sent = sent
         self._sent_before = sent()
+        self._waits = waits
+        self._peers_before = waits()[1]
         self._last = 0.0
         self._noticed: set[str] = set()
 
@@ -41,6 +47,7 @@ class Reporter:
         """Report where the rank is; reads the row counter and the metrics from the device."""
         self._last = time.monotonic()
         values = numbers(metrics or {})
+        data, peers = self._waits()
         self._emit(
             Progress(
                 self.run_id,
@@ -53,6 +60,8 @@ class Reporter:
                 self._rows(),
                 values,
                 self._sent() - self._sent_before,
+                data,
+                peers - self._peers_before,
             )
         )
 

@@ -185,12 +185,14 @@ class Recorder:
     def _take(self, loop: Loop, fit: Fit, epoch: int, step: int, *, complete: bool = False) -> None:
         started = time.monotonic()
         fit.steps = 0
+        self._session.report("checkpoint", loop)
         if self._session.many:
             self._session.strategy.settle(loop.model)
         sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
             self._sender.send(_checkpoint(loop.model, fit, position, sums), started)
+        self._session.report("train", loop)
         self._last = time.monotonic()
 
 

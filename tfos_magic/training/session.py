@@ -18,6 +18,7 @@ from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.resume import Fit
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
+from tfos_magic.training.waits import DataClock
 
 
 class Loop:
@@ -58,6 +59,7 @@ class Session:
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
             self.present = tf.Variable(1, dtype=tf.int64, trainable=False, name="tfos_present")
+        self.data_clock = DataClock()
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
         self.reporter = Reporter(
@@ -66,6 +68,7 @@ class Session:
             context.emit,
             lambda: int(self._rows.numpy()),
             lambda: self.collectives.sent,
+            lambda: (self.data_clock.seconds, self.collectives.waited),
         )
         self.recorder = Recorder(context, self)
 
@@ -264,9 +267,10 @@ class Session:
         if self.loops[-1].kind == "fit":
             self.strategy.settle(model)
         metrics.report_unknown(model, self.reporter)
+        own = metrics.results_in(model, logs)
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
-            return metrics.average_logs(logs, self.collectives, float(self._last_rows.numpy()))
+            return metrics.average_logs(model, logs, own, self.collectives, float(self._last_rows.numpy()))
         return result

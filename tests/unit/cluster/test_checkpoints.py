@@ -150,6 +150,16 @@ def test_a_file_that_was_never_finished_is_not_taken_for_a_checkpoint(tmp_path: 
         assert labels(store) == ["fit0-epoch1-step0"]
 
 
+def test_what_a_kill_left_half_written_goes_when_the_run_is_resumed(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1))
+    half = files(tmp_path)[0].with_suffix(".npz.partial")
+    half.write_bytes(b"half")
+    with CheckpointStore(str(tmp_path), resume=True):
+        assert not half.exists()
+    assert len(files(tmp_path)) == 1
+
+
 def test_files_and_folders_on_the_own_disk_are_the_users_alone(tmp_path: Path) -> None:
     with CheckpointStore(str(tmp_path / "new")) as store:
         put(store, checkpoint(0, 1))

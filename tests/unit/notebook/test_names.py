@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tfos_magic.errors import CaptureError, UsageError
@@ -68,3 +69,12 @@ def test_a_notebooks_own_tfos_goes_to_the_workers() -> None:
 
     assert captured("print(tfos.rank())", {"tfos": tfos_magic}).modules == {"tfos": "tfos_magic"}
     assert captured("print(tfos)", {"tfos": 3}).values == ("tfos",)
+
+
+def test_values_of_a_hundred_megabytes_draw_a_hint_that_names_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "print(table, label)"
+    names = {"table": np.zeros(1000), "label": "digits"}
+    assert captured(cell, names).hint == ""
+    monkeypatch.setattr("tfos_magic.notebook.capture.HINT_BYTES", 5000)
+    assert "'table' the most" in captured(cell, names).hint
+    assert "Spark DataFrame" in captured(cell, names).hint

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfos_magic.cluster.state import RunPhase, RunState
+from tfos_magic.cluster.state import RunPhase, RunState, WorkerState, lose
 from tfos_magic.notebook.views.card import render_card
 from tfos_magic.notebook.views.crew import take_crew
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.protocol import RunStarted
 
-from .simulated import finish, new_state, pass_time, progress, tell
+from .simulated import RUN, finish, new_state, pass_time, progress, tell
 
 
 def training(world: int = 4) -> RunState:
@@ -93,3 +94,35 @@ def test_the_time_that_remains_is_judged_from_the_first_step_on() -> None:
     pass_time(state, 5)
     tell(state, progress(0, 0, 6))
     assert take_picture(state).remaining == "24 s left"
+
+
+def test_parameter_servers_have_rows_of_their_own_after_the_workers_where_the_run_uses_them() -> None:
+    state = training(2)
+    state.servers = [WorkerState(2, "beta", 77, state="serving", memory=5_000_000)]
+    assert len(take_crew(state)) == 2
+    state.strategy = "async"
+    assert [worker.rank for worker in take_crew(state)] == [0, 1, 2]
+    server = take_crew(state)[2]
+    assert (server.where, server.state, server.trouble) == ("parameter server · beta · pid 77", "serving", "")
+    lose(state, 2)
+    assert take_crew(state)[2].trouble == "lost"
+
+
+def test_a_worker_that_was_lost_is_so_until_its_replacement_begins() -> None:
+    state = training(3)
+    tell(state, *(progress(rank, 0, 1) for rank in range(3)))
+    lose(state, 1)
+    assert troubles(state) == ["", "lost", ""]
+    tell(state, RunStarted(RUN, 1))
+    assert troubles(state) == ["", "", ""]
+
+
+def test_checkpoints_have_a_part_of_the_time() -> None:
+    state = training(1)
+    tell(state, progress(0, 0, 1))
+    pass_time(state, 6)
+    tell(state, progress(0, 0, 10, phase="checkpoint"))
+    assert take_crew(state)[0].state == "saving"
+    pass_time(state, 2)
+    tell(state, progress(0, 0, 10))
+    assert {phase.name: phase.text for phase in take_picture(state).phases} == {"train": "6.0 s", "checkpoint": "2.0 s"}

@@ -34,9 +34,10 @@ class Worker:
 
 
 def take_crew(state: RunState) -> list[Worker]:
-    """Put every worker in words."""
+    """Put every worker in words, and after them every parameter server that the run uses."""
     norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE])
-    return [_worker(worker, state, norms) for worker in state.workers]
+    servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
+    return [_worker(worker, state, norms) for worker in state.workers] + servers
 
 
 class _Norms:
@@ -85,6 +86,23 @@ def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> Worker:
         peers=percent(worker.peer_share),
         memory=size(worker.memory) if worker.memory else "",
         trouble=trouble,
+    )
+
+
+def _server(server: WorkerState, state: RunState) -> Worker:
+    lost = server.state == "lost"
+    shown = server.state if lost or not state.phase.ended else "ended"
+    return Worker(
+        rank=server.rank,
+        where=f"parameter server · {server.host} · pid {server.pid}",
+        state=shown,
+        step="",
+        fraction=0.0,
+        pace="",
+        data="",
+        peers="",
+        memory=size(server.memory) if server.memory else "",
+        trouble="lost" if lost else "",
     )
 
 

@@ -130,6 +130,7 @@ def take_phases(state: RunState) -> list[Phase]:
         "wait for data": data,
         "communicate": peers,
         "validate": times.get("validate", 0.0),
+        "checkpoint": times.get("checkpoint", 0.0),
     }
     whole = sum(parts.values())
     return [Phase(name, round(part / whole, 4), duration(part)) for name, part in parts.items() if part >= 0.05]

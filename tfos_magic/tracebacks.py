@@ -1,0 +1,58 @@
+"""Tracebacks as people read them: their own frames, and one line for what libraries did in between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+
+_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+')
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def folded(text: str) -> str:
+    """The text of a traceback in which frames of installed packages became a line that counts them.
+
+    The frame that raised stays, whosever it is. What does not look like a traceback is left as it is.
+    """
+    lines: list[str] = []
+    hidden: list[list[str]] = []
+    for block in _blocks(text.splitlines()):
+        if _library_of(block[0]):
+            hidden.append(block)
+            continue
+        lines += [*_count(hidden, keep_last=_FRAME.match(block[0]) is None), *block]
+        hidden = []
+    return "\n".join([*lines, *_count(hidden, keep_last=True)])
+
+
+def _count(frames: list[list[str]], *, keep_last: bool) -> list[str]:
+    """One line for ``frames``, and the last of them where it is the one that raised."""
+    shown = frames[-1] if keep_last and frames else []
+    counted = frames[:-1] if keep_last else frames
+    if not counted:
+        return shown
+    libraries = dict.fromkeys(_library_of(frame[0]) for frame in counted)
+    return [f"  [... {len(counted)} frame{'s' * (len(counted) > 1)} of {', '.join(libraries)}]", *shown]
+
+
+def _blocks(lines: list[str]) -> Iterator[list[str]]:
+    """A frame with the lines of code beneath it, or a line that belongs to none."""
+    block: list[str] = []
+    for line in lines:
+        if block and _FRAME.match(block[0]) and line.startswith("    "):
+            block.append(line)
+            continue
+        if block:
+            yield block
+        block = [line]
+    if block:
+        yield block
+
+
+def _library_of(line: str) -> str:
+    """The installed package that a frame's file is of; empty for the user's own, and for what is no frame."""
+    match = _FRAME.match(line)
+    parts = PurePath(match["path"]).parts if match else ()
+    places = [place for place, part in enumerate(parts[:-1]) if part in _INSTALLED]
+    return parts[places[-1] + 1].removesuffix(".py") if places else ""
