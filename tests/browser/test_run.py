@@ -176,7 +176,8 @@ def cells(browser: Browser, lab: Lab, tmp_path_factory: pytest.TempPathFactory) 
     gates = tmp_path_factory.mktemp("gates")
     endless = TRAIN.format(options="", epochs=100_000, callback="")
     short = TRAIN.format(options="-o history", epochs=2, callback="")
-    path = write_notebook(lab, "trouble", gates, FAILING, endless, short)
+    detached = TRAIN.format(options="--detach", epochs=100_000, callback="")
+    path = write_notebook(lab, "trouble", gates, FAILING, endless, short, detached, "%tfos status")
     with browser.new_context(viewport={"width": 1100, "height": 1400}) as context:
         context.set_default_timeout(ACTION_MS)
         made = Cells(open_notebook(context, lab, path))
@@ -218,4 +219,25 @@ def test_the_stop_button_ends_a_run_at_once_and_the_next_cell_trains(cells: Cell
     expect(cells.card(3)).to_contain_text("Trained on 2 workers", timeout=START_MS)
     cells.finish(3)
     assert cells.error(3).count() == 0
+    assert complaints_of_ours(cells.notebook) == []
+
+
+def test_a_detached_run_leaves_the_notebook_free_and_its_panel_stops_it_from_another_cell(
+    cells: Cells, artefacts: Path
+) -> None:
+    cells.run(4)
+    cells.finish(4)
+    expect(cells.panel(4).locator(".tfos-position")).to_contain_text(
+        re.compile(r"epoch ([2-9]|\d\d)"), timeout=START_MS
+    )
+    cells.run(5)
+    cells.finish(5)
+    again = cells.panel(5)
+    expect(again.locator(".tfos-headline")).to_have_text("Training on 2 workers")
+    before = again.locator(".tfos-position").inner_text()
+    expect(again.locator(".tfos-position")).not_to_have_text(before)
+    cells.screenshots("detached", again, artefacts)
+    again.get_by_role("button", name="Stop").click()
+    expect(again.locator(".tfos-headline")).to_have_text("Stopped on 2 workers", timeout=STOP_SECONDS * 1000)
+    expect(cells.card(4)).to_contain_text("Stopped on 2 workers")
     assert complaints_of_ours(cells.notebook) == []

@@ -25,6 +25,14 @@ train = spark.range(0, 600, 1, 3).select(
     F.array(*[F.rand(i).cast("float") for i in range(4)]).alias("x"), (F.col("id") % 2).alias("y"))
 """
 
+DAWDLE = """
+import pathlib, time
+from pyspark.sql.functions import udf
+mark = str(pathlib.Path("computing").absolute())
+dawdle = udf(lambda i: pathlib.Path(mark).touch() or time.sleep(0.05) or 1.0, "double")
+slow = spark.range(0, 4000, 1, 4).select(dawdle("id").alias("x"), F.col("id").alias("y"))
+"""
+
 CELL = """%%tfos_train {options}
 import keras
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)])

@@ -102,6 +102,18 @@ def test_a_cells_own_tensorboard_callback_is_shown_without_any_log_directory_and
     assert not Path(base).exists()
 
 
+def test_a_tensorboard_that_cannot_start_is_told_and_the_run_goes_on(kernel: Kernel) -> None:
+    broken = kernel.folder / "broken" / "tensorboard"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no TensorBoard here')")
+    kernel.run(f"import os\nos.environ['PYTHONPATH'] = {str(broken.parent)!r}")
+    result = kernel.run(train_cell("--label y -o history --tensorboard"))
+    kernel.run("del os.environ['PYTHONPATH']")
+    assert not result.error, result.traceback
+    assert "no TensorBoard here" in result.text
+    assert kernel.run("print(len(history.history['loss']))").text.strip() == "2"
+
+
 def test_an_error_on_every_worker_is_told_once_in_the_cells_own_lines(kernel: Kernel) -> None:
     result = kernel.run("%%tfos_train\nvalues = [1, 2]\nprint('about to fail')\nvalues[5]\n")
     assert result.error == "WorkerError"

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kernel.kernel_driver import SESSION, Kernel, command_of, train_cell
+from tests.kernel.kernel_driver import DAWDLE, SESSION, Kernel, command_of, train_cell
 
 LIMIT_SECONDS = 10.0
 
@@ -32,36 +32,65 @@ def _kill(kernel: Kernel) -> None:
     os.kill(kernel.pid, signal.SIGKILL)
 
 
-# Restarting and shutting down are the same request to a kernel, so each is seen at one of the two moments.
+def _be_idle(kernel: Kernel) -> None:
+    _run(kernel, train_cell("-n 1 --label y --log-dir runs"))
+
+
+def _train(kernel: Kernel) -> None:
+    kernel.finish(kernel.submit(train_cell("-n 1 --label y", epochs=100_000)), until="epoch 2 of")
+
+
+def _feed(kernel: Kernel) -> None:
+    """Be within a DataFrame that takes a minute to compute."""
+    mark, deadline = kernel.folder / "computing", time.monotonic() + 60
+    _run(kernel, DAWDLE)
+    kernel.submit(train_cell("-n 1 --label y").replace("fit(train", "fit(slow"))
+    while not mark.exists():
+        assert time.monotonic() < deadline, "Spark did not begin to compute within 60 s"
+        time.sleep(0.05)
+
+
+def _save(kernel: Kernel) -> None:
+    """Be within checkpoints that are large and come after every step."""
+    cell = train_cell("-n 1 --label y --checkpoint-dir kept --checkpoint-every 1", epochs=100_000)
+    kernel.submit(cell.replace("Dense(4,", "Dense(1_000_000,"))
+    deadline = time.monotonic() + 60
+    while not list(kernel.folder.glob("kept/run-*/*.npz")):
+        assert time.monotonic() < deadline, "no checkpoint was written within 60 s"
+        time.sleep(0.05)
+
+
+# Restarting and shutting down are the same request to a kernel, so each is seen at one moment.
 @pytest.mark.parametrize(
     ("way", "moment"),
     [
-        (_shutdown, "idle"),
-        (_restart, "training"),
-        (_terminate, "idle"),
-        (_terminate, "training"),
-        (_kill, "idle"),
-        (_kill, "training"),
+        (_shutdown, _be_idle),
+        (_restart, _train),
+        (_terminate, _feed),
+        (_terminate, _save),
+        (_kill, _be_idle),
+        (_kill, _train),
+        (_kill, _feed),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
+    ids=lambda value: value.__name__.strip("_"),
 )
 def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
-    way: Callable[[Kernel], None], moment: str, new_kernel: Callable[..., Kernel], tmp_path: Path
+    way: Callable[[Kernel], None],
+    moment: Callable[[Kernel], None],
+    new_kernel: Callable[..., Kernel],
+    tmp_path: Path,
 ) -> None:
-    """Of a cluster that was fed, and of a TensorBoard."""
+    """Of a cluster that was fed, or is just being fed, and of a TensorBoard."""
     spool = tmp_path / "spool"
     spool.mkdir()
     kernel = new_kernel()
     _run(kernel, "%load_ext tfos_magic", f"%config TFOS.spool_dir = {str(spool)!r}", SESSION)
     _run(kernel, "%tfos tensorboard runs --link")
-    if moment == "idle":
-        _run(kernel, train_cell("-n 1 --label y --log-dir runs"))
-    else:
-        kernel.finish(kernel.submit(train_cell("-n 2 --label y", epochs=100_000)), until="epoch 2 of")
+    moment(kernel)
     processes = [*kernel.processes(), psutil.Process(kernel.pid)]
     commands = {process.pid: command_of(process) for process in processes}
     trainers = sum("tfos_magic.node.trainer" in command for command in commands.values())
-    assert trainers == {"idle": 1, "training": 2}[moment]
+    assert trainers == 1
     assert any("tensorboard" in command for command in commands.values())
     started = time.monotonic()
     way(kernel)

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from tests.kernel.kernel_driver import CellResult, Kernel, train_cell
+from tests.kernel.kernel_driver import DAWDLE, CellResult, Kernel, train_cell
 
 STOP_SECONDS = 2.0
 
@@ -63,14 +63,6 @@ def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Ker
     assert result.seconds < STOP_SECONDS
     _trains_again(kernel)
 
-
-DAWDLE = """
-import pathlib, time
-from pyspark.sql.functions import udf
-mark = str(pathlib.Path("computing").absolute())
-dawdle = udf(lambda i: pathlib.Path(mark).touch() or time.sleep(0.05) or 1.0, "double")
-slow = spark.range(0, 4000, 1, 4).select(dawdle("id").alias("x"), F.col("id").alias("y"))
-"""
 
 FEEDS_LEFT = """
 workers = get_ipython().magics_manager.registry["TFOSMagics"].runtime.cluster.workers
