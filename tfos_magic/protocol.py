@@ -265,8 +265,8 @@ class Progress(Message):
     """Where a rank is. Steps count within the epoch, epochs from 0; ``steps`` and ``epochs`` are 0 when unknown.
 
     ``rows`` counts the rows this rank trained on since the run began, ``sent`` the bytes it sent to other ranks and to
-    servers; ``phase`` is ``train``, ``validate`` or ``checkpoint``; ``metrics`` are this rank's running values. ``data_seconds`` and
-    ``peer_seconds`` grow by what it waited for its next batch, and for other ranks or servers.
+    servers; ``phase`` is ``train``, ``validate`` or ``checkpoint``; ``metrics`` are this rank's running values.
+    ``data_seconds`` and ``peer_seconds`` grow by what it waited for its next batch, and for other ranks or servers.
     """
 
     run_id: str

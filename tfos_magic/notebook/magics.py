@@ -263,7 +263,7 @@ class TFOSMagics(Magics):
         self.shell.push(values)
 
     def _show_tensorboard(self, request: RunRequest, args: Any, view: View) -> RunRequest:
-        """Show TensorBoard where it is wanted, in the view or below it; gives the request, with a log directory then."""
+        """Show TensorBoard where it is wanted, in the view or below it; gives the request, with a log directory."""
         wanted = self.settings.tensorboard if args.tensorboard is None else args.tensorboard
         if not wanted:
             return request
