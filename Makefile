@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := cpu,connect,notebook,test
+# For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
+LEGACY_KERAS := tf-keras>=2.21,<2.22
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # As if .venv were activated, for Spark too, whose Python workers are otherwise whatever python3 is on the PATH.
 ACTIVATE := export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python"; unset PYSPARK_DRIVER_PYTHON;
@@ -29,6 +31,7 @@ $(STAMP): setup.py pyproject.toml
 	@tools/venv.sh "$(PYTHON)" "$(VENV)"
 	@echo "Installing tfos_magic[$(EXTRAS)] into $(VENV) (about 2 GB, some minutes on first use) ..."
 	@$(PIP) install --editable ".[$(EXTRAS)]"
+	@$(PIP) install --no-deps "$(LEGACY_KERAS)"
 	@touch $@
 
 java:

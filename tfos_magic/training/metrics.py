@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics
 
@@ -36,13 +37,34 @@ def raw(variable: Any) -> tf.Variable:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-def average_logs(logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
-    """Average the scalars that a custom step returned over ranks, weighted by the rows of their last step."""
+def results_in(model: Any, logs: Any) -> set[str]:
+    """The names of those ``logs`` of a step that are what metrics of ``model`` with these names have on this rank."""
+    if not isinstance(logs, Mapping):
+        return set()
+    results = model.get_metrics_result()
+    return {name for name, value in logs.items() if name in results and _is_same(value, results[name])}
+
+
+def _is_same(value: Any, result: Any) -> bool:
+    return np.shape(value) == np.shape(result) and np.allclose(value, result, 1e-6, 0.0)
+
+
+def average_logs(
+    model: Any, logs: Mapping[str, Any], own: set[str], collectives: Collectives, rows: float
+) -> dict[str, Any]:
+    """Make the scalars that a custom step returned global, after the state of metrics has been summed.
+
+    They are averaged over ranks, weighted by the rows of their last step. But where every rank with rows says that they
+    are its ``own`` results of metrics, they are read from these.
+    """
+    differ = [column.any() for column in collectives.gather([rows > 0 and name not in own for name in logs]).T]
+    results = model.get_metrics_result()
+    read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
     values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
     scalars = [name for name, value in values.items() if value.shape.rank == 0 and value.dtype.is_floating]
     weighted = [tf.math.multiply_no_nan(tf.cast(values[name], tf.float32), rows) for name in scalars]
     *sums, total = collectives.all_reduce([*weighted, tf.constant(rows)])
-    return {**logs, **{name: value / total for name, value in zip(scalars, sums, strict=True)}}
+    return {**logs, **{name: value / total for name, value in zip(scalars, sums, strict=True)}, **read}
 
 
 def leaf_metrics(model: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from tf_keras.src.engine.base_preprocessing_layer import PreprocessingLayer
 from tf_keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
+from tf_keras.src.utils import tf_utils
 
 from tfos_magic.training import checks as common
 from tfos_magic.training.callbacks import verbosity
@@ -47,9 +48,12 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
             _prepare(session, entered, call.arguments)
             return original(*call.args, **call.kwargs)
 
+    def global_logs(original: Any, model: Any, logs: Any) -> Any:
+        return tf_utils.sync_to_numpy_or_python_type(session.global_logs(original, model, logs))
+
     for name in signatures:
         wrap(stack, tf_keras.Model, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
-    wrap(stack, tf_keras.Model, "_validate_and_get_metrics_result", session.global_logs)
+    wrap(stack, tf_keras.Model, "_validate_and_get_metrics_result", global_logs)
 
 
 @contextmanager
