@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.view import choose_view, detect
+from tfos_magic.notebook.view import choose_view, detect, shows_frames
 from tfos_magic.notebook.views.html import HtmlView
 from tfos_magic.notebook.views.text import TextView
 from tfos_magic.notebook.views.ticker import Throttled
@@ -68,8 +68,15 @@ def test_the_request_tells_the_client(asked: dict[str, Any] | None, view: str) -
 
 
 def test_colab_gets_html(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shows_frames(request(cellId="abc"))
     monkeypatch.setitem(sys.modules, "google.colab", object())
     assert detect(request(cellId="abc")) == "html"
+    assert not shows_frames(request(cellId="abc"))
+
+
+def test_vs_code_gets_links_instead_of_frames() -> None:
+    assert not shows_frames(request(cellId="vscode-notebook-cell:/home/ann/a.ipynb#W0sZmlsZQ%3D%3D"))
+    assert all(shows_frames(asked) for asked in (None, {}, request(allow_stdin=False)))
 
 
 def test_choosing_a_widget_loads_no_widget_library_before_it_is_opened() -> None:
