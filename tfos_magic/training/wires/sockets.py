@@ -20,6 +20,7 @@ from tfos_magic.training.wires.links import Links
 
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
+PAIR_BYTES = 2 << 20  # to another host alone as many bytes go either way, and a wait less
 _KEPT_PLANS = 64
 
 
@@ -91,7 +92,7 @@ class SocketExchange:
     def _plan(self, signature: Any) -> _Plan:
         tensors = [(count, dtype.itemsize) for count, dtype in signature[1:]]
         total = sum(aligned(count * width) for count, width in tensors)
-        whole = total <= WHOLE_BYTES
+        whole = total <= (PAIR_BYTES if self._size == 2 else WHOLE_BYTES)
         rounds = 1 if whole else -(-total // (self._size * SHARE_BYTES))
         share = max(aligned(-(-total // (1 if whole else self._size * rounds))), ALIGNMENT)
         return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, share), share, whole)
@@ -123,13 +124,13 @@ class _Reduction:
         if not self._plan.chunks:
             return weight * self._size
         chunk = self._plan.chunks[0]
-        for piece in chunk:
-            values = _part(self._own, piece)
-            np.copyto(self._term(self._place, piece), values)
-        out = {other: [self._terms[self._place].data] for other in self._others}
-        weights = self._links.swap(self._plan.operation, out, lambda other, _: [self._terms[other].data], weight)
-        for piece in chunk:
-            self._add(piece, [self._term(place, piece) for place in range(self._size)], fractions(weights))
+        own = [_bytes_of(_part(self._own, piece)) for piece in chunk]
+
+        def room(other: int, _: float) -> list[memoryview]:
+            return [_bytes_of(self._term(other, piece)) for piece in chunk]
+
+        weights = self._links.swap(self._plan.operation, dict.fromkeys(self._others, own), room, weight)
+        self._add(chunk, fractions(weights))
         return sum(weights)
 
     def by_shares(self, weight: float) -> float:
@@ -140,10 +141,7 @@ class _Reduction:
         weights: list[float] = []
         for now in [*rounds, []]:
             weights = self._swap(before, now, weight)
-            for piece in _chunk(now, self._place):
-                own = _part(self._own, piece)
-                terms = [own if place == self._place else self._term(place, piece) for place in range(size)]
-                self._add(piece, terms, fractions(weights))
+            self._add(_chunk(now, self._place), fractions(weights))
             before = now
         return sum(weights)
 
@@ -160,8 +158,11 @@ class _Reduction:
 
         return self._links.swap(self._plan.operation, out, room, weight)
 
-    def _add(self, piece: Piece, terms: Sequence[Array], parts: Sequence[float]) -> None:
-        combine(terms, parts if piece.tensor < self._averaged else None, _part(self._results, piece))
+    def _add(self, chunk: list[Piece], parts: Sequence[float]) -> None:
+        for piece in chunk:
+            own = _part(self._own, piece)
+            terms = [own if place == self._place else self._term(place, piece) for place in range(self._size)]
+            combine(terms, parts if piece.tensor < self._averaged else None, _part(self._results, piece))
 
     def _term(self, place: int, piece: Piece) -> Array:
         dtype = self._own[piece.tensor].dtype
