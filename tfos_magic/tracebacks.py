@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+')
+_OURS = "tfos_magic"
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 def folded(text: str) -> str:
-    """The text of a traceback in which frames of installed packages became a line that counts them.
+    """The text of a traceback in which frames of installed packages, and of this one, became a line that counts them.
 
-    The frame that raised stays, whosever it is. What does not look like a traceback is left as it is.
+    The frame that raised stays, unless it is this package's. What does not look like a traceback is left as it is.
     """
     lines: list[str] = []
     hidden: list[list[str]] = []
@@ -28,7 +29,8 @@ def folded(text: str) -> str:
 
 def _count(frames: list[list[str]], *, keep_last: bool) -> list[str]:
     """One line for ``frames``, and the last of them where it is the one that raised."""
-    shown = frames[-1] if keep_last and frames else []
+    keep_last = keep_last and bool(frames) and _library_of(frames[-1][0]) != _OURS
+    shown = frames[-1] if keep_last else []
     counted = frames[:-1] if keep_last else frames
     if not counted:
         return shown
@@ -54,5 +56,7 @@ def _library_of(line: str) -> str:
     """The installed package that a frame's file is of; empty for the user's own, and for what is no frame."""
     match = _FRAME.match(line)
     parts = PurePath(match["path"]).parts if match else ()
+    if _OURS in parts[:-1]:
+        return _OURS
     places = [place for place, part in enumerate(parts[:-1]) if part in _INSTALLED]
     return parts[places[-1] + 1].removesuffix(".py") if places else ""

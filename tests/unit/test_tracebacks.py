@@ -38,6 +38,15 @@ def test_own_code_that_a_library_calls_back_is_shown_whole() -> None:
     assert '  File "/home/me/layers.py", line 9, in call' in lines
 
 
+def test_frames_of_this_package_are_folded_wherever_it_is_installed_from_and_even_where_they_raised() -> None:
+    ours = 'Traceback (most recent call last):\n  File "<run 1>", line 4, in <module>\n    fit()\n'
+    ours += '  File "/src/tfos_magic/training/hooks.py", line 9, in loop\n    return original()\n'
+    assert folded(ours + "ValueError: shapes").splitlines()[-2:] == [
+        "  [... 1 frame of tfos_magic]",
+        "ValueError: shapes",
+    ]
+
+
 def test_text_without_frames_and_tracebacks_without_libraries_stay_as_they_are() -> None:
     plain = 'Traceback (most recent call last):\n  File "<run 1>", line 1, in <module>\n    1 / 0\nZeroDivisionError: x'
     for text in ("", "what\never", plain):
