@@ -277,6 +277,12 @@ REFUSED = {
         "model.compile('sgd', from_logits)\ntrain(model)",
         "BatchNormalization",
     ),
+    "batch-normalization-made-late": (
+        "class Late(keras.Model):\n    def build(self, shape):\n        self.norm = keras.layers.BatchNormalization()\n"
+        "    def call(self, inputs):\n        return self.norm(inputs)[:, :3]\n"
+        "model = Late()\nmodel.compile('sgd', from_logits)\ntrain(model)",
+        "BatchNormalization",
+    ),
     "mixed-precision": (
         "model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, dtype='mixed_bfloat16')])\n"
         "model.compile('sgd', from_logits)\ntrain(model)",

@@ -28,9 +28,15 @@ def refuse(what: str) -> NoReturn:
 def check(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     """Raise :class:`TrainingError` for a ``fit`` or ``evaluate`` whose result would not be that of one process."""
     reasons = list(_of_run(session)) if loop.kind == "fit" else []
-    reasons += [*_of_model(loop.model, loop.kind == "fit"), *_of_callbacks(arguments["callbacks"])]
-    if reasons:
-        refuse(reasons[0])
+    for reason in [*reasons, *_of_callbacks(arguments["callbacks"])]:
+        refuse(reason)
+    check_model(loop)
+
+
+def check_model(loop: Loop) -> None:
+    """Raise :class:`TrainingError` for a model that is not equal; to be called again when all its layers are made."""
+    for reason in _of_model(loop.model, loop.kind == "fit"):
+        refuse(reason)
 
 
 def _of_run(session: Session) -> Iterator[str]:

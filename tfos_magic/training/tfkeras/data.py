@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src.engine.data_adapter import TensorLikeDataAdapter
 
-from tfos_magic.training import checks
+from tfos_magic.training import checks as common
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_sharded, shard_batches
-from tfos_magic.training.tfkeras import steps
+from tfos_magic.training.tfkeras import checks, steps
 
 
 def share_out(session: Session, handler: Any) -> None:
@@ -19,12 +19,13 @@ def share_out(session: Session, handler: Any) -> None:
     sharded = is_share(handler._dataset)
     batches = -1 if handler._inferred_steps is None else handler._inferred_steps
     own = [batches, _rows(adapter), int(sharded)]
-    checks.check_same_input(session.collectives.gather(own), sharded, handler._steps_per_epoch is not None)
+    common.check_same_input(session.collectives.gather(own), sharded, handler._steps_per_epoch is not None)
     if not sharded and not shares_numbers(adapter):
         handler._dataset = share(session, handler._dataset)
     if not loop.compared:  # the first data of a fit() is what it trains on, the second validates
         loop.compared = True
         steps.build(session, loop, handler._dataset.element_spec)
+        checks.check_model(loop)
 
 
 def share(session: Session, dataset: Any) -> Any:
