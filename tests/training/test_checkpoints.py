@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import Groups, succeeded
+from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
 MODEL = """
@@ -161,10 +161,8 @@ def resume(
 
 
 def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float = 1e-6) -> None:
-    for after, before in zip(succeeded(resumed), full, strict=True):
-        for mine, whole in zip(after.values["weights"], before.values["weights"], strict=True):
-            assert np.isfinite(whole).all()
-            assert np.abs(mine - whole).max() <= tolerance
+    assert_same_weights(succeeded(resumed), full[0].values["weights"], tolerance)
+    for after, before in zip(resumed, full, strict=True):
         assert after.values["history"].keys() == before.values["history"].keys()
         for name, values in before.values["history"].items():
             np.testing.assert_allclose(after.values["history"][name], values, atol=tolerance, err_msg=name)
@@ -213,9 +211,8 @@ def test_a_run_goes_on_with_another_number_of_workers(groups: Groups) -> None:
     cell = DATA + EXECUTIONS.replace(", steps_per_execution=2", "") + WEIGHTS
     full, parts = undisturbed(groups, 2, cell, every=3)
     for size in (1, 3):
-        for outcome in succeeded(resume(groups, size, cell, parts, "fit0-epoch1-step7")):
-            for mine, whole in zip(outcome.values["weights"], full[0].values["weights"], strict=True):
-                assert np.abs(mine - whole).max() <= 1e-5
+        outcomes = succeeded(resume(groups, size, cell, parts, "fit0-epoch1-step7"))
+        assert_same_weights(outcomes, full[0].values["weights"], 1e-5)
 
 
 def test_fits_that_were_over_are_not_trained_again_and_a_longer_one_trains_on(groups: Groups) -> None:
@@ -258,8 +255,7 @@ def test_strategy_local_goes_on_from_its_settled_weights(groups: Groups) -> None
     after = succeeded(resume(groups, 2, cell, parts, "fit0-epoch2-step0", "local"))
     assert after[0].values["history"]["loss"][:2] == full[0].values["history"]["loss"][:2]
     assert after[0].values["history"]["loss"][2] < full[0].values["history"]["loss"][0]
-    for mine, other in zip(after[0].values["weights"], after[1].values["weights"], strict=True):
-        assert np.array_equal(mine, other)
+    assert_same_weights(after, after[0].values["weights"], 0.0)
 
 
 def test_checkpoints_that_nobody_asked_for_are_left_out_where_they_would_cost_too_much(groups: Groups) -> None:
