@@ -2,7 +2,8 @@
 
 Ours travels once in shared memory, and once over TCP between addresses of the loopback that stand for hosts. Gloo is
 ``torch.distributed.all_reduce``, MultiWorkerMirroredStrategy its replicas' ``all_reduce``, both on the same loopback.
-All take turns in one run; shown are medians over the turns, and ratios to Gloo within a turn.
+Sums of TensorFlow follow each other in a graph, as in training: up to eight small ones in one call of it. All take
+turns in one run; shown are medians over the turns, and ratios to Gloo within a turn.
 
     python benchmarks/allreduce.py [--ranks 2] [--turns 5] [--sizes 1,4,16,64,256]
 """
@@ -22,8 +23,11 @@ from typing import Any
 import peers
 from plain import answer, free_addresses, start_process
 
+SUMS = 8
+SUMS_BYTES = 16_000_000
+
 Reduce = Callable[[], Any]
-Maker = Callable[[int], Reduce]
+Maker = Callable[[int, int], Reduce]
 
 
 def ours(rank: int, addresses: list[str]) -> Maker:
@@ -33,9 +37,15 @@ def ours(rank: int, addresses: list[str]) -> Maker:
 
     collectives = form_cluster(rank, addresses, threads=1, secret="benchmark", timeout=200)
 
-    def make(count: int) -> Reduce:
-        vector = tf.ones([count])
-        return tf.function(lambda: collectives.all_reduce([vector]), autograph=False)
+    def make(count: int, sums: int) -> Reduce:
+        def reduce() -> Any:
+            vector = ones
+            for _ in range(sums):
+                (vector,) = collectives.all_reduce([vector])
+            return vector
+
+        ones = tf.ones([count])
+        return tf.function(reduce, autograph=False)
 
     return make
 
@@ -49,9 +59,13 @@ def gloo(rank: int, addresses: list[str]) -> Maker:
         "gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses)
     )
 
-    def make(count: int) -> Reduce:
+    def make(count: int, sums: int) -> Reduce:
+        def reduce() -> None:
+            for _ in range(sums):
+                torch.distributed.all_reduce(vector)
+
         vector = torch.zeros(count)
-        return lambda: torch.distributed.all_reduce(vector)
+        return reduce
 
     return make
 
@@ -62,12 +76,14 @@ def mirrored(rank: int, addresses: list[str]) -> Maker:
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-    def make(count: int) -> Reduce:
-        vector = tf.ones([count])
-
+    def make(count: int, sums: int) -> Reduce:
         def reduce() -> Any:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)
+            vector = ones
+            for _ in range(sums):
+                vector = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)
+            return vector
 
+        ones = tf.ones([count])
         return tf.function(lambda: strategy.run(reduce), autograph=False)
 
     return make
@@ -90,12 +106,13 @@ def serve(pipe: Any, system: str, rank: int, addresses: list[str]) -> None:
     with contextlib.suppress(EOFError):
         while True:
             count, repeats = pipe.recv()
-            reduce = made[count] = made.get(count) or make(count)
+            sums = max(1, min(SUMS, SUMS_BYTES // (count * 4)))
+            reduce = made[count] = made.get(count) or make(count, sums)
             reduce()
             began = time.perf_counter()
             for _ in range(repeats):
                 reduce()
-            pipe.send((time.perf_counter() - began) / repeats)
+            pipe.send((time.perf_counter() - began) / (repeats * sums))
             made = {count: reduce}
     os._exit(0)
 
@@ -138,7 +155,7 @@ def main() -> None:
 
 
 def show(size: int, running: dict[str, Running], turns: int) -> None:
-    repeats = max(1, min(50, 64_000_000 // size))
+    repeats = max(1, min(20, 64_000_000 // size))
     taken: dict[str, list[float]] = {name: [] for name in running}
     for turn in range(turns):
         order = list(running)[turn % len(running) :] + list(running)[: turn % len(running)]
