@@ -7,6 +7,7 @@ import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
+from tfos_magic.protocol import EpochEnd, Progress
 
 pytest.importorskip("tf_keras", reason="pip install --no-deps tf-keras: its dependencies would replace tensorflow-cpu")
 
@@ -34,7 +35,10 @@ def compiled(optimizer="sgd", metrics=("accuracy",), **options):
 )
 
 CASES = {
-    "arrays": (3, "train(compiled(), validation_data=(val_x, val_y))"),  # one rank has no row of the last batch
+    "arrays": (
+        3,
+        "train(train(compiled(), validation_data=(val_x, val_y)), epochs=1)",
+    ),  # one rank has no row of the last batch
     "optimizers": (
         2,
         """
@@ -165,6 +169,17 @@ train(model)
 def test_models_give_the_weights_and_the_history_of_one_process(same_as_plain, case: str) -> None:
     size, body = CASES[case]
     same_as_plain(LEGACY + body, size)
+
+
+def test_every_row_is_trained_on_by_one_rank_and_the_panel_hears_of_it(groups) -> None:
+    told: list[tuple[int, object]] = []
+    cell = LEGACY + "train(compiled(), validation_data=(val_x, val_y))"
+    history = succeeded(groups[2].run(cell, "history", on_message=lambda *said: told.append(said)))[0].values["history"]
+    last = {rank: message for rank, message in told if isinstance(message, Progress) and message.phase == "train"}
+    assert [last[rank].rows for rank in (0, 1)] == [2 * (32 + 32), 2 * (33 + 33 + 1)]
+    assert {(message.epoch, message.step, message.steps) for message in last.values()} == {(1, 3, 3)}
+    ends = [message for _, message in told if isinstance(message, EpochEnd)]
+    assert [end.metrics for end in ends] == [{name: history[name][epoch] for name in history} for epoch in (0, 1)]
 
 
 def test_rank_0_alone_writes_and_all_ranks_evaluate_and_predict_all_rows(groups, same_as_plain) -> None:
