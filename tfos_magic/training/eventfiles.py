@@ -124,7 +124,7 @@ class Follower:
                 if not isinstance(error, tf.errors.NotFoundError):
                     self._notice(f"A writer for TensorBoard cannot write on worker 0: {error.message}")
                 with self._lock:
-                    self._writers.remove(writer)
+                    self._writers = [known for known in self._writers if known is not writer]
 
     def _names(self, folder: Path) -> list[str]:
         """The event files of this process in ``folder``: other ranks may write beside it."""
