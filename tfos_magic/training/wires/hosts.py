@@ -30,7 +30,7 @@ class Hosts:
         self._local = local
         self._between = between
         self._ranks = ranks
-        self._halfway = Results()
+        self._memory = Results()
         if local is not None and between is not None:
             between.links.listen_to(local.mesh)
 
@@ -50,7 +50,7 @@ class Hosts:
             if self._between is None:
                 total = self._local.reduce(own, results, averaged, weight)
             else:
-                halfway = self._halfway.empty([(result.shape, result.dtype) for result in results])
+                halfway = self._memory.empty([(result.shape, result.dtype) for result in results])
                 total = self._local.reduce(own, halfway, averaged, weight)
                 total = self._between.reduce(halfway, results, averaged, total)
             self._local.spread(results, results)
@@ -60,7 +60,7 @@ class Hosts:
         """The first rank of a host sends its host's bytes to the other hosts, and hands out what comes from there."""
         with self._together():
             if self._local is None:
-                return self._by_rank(self._frame([np.concatenate(own)], operation))
+                return self._by_rank(self._frame([self._memory.joined(own)], operation))
             here = self._local.gather(own, operation)
             framed = np.zeros(0, np.uint8) if self._between is None else self._frame(here, operation)
             return self._by_rank(self._local.gather([framed], operation)[0])
@@ -78,7 +78,7 @@ class Hosts:
     def _frame(self, here: Sequence[Array], operation: int) -> Array:
         """What all hosts have, one after another: the sizes of the ranks' bytes, then the bytes."""
         sizes = np.array([part.size for part in here], np.int64)
-        return np.concatenate(self._outside.gather([sizes.view(np.uint8), *here], operation))
+        return self._memory.joined(self._outside.gather([sizes.view(np.uint8), *here], operation))
 
     def _by_rank(self, framed: Array) -> list[Array]:
         found: dict[int, Array] = {}

@@ -49,6 +49,11 @@ class Results:
             offset += aligned(size)
         return results
 
+    def joined(self, parts: Sequence[Array]) -> Array:
+        """The bytes ``parts``, one after another."""
+        (whole,) = self.empty([((sum(part.size for part in parts),), np.dtype(np.uint8))])
+        return np.concatenate(parts, out=whole)
+
     def _memory(self, size: int) -> Array:
         if size < KEPT_BYTES:
             return np.empty(size, np.uint8)

@@ -25,6 +25,7 @@ from tfos_magic.training.wires import Array
 from tfos_magic.training.wires.arithmetic import combine, fractions
 from tfos_magic.training.wires.layout import plan_chunks
 from tfos_magic.training.wires.mesh import Invitation, Mesh, host, join, listen, nameless_file
+from tfos_magic.training.wires.results import Results
 
 SLOT_BYTES = 4 << 20
 SCATTER_BYTES = 64 << 10
@@ -70,6 +71,7 @@ class SharedMemory:
         self._result = slots[-1]
         self._turn = 0
         self._plans: dict[Any, tuple[int, list[_Chunk]]] = {}
+        self._streams = Results()
 
     @property
     def failure(self) -> str:
@@ -97,7 +99,7 @@ class SharedMemory:
         return total
 
     def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
-        stream = np.concatenate(own)
+        stream = self._streams.joined(own)
         lengths = self._numbers[self._turn]
         lengths[self.rank] = stream.size
         self.sent += stream.size
@@ -105,13 +107,15 @@ class SharedMemory:
         sizes = [int(length) for length in lengths]
         if max(sizes) <= SLOT_BYTES:
             return [slot[:size] for slot, size in zip(slots, sizes, strict=True)]
-        streams = [np.empty(size, np.uint8) for size in sizes]
+        streams = self._streams.empty([((size,), stream.dtype) for size in sizes])
+        streams[self.rank] = stream
         for begin in range(0, max(sizes), SLOT_BYTES):
             if begin:
                 slots = self._share(stream[begin : begin + SLOT_BYTES], operation)
-            for whole, slot in zip(streams, slots, strict=True):
-                part = whole[begin : begin + SLOT_BYTES]
-                np.copyto(part, slot[: part.size])
+            for rank, slot in enumerate(slots):
+                if rank != self.rank:
+                    part = streams[rank][begin : begin + SLOT_BYTES]
+                    np.copyto(part, slot[: part.size])
         return streams
 
     def _share(self, part: Array, operation: int) -> Array:

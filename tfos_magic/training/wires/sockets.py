@@ -17,6 +17,7 @@ from tfos_magic.training.wires import Array
 from tfos_magic.training.wires.arithmetic import combine, fractions
 from tfos_magic.training.wires.layout import ALIGNMENT, Piece, aligned, plan_chunks
 from tfos_magic.training.wires.links import Links
+from tfos_magic.training.wires.results import Results
 
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
@@ -46,6 +47,7 @@ class SocketExchange:
         self._size = len(links.names)
         self._terms = np.zeros(0, np.uint8)
         self._plans: dict[Any, _Plan] = {}
+        self._streams = Results()
 
     @property
     def sent(self) -> int:
@@ -71,10 +73,10 @@ class SocketExchange:
         return reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
 
     def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
-        members = {self.links.place: np.concatenate(own)}
+        members = {self.links.place: self._streams.joined(own)}
 
         def room(other: int, length: float) -> list[memoryview]:
-            members[other] = np.empty(int(length), np.uint8)
+            (members[other],) = self._streams.empty([((int(length),), np.dtype(np.uint8))])
             return [members[other].data]
 
         out = {other: [array.data for array in own] for other in range(self._size)}
