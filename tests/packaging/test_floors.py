@@ -11,6 +11,7 @@ import pytest
 
 FLOORS = {
     "tfos_magic.errors": 0,
+    "tfos_magic.tracebacks": 0,
     "tfos_magic.protocol": 0,
     "tfos_magic.delivery": 0,
     "tfos_magic.records": 1,

@@ -1,11 +1,13 @@
-"""What a cell shows on a worker, as the notebook would show it: MIME bundles, made by IPython's own formatters.
+"""What a cell shows on a worker, as the notebook would show it: ``display(...)``, figures, a last expression.
 
-``display(...)``, matplotlib's figures and the last expression of a cell become bundles that travel to the notebook.
+They travel as MIME bundles, made by the methods that IPython documents for objects that show themselves
+(``_repr_html_`` and its kin). IPython itself belongs to the notebook: an executor may do without.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,15 @@ Bundle = dict[str, Any]
 Emit = Callable[[Bundle, Bundle], None]
 
 FIGURES_BACKEND = "module://tfos_magic.node.figures"
+_METHODS = {
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+    "image/svg+xml": "_repr_svg_",
+    "image/png": "_repr_png_",
+    "image/jpeg": "_repr_jpeg_",
+    "application/json": "_repr_json_",
+}
 _emitters: list[Emit] = []
 
 
@@ -59,20 +70,49 @@ def _open_figures() -> list[Any]:
 
 def bundle_of(value: Any) -> tuple[Bundle, Bundle]:
     """The MIME bundle of ``value`` and its metadata; bytes, such as those of images, as base64 text."""
+    data: Bundle = {"text/plain": repr(value)}
+    metadata: Bundle = {}
+    if not isinstance(value, type):
+        for kind, method in _METHODS.items():
+            _add(data, metadata, kind, _called(value, method))
+        whole, about = _pair(_called(value, "_repr_mimebundle_"))
+        data.update(whole or {})
+        metadata.update(about)
+    if _is_figure(value):
+        data["image/png"] = _png(value)
+    return {kind: _text(content) for kind, content in data.items()}, metadata
+
+
+def _called(value: Any, method: str) -> Any:
+    """What an object's method for showing it gives; None where it has none or that fails, as for a notebook."""
     try:
-        from IPython.core.formatters import DisplayFormatter
-    except ImportError:  # IPython is the notebook's; an executor may do without
-        return {"text/plain": repr(value)}, {}
-    formatter = DisplayFormatter()
-    formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _png)
-    data, metadata = formatter.format(value)
-    return {kind: _text(content) for kind, content in data.items()}, dict(metadata)
+        return getattr(value, method)()
+    except Exception:  # any object's own; its text is shown then
+        return None
 
 
-def _png(figure: Any) -> str:
-    from IPython.core.pylabtools import print_figure
+def _add(data: Bundle, metadata: Bundle, kind: str, shown: Any) -> None:
+    content, about = _pair(shown)
+    if content is not None:
+        data[kind] = content
+    if about:
+        metadata[kind] = about
 
-    return str(print_figure(figure, fmt="png", base64=True))
+
+def _pair(shown: Any) -> tuple[Any, Bundle]:
+    """Content and metadata, of which methods may give both."""
+    return shown if isinstance(shown, tuple) and len(shown) == 2 else (shown, {})
+
+
+def _is_figure(value: Any) -> bool:
+    figure = sys.modules.get("matplotlib.figure")
+    return figure is not None and isinstance(value, figure.Figure)
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", bbox_inches="tight")
+    return file.getvalue()
 
 
 def _text(content: Any) -> Any:
