@@ -13,15 +13,16 @@ from uuid import uuid4
 
 import cloudpickle
 
-from tfos_magic.cluster.attempt import TICK, Attempt
+from tfos_magic.cluster.attempt import Attempt
 from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.event_files import EventMirror
-from tfos_magic.cluster.feeds import Feed, FeedJobThread
-from tfos_magic.cluster.quiet import quiet_tensorflow
+from tfos_magic.cluster.feeding import feed_all
+from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
+from tfos_magic.cluster.results import unpack, unpack_by_rank
 from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply, lose, rewind
-from tfos_magic.errors import CaptureError, FeedError, RunInterrupted, UsageError, WorkerLost
+from tfos_magic.cluster.state import RunPhase, RunState, WorkerState, apply, lose, rewind
+from tfos_magic.errors import RunInterrupted, UsageError, WorkerLost
 from tfos_magic.protocol import (
     CheckpointPart,
     Display,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
 
-LOSS_NEWS_SECONDS = 2.0
-
 
 class Run:
     """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
@@ -56,7 +55,6 @@ class Run:
         self._request, self._connect = request, connect
         self._seed = secrets.randbelow(2**31)
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
-        self._rewinding = False
         self._store: CheckpointStore | None = None
         self._stops_asked = self._stops_heeded = 0
         self.state = RunState(
@@ -88,7 +86,7 @@ class Run:
             ends = self._persevere(payload)
             self._close_store()
             self._end(RunPhase.DONE)
-            return self._results(ends)
+            return unpack_by_rank(ends) if self._request.alone else unpack(ends[0])
         except KeyboardInterrupt:
             self._end(RunPhase.STOPPED)
             raise RunInterrupted("the run was stopped; the cluster is there for the next cell.") from None
@@ -146,7 +144,7 @@ class Run:
         request = self._request
         ranks = request.ranks_of(self._cluster.size)
         self._revive()
-        feeds = self._feed()
+        feeds = feed_all(self._cluster, request.frames, self.state, self._draw)
         self._await_trainers()
         attempt = Attempt(
             self._cluster,
@@ -175,7 +173,8 @@ class Run:
             raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
         where = f" in epoch {state.epoch + 1}" if state.epochs else ""
         rewind(state)
-        self._rewinding = True
+        if self._scalars is not None:
+            self._scalars.await_rewind()
         self.state.notices.append(
             f"Worker {loss.rank} {loss.how}{where}: restarted from {self._restart_point()} "
             f"({state.restarts} of {request.max_restarts} restarts)."
@@ -196,43 +195,6 @@ class Run:
             self.state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): all are started anew.")
         self._draw()
         self._cluster.revive()
-
-    def _feed(self) -> dict[str, Feed]:
-        """Bring every DataFrame of the cell to the spools, one after another, unless it is there."""
-        self._cluster.roster.check()
-        assert self._cluster.feeds is not None
-        fed: dict[str, Feed] = {}
-        for name, use in self._request.frames.items():
-            known = self._cluster.feeds.find(use.frame, use.plan)
-            if known is None:
-                self.state.phase = RunPhase.FEEDING
-                job = self._cluster.feeds.start(use.frame, use.plan)
-                known = self._follow_feed(name, job)
-                self.state.feeds[name] = FeedState(name, known.rows, known.bytes, known.seconds, done=True)
-            else:
-                self.state.feeds[name] = FeedState(name, known.rows, known.bytes, 0.0, done=True, reused=True)
-            fed[name] = known
-            self._draw()
-        return fed
-
-    def _follow_feed(self, name: str, job: FeedJobThread) -> Feed:
-        started = time.monotonic()
-        try:
-            while not job.wait(TICK):
-                self._cluster.roster.check()
-                self._cluster.roster.check_agents()
-                rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in self._cluster.workers)
-                self.state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
-                self._draw()
-        except BaseException:
-            job.cancel()
-            raise
-        try:
-            return job.result()
-        except FeedError:
-            # A feed to an agent that is lost fails before Spark says that it is.
-            self._cluster.roster.await_loss(LOSS_NEWS_SECONDS)
-            raise
 
     def _await_trainers(self) -> None:
         """Wait for trainers that still load TensorFlow, drawing meanwhile."""
@@ -291,20 +253,12 @@ class Run:
                     self._store.note(message)
                 case EventFilePart(rank=0):
                     self._mirror.take(message)
-                case EpochEnd():
-                    self._write_scalars(message)
+                case EpochEnd() if self._scalars is not None:
+                    self._scalars.take(message)
         self._draw()
 
     def _shown(self, rank: int) -> bool:
         return rank == 0 or self._request.alone
-
-    def _write_scalars(self, message: EpochEnd) -> None:
-        if self._scalars is None or (message.past and self._rewinding):
-            return
-        if self._rewinding:
-            self._scalars.rewind(message.epoch)
-            self._rewinding = False
-        self._scalars.epoch(message.epoch, message.metrics)
 
     def _draw(self) -> None:
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
@@ -315,24 +269,6 @@ class Run:
         if self._stops_heeded < self._stops_asked:
             self._stops_heeded += 1
             raise KeyboardInterrupt
-
-    def _results(self, ends: dict[int, RunFinished]) -> dict[str, Any]:
-        """The names asked back: rank 0's values, or each rank's where the ranks are alone."""
-        if not self._request.alone:
-            return self._unpack(ends[0])
-        values = {rank: self._unpack(end) for rank, end in ends.items()}
-        return {name: {rank: values[rank][name] for rank in values} for name in self._request.outputs}
-
-    def _unpack(self, end: RunFinished) -> dict[str, Any]:
-        """The names asked back, as values."""
-        packed: dict[str, bytes] = cloudpickle.loads(end.payload) if end.payload else {}
-        with quiet_tensorflow():
-            values = {name: cloudpickle.loads(data) for name, data in packed.items()}
-        if end.missing:
-            raise CaptureError(
-                "Some of the names asked back with -o did not come: " + "; ".join(end.missing) + ".", values
-            )
-        return values
 
     def _end(self, phase: RunPhase, error: str = "") -> None:
         if self.state.phase.ended:

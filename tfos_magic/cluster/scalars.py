@@ -21,6 +21,7 @@ from tensorboard.plugins.scalar import metadata as scalar_plugin
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tfos_magic.errors import UsageError
+from tfos_magic.protocol import EpochEnd
 
 
 class ScalarWriter:
@@ -32,6 +33,20 @@ class ScalarWriter:
     def __init__(self, log_dir: str) -> None:
         self._root = local_path(log_dir)
         self._files: dict[str, RecordWriter] = {}
+        self._rewinding = False
+
+    def take(self, end: EpochEnd) -> None:
+        """Write what a run says of an epoch. The first that is trained again after :meth:`await_rewind` rewinds."""
+        if end.past and self._rewinding:
+            return
+        if self._rewinding:
+            self.rewind(end.epoch)
+            self._rewinding = False
+        self.epoch(end.epoch, end.metrics)
+
+    def await_rewind(self) -> None:
+        """The run begins again, from a checkpoint that is not known here."""
+        self._rewinding = True
 
     def epoch(self, epoch: int, metrics: dict[str, float]) -> None:
         """Write one value per metric at step ``epoch`` (from 0), and flush, so that a reader sees it at once."""

@@ -1,0 +1,62 @@
+"""A run's DataFrames on their way to the workers, one after another, followed to their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tfos_magic.cluster.attempt import TICK
+from tfos_magic.cluster.feeds import Feed, FeedJobThread
+from tfos_magic.cluster.request import FrameUse
+from tfos_magic.cluster.state import FeedState, RunPhase, RunState
+from tfos_magic.errors import FeedError
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
+LOSS_NEWS_SECONDS = 2.0
+
+
+def feed_all(
+    cluster: TFCluster, frames: Mapping[str, FrameUse], state: RunState, draw: Callable[[], None]
+) -> dict[str, Feed]:
+    """Bring every DataFrame to the spools, unless it is there; gives the feeds by name.
+
+    ``state`` tells how far it is; ``draw`` is called as often as that changes, and what it raises cancels the feed.
+    """
+    cluster.roster.check()
+    assert cluster.feeds is not None
+    fed: dict[str, Feed] = {}
+    for name, use in frames.items():
+        known = cluster.feeds.find(use.frame, use.plan)
+        seconds = 0.0
+        if reused := known is not None:
+            fed[name] = known
+        else:
+            state.phase = RunPhase.FEEDING
+            fed[name] = _follow(cluster, cluster.feeds.start(use.frame, use.plan), name, state, draw)
+            seconds = fed[name].seconds
+        state.feeds[name] = FeedState(name, fed[name].rows, fed[name].bytes, seconds, done=True, reused=reused)
+        draw()
+    return fed
+
+
+def _follow(cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]) -> Feed:
+    started = time.monotonic()
+    try:
+        while not job.wait(TICK):
+            cluster.roster.check()
+            cluster.roster.check_agents()
+            rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in cluster.workers)
+            state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
+            draw()
+    except BaseException:
+        job.cancel()
+        raise
+    try:
+        return job.result()
+    except FeedError:
+        # A feed to an agent that is lost fails before Spark says that it is.
+        cluster.roster.await_loss(LOSS_NEWS_SECONDS)
+        raise
