@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
 from tfos_magic.cluster.state import RunState
@@ -46,6 +47,15 @@ def test_nbclient_gets_lines_of_text_and_the_card_in_the_end() -> None:
     assert lines.index("half way") < next(i for i, line in enumerate(lines) if line.startswith("epoch 2 of 3"))
     assert set(card.data) == {"text/html", "text/plain"}
     assert card.data["text/plain"].startswith("Trained on 2 workers")
+
+
+def test_a_workers_error_fails_the_notebook_run_and_is_kept_as_one_message_without_our_stack() -> None:
+    source = "from tfos_magic.errors import WorkerError\nraise WorkerError('shapes', rank=1, kind='ValueError')"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    with pytest.raises(CellExecutionError, match="ValueError on worker 1: shapes"):
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    (error,) = notebook.cells[0].outputs
+    assert error.traceback == ["WorkerError: ValueError on worker 1: shapes"]
 
 
 @pytest.mark.parametrize("view", ["html", "widget"])
