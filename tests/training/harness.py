@@ -270,7 +270,7 @@ def _serve(
 def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) -> None:
     import keras
 
-    from tfos_magic.training.checkpoint import assemble
+    from tfos_magic.training.checkpoints.checkpoint import assemble
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.training.checkpoint import Damaged, Position
+from tfos_magic.records.storage import is_local, open_system
+from tfos_magic.training.checkpoints.checkpoint import Damaged, Position
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -46,8 +46,8 @@ class CheckpointFiles:
         self.where = where
         self._keep = keep
         with self._refusing("open"):
-            self._system, self._root = _open_system(self.where)
-        self._is_local = _is_local(self._system)
+            self._system, self._root = open_system(self.where)
+        self._is_local = is_local(self._system)
         self.new_run()
         self._probe()
 
@@ -175,19 +175,6 @@ def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
         else:
             going.append(entry)
     return going
-
-
-def _open_system(where: str) -> tuple[Any, str]:
-    import fsspec  # here, because a kernel that never trains needs none of it
-
-    system, root = fsspec.core.url_to_fs(where if "://" in where else os.path.abspath(os.path.expanduser(where)))
-    return system, str(root).rstrip("/")
-
-
-def _is_local(system: Any) -> bool:
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(system, LocalFileSystem)
 
 
 def _remedy(error: Exception) -> str:

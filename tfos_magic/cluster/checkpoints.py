@@ -14,7 +14,7 @@ from tfos_magic.cluster.checkpoint_files import CheckpointFiles, Entry
 from tfos_magic.cluster.private_checkpoints import PrivateCheckpoints
 from tfos_magic.errors import ClusterError
 from tfos_magic.protocol import CheckpointPart
-from tfos_magic.training.checkpoint import Assembly, Damaged, Position, decode, split
+from tfos_magic.training.checkpoints.checkpoint import Assembly, Damaged, Position, decode, split
 
 FLUSH_SECONDS = 120.0
 IDLE_SECONDS = 1.0

@@ -7,7 +7,7 @@ from typing import IO
 
 from tfos_magic.cluster.checkpoint_files import Entry, superfluous
 from tfos_magic.errors import ClusterError
-from tfos_magic.training.checkpoint import Damaged, Position
+from tfos_magic.training.checkpoints.checkpoint import Damaged, Position
 
 
 class PrivateCheckpoints:

@@ -173,7 +173,7 @@ class Trainer:
     def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
         from tfos_magic.node.cell import execute
         from tfos_magic.training import ranks
-        from tfos_magic.training.checkpoint import assemble
+        from tfos_magic.training.checkpoints.checkpoint import assemble
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
 

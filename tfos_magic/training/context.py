@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_magic.protocol import Message
-from tfos_magic.training.checkpoint import Checkpoint
+from tfos_magic.training.checkpoints.checkpoint import Checkpoint
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.servers.client import ServerGroup
 

@@ -24,11 +24,11 @@ from keras.src.trainers.trainer import Trainer
 
 from tfos_magic.training import checks, jit, ownloops, reductions, tfkeras
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
+from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
-from tfos_magic.training.winding import WindingIterator
 
 _ADAPTING = (
     keras.layers.Normalization,

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import metrics
+from tfos_magic.training.checkpoints.recorder import Recorder
+from tfos_magic.training.checkpoints.resume import Fit
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
-from tfos_magic.training.recorder import Recorder
 from tfos_magic.training.replicas import Replicas
-from tfos_magic.training.resume import Fit
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.waits import DataClock

@@ -18,8 +18,17 @@ from tfos_magic.cluster.checkpoint_files import Entry, superfluous
 from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.errors import ClusterError
 from tfos_magic.protocol import CheckpointPart
-from tfos_magic.training import checkpoint as checkpoints
-from tfos_magic.training.checkpoint import Assembly, Checkpoint, Damaged, Position, assemble, decode, encode, split
+from tfos_magic.training.checkpoints import checkpoint as checkpoints
+from tfos_magic.training.checkpoints.checkpoint import (
+    Assembly,
+    Checkpoint,
+    Damaged,
+    Position,
+    assemble,
+    decode,
+    encode,
+    split,
+)
 
 ARRAYS = {"v0": np.arange(12.0, dtype=np.float32).reshape(3, 4), "v1": np.array(7), "empty": np.zeros((0, 2))}
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfos_magic.training import metrics, snapshot
-from tfos_magic.training.checkpoint import Checkpoint, Position, decode, encode
+from tfos_magic.training import metrics
+from tfos_magic.training.checkpoints import snapshot
+from tfos_magic.training.checkpoints.checkpoint import Checkpoint, Position, decode, encode
 from tfos_magic.training.collectives import Collectives
 
 if TYPE_CHECKING:

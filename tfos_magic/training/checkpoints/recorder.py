@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.protocol import Message
-from tfos_magic.training import metrics, snapshot
-from tfos_magic.training.checkpoint import Checkpoint, Position, encode, split
+from tfos_magic.training import metrics
+from tfos_magic.training.checkpoints import snapshot
+from tfos_magic.training.checkpoints.checkpoint import Checkpoint, Position, encode, split
+from tfos_magic.training.checkpoints.resume import Fit, Opening, Recorded, by_class, reopen_epoch
+from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
-from tfos_magic.training.resume import Fit, Opening, Recorded, by_class, reopen_epoch
-from tfos_magic.training.winding import WindingIterator
 
 if TYPE_CHECKING:
     from tfos_magic.training.session import Loop, Session
