@@ -26,7 +26,8 @@ def packages() -> list[str]:
 INSTALL = [
     "anywidget>=0.9.13",
     "cloudpickle>=3.0",
-    "fsspec>=2024.2",  # checkpoints on any file system
+    "fsspec>=2024.2",  # checkpoints and TFRecord files on any file system
+    "google-crc32c>=1.6",  # the checksums of TFRecord files
     "ipython>=8.18",
     "ipywidgets>=8.1",
     "numpy>=1.26",

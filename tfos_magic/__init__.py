@@ -14,11 +14,20 @@ from tfos_magic.errors import TFOSError, WorkerError
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
+    from tfos_magic.records.tfrecord import register_tfrecord
 
 _RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
 
 __version__ = "0.1.0.dev0"
-__all__ = ["TFCluster", "TFOSError", "WorkerError", "errors", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = [
+    "TFCluster",
+    "TFOSError",
+    "WorkerError",
+    "errors",
+    "load_ipython_extension",
+    "register_tfrecord",
+    "unload_ipython_extension",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.cluster.cluster import TFCluster
 
         return TFCluster
+    if name == "register_tfrecord":
+        from tfos_magic.records.tfrecord import register_tfrecord
+
+        return register_tfrecord
     if name in _RANKS:
         from tfos_magic.training import ranks
 
