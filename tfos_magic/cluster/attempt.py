@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from tfos_magic.cluster.outcome import Outcome
-from tfos_magic.cluster.state import WorkerState
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import WorkerLost
 from tfos_magic.protocol import Message, RunCell, RunFinished, StopRun, TrainerExited, TrainerReady
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tfos_magic.cluster.state import WorkerState
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.cluster.workers import describe_exit
 from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited

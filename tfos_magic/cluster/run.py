@@ -21,7 +21,8 @@ from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.results import unpack, unpack_by_rank
 from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.state import RunPhase, RunState, WorkerState, apply, lose, rewind
+from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import RunInterrupted, UsageError, WorkerLost
 from tfos_magic.protocol import (
     CheckpointPart,

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tfos_magic.cluster.traces import Stopwatch, Trace
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.protocol import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
-LOG_LINES = 200
 _DOING = {"train": "training", "validate": "validating", "checkpoint": "saving"}
 
 
@@ -34,59 +33,6 @@ class RunPhase(str, Enum):
     @property
     def ended(self) -> bool:
         return self in (RunPhase.DONE, RunPhase.STOPPED, RunPhase.FAILED)
-
-
-@dataclass
-class WorkerState:
-    """One rank: who and where it is, what it is doing, and its pace (rows per second over the last seconds).
-
-    ``sent`` counts the bytes that it sent to other ranks and to servers for training. ``data_share`` and ``peer_share``
-    are the shares of the last seconds (0 to 1) that it waited for its next batch, and for other ranks; ``data_seconds``
-    and ``peer_seconds`` are what these waits came to since the run began. ``seen`` is when it last told where it is.
-    ``log`` holds its last lines, ``log_order`` their places among all lines of the run.
-    """
-
-    rank: int
-    host: str = ""
-    pid: int = 0
-    device: str = "cpu"
-    state: str = "waiting"
-    epoch: int = 0
-    step: int = 0
-    steps: int = 0
-    rows: int = 0
-    rows_per_second: float = 0.0
-    memory: int = 0
-    sent: int = 0
-    data_seconds: float = 0.0
-    peer_seconds: float = 0.0
-    data_share: float = 0.0
-    peer_share: float = 0.0
-    seen: float = 0.0
-    log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    log_order: deque[int] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    _marks: deque[tuple[float, int, float, float]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
-
-    def forget_pace(self) -> None:
-        """The count of rows begins anew."""
-        self._marks.clear()
-
-    def mark(self, now: float, message: Progress) -> None:
-        """Note where it is, and derive its pace and its waits from the oldest mark kept."""
-        self.epoch, self.step, self.steps, self.rows = message.epoch, message.step, message.steps, message.rows
-        self.sent, self.seen = message.sent, now
-        self.data_seconds, self.peer_seconds = message.data_seconds, message.peer_seconds
-        self._marks.append((now, message.rows, message.data_seconds, message.peer_seconds))
-        then, rows, data, peers = self._marks[0]
-        if now > then:
-            self.rows_per_second = (message.rows - rows) / (now - then)
-            self.data_share = min(1.0, max(0.0, (message.data_seconds - data) / (now - then)))
-            self.peer_share = min(1.0, max(0.0, (message.peer_seconds - peers) / (now - then)))
-
-    def print(self, line: str, order: int) -> None:
-        """Note a line, the ``order``-th of the run."""
-        self.log.append(line)
-        self.log_order.append(order)
 
 
 @dataclass
@@ -236,11 +182,23 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
         state.enter(message.phase)
         if message.phase == "train":
             state.step, state.steps = message.step, message.steps
-            state.metrics.update(message.metrics)
-            _trace(state, message)
+            running = _over_workers(state, message)
+            state.metrics.update(running)
+            _trace(state, message, running)
 
 
-def _trace(state: RunState, message: Progress) -> None:
+def _over_workers(state: RunState, message: Progress) -> dict[str, float]:
+    """What rank 0 has in this epoch so far, averaged over the workers by the rows that each has seen in it."""
+    there = [worker for worker in state.workers if worker.epoch == message.epoch and worker.epoch_rows > 0]
+    averaged = dict(message.metrics)
+    for name in averaged:
+        told = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
+        if told:
+            averaged[name] = sum(value * rows for value, rows in told) / sum(rows for _, rows in told)
+    return averaged
+
+
+def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> None:
     """Draw the curves on, and begin to judge the time that remains with the first step that is done."""
     if message.step and not state.estimating:
         state.begin_estimate()
@@ -248,7 +206,7 @@ def _trace(state: RunState, message: Progress) -> None:
         state.pace.add(state.elapsed, state.rows_per_second)
     if not message.steps:
         return
-    for name, value in message.metrics.items():
+    for name, value in metrics.items():
         if math.isfinite(value):
             state.traces.setdefault(name, Trace()).add(message.epoch + message.step / message.steps, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfos_magic.cluster.outcome import Outcome
-from tfos_magic.cluster.state import WorkerState
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState, WorkerState, apply
+from tfos_magic.cluster.state import FeedState, RunPhase, RunState, apply
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.protocol import EpochEnd, Message, Notice, Progress, RunFinished, RunStarted
 
 RUN = "run-1"

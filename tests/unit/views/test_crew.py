@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfos_magic.cluster.state import RunPhase, RunState, WorkerState, lose
+from tfos_magic.cluster.state import RunPhase, RunState, lose
+from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.notebook.views.card import render_card
 from tfos_magic.notebook.views.crew import take_crew
 from tfos_magic.notebook.views.picture import take_picture

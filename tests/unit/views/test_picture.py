@@ -12,8 +12,9 @@ from tfos_magic.cluster.state import FeedState, RunPhase
 from tfos_magic.notebook.views.card import render_card
 from tfos_magic.notebook.views.picture import feed_text, summary, take_picture
 from tfos_magic.notebook.views.wording import duration, number, pace, size
+from tfos_magic.protocol import Progress
 
-from .simulated import epoch_end, finish, new_state, pass_time, progress, run_through, tell
+from .simulated import RUN, epoch_end, finish, new_state, pass_time, progress, run_through, tell
 
 
 def test_epochs_and_steps_are_counted_as_people_do() -> None:
@@ -104,3 +105,20 @@ def test_a_pace_that_is_not_known_is_left_out() -> None:
 def test_a_feed_says_when_it_was_there_already() -> None:
     assert feed_text(FeedState("train", rows=1437, reused=True)) == "1,437 rows · already on the workers"
     assert feed_text(FeedState("train", rows=1, bytes=10, seconds=2)) == "1 row · 10 B · 2.0 s · 0.5 rows/s"
+
+
+def test_running_metrics_are_those_of_all_workers_by_their_rows() -> None:
+    state = new_state(3)
+    state.phase = RunPhase.RUNNING
+    tell(state, Progress(RUN, 1, "train", 0, 2, 5, 10, 30, {"loss": 2.0}))
+    tell(state, Progress(RUN, 2, "train", 0, 2, 5, 10, 0, {"loss": math.nan}))
+    tell(state, Progress(RUN, 0, "train", 0, 2, 5, 10, 10, {"loss": 1.0}))
+    assert state.metrics["loss"] == pytest.approx((30 * 2.0 + 10 * 1.0) / 40)
+    tell(state, Progress(RUN, 0, "train", 1, 2, 1, 10, 22, {"loss": 0.5}))
+    assert state.metrics["loss"] == 0.5, "rank 1 is still in the epoch before"
+    tell(
+        state,
+        Progress(RUN, 1, "train", 1, 2, 1, 10, 66, {"loss": 0.9}),
+        Progress(RUN, 0, "train", 1, 2, 2, 10, 34, {"loss": 0.5}),
+    )
+    assert state.metrics["loss"] == pytest.approx((0.9 * 36 + 0.5 * 24) / 60)
