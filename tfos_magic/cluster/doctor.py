@@ -40,10 +40,16 @@ class Wanted:
     """The cluster to be started: what ``%tfos start`` would ask for."""
 
     workers: int
+    servers: int = 0
     cores: int = 1
     driver_host: str = ""
     control_port: int = 0
     spool_dir: str | None = None
+
+    @property
+    def slots(self) -> int:
+        """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
+        return (self.workers + self.servers) * self.cores + 1
 
 
 def examine(spark: Any, wanted: Wanted, running: bool = False) -> Iterator[Finding]:
@@ -110,11 +116,12 @@ def _room(spark: Any, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _slots(spark: Any, wanted: Wanted) -> Finding:
-    total, needed = sessions.total_cores(spark), wanted.workers * wanted.cores + 1
+    total, needed = sessions.total_cores(spark), wanted.slots
     if total is None:
         return Finding("slots", "a Connect session does not tell; a start waits for them")
     free = total - sessions.busy_cores(spark)
-    text = f"{free} of {total} free; {wanted.workers} workers and feeding need {needed}"
+    servers = f", {wanted.servers} parameter servers" if wanted.servers else ""
+    text = f"{free} of {total} free; {wanted.workers} workers{servers} and feeding need {needed}"
     fix = "" if free >= needed else "fewer workers, a session with more cores, or wait for other Spark jobs to end"
     return Finding("slots", text, fix)
 
@@ -132,7 +139,7 @@ def _executors(spark: Any, wanted: Wanted) -> Iterator[Finding]:
             return
         probe = Probe(f"tcp://{host}:{listener.getsockname()[1]}", wanted.spool_dir)
         try:
-            found = _ask(spark, wanted.workers, probe)
+            found = _ask(spark, wanted.workers + wanted.servers, probe)
         except Exception as error:  # whatever Spark raises is what a start would meet
             remedy = "see the executors' logs; a cluster cannot start like this"
             yield Finding("executors", spark_cause(str(error)), remedy)

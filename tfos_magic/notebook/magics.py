@@ -103,7 +103,7 @@ class TFOSMagics(Magics):
             print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
 
     def _stop(self, args: Any) -> None:
-        stopped = self.runtime.close_cluster(args.force)
+        stopped = self.runtime.stop(args.force)
         print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
 
     def _doctor(self, args: Any) -> None:
@@ -283,6 +283,7 @@ def load(shell: Any) -> None:
     shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
+    magics.runtime.add_formats()
 
 
 def unload(shell: Any) -> None:

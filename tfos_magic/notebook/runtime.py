@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import MutableMapping
@@ -22,6 +23,7 @@ from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.view import View
+from tfos_magic.records.tfrecord import register_tfrecord
 
 
 class Runtime:
@@ -49,7 +51,18 @@ class Runtime:
         spark = self.known_session()
         if spark is None:
             spark = self.namespace["spark"] = make_local_session(slots)
+            self.add_formats()
         return spark
+
+    def add_formats(self) -> None:
+        """Make TFRecord a format of the known session, if there is one; a session that refuses is told, no more."""
+        spark = self.known_session()
+        if spark is None:
+            return
+        try:
+            register_tfrecord(spark)
+        except Exception as error:  # of Spark, of a Connect server, or of the way to it: no cell needs the format yet
+            print(f"format('tfrecord') is not there: {error}. tfos_magic.register_tfrecord(spark) tries again.")
 
     @property
     def running(self) -> bool:
@@ -63,25 +76,17 @@ class Runtime:
 
         Raises :class:`ClusterError` when the running one is not what ``args`` asks for.
         """
-        servers = servers_for(args, self.config)
         if self.running:
             assert self.cluster is not None
-            self._check_running(args.workers, servers)
+            self._check_running(args.workers, servers_for(args, self.config))
             return self.cluster
         self.close_cluster()
-        wanted = {
-            "workers": args.workers or self.config.workers,
-            "servers": self.config.ps if servers is None else servers,
-            "cores": args.cores or self.config.cores,
-        }
+        wanted = self.wanted(args)
         cluster = TFCluster(
-            self.session((wanted["workers"] + wanted["servers"]) * wanted["cores"] + 1),
-            **wanted,
+            self.session(wanted.slots),
+            **dataclasses.asdict(wanted),
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
-            driver_host=self.config.driver_host,
-            control_port=self.config.control_port,
-            spool_dir=self.config.spool_dir or None,
             heartbeat_timeout=self.config.heartbeat_timeout,
         )
         self.cluster = cluster
@@ -100,9 +105,11 @@ class Runtime:
         )
 
     def wanted(self, args: Any) -> Wanted:
-        """The cluster that ``args`` and the defaults ask for, as the doctor is told."""
+        """The cluster that ``args`` and the defaults ask for."""
+        servers = servers_for(args, self.config)
         return Wanted(
-            workers=(args.workers or self.config.workers) + (self.config.ps if args.ps is None else args.ps),
+            workers=args.workers or self.config.workers,
+            servers=self.config.ps if servers is None else servers,
             cores=args.cores or self.config.cores,
             driver_host=self.config.driver_host,
             control_port=self.config.control_port,
@@ -128,7 +135,7 @@ class Runtime:
     def detach(self, request: RunRequest, args: Any, view: View) -> DetachedRun:
         """Execute a request under ``view`` in a thread of its own."""
         run = self._new_run(request, args)
-        self.session((self.size_for(args) + (servers_for(args, self.config) or 0)) * self.config.cores + 1)
+        self.session(self.wanted(args).slots)
         self.detached = DetachedRun(run, view)
         return self.detached
 
@@ -168,13 +175,17 @@ class Runtime:
 
     def close_cluster(self, force: bool = False) -> bool:
         """End the cluster if there is one; True when there was."""
-        if self.detached is not None and not force and self.cluster is not None:
-            self.detached.stop()
         cluster, self.cluster = self.cluster, None
         if cluster is None:
             return False
         cluster.stop(force=force)
         return True
+
+    def stop(self, force: bool = False) -> bool:
+        """End the run that was detached, unless by ``force``, and the cluster; True when there was one."""
+        if self.detached is not None and not force:
+            self.detached.stop()
+        return self.close_cluster(force)
 
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
@@ -185,7 +196,7 @@ class Runtime:
 
     def close(self) -> None:
         """End all that this kernel started through the magics."""
-        self.close_cluster()
+        self.stop()
         self.boards.close()
         self.logs.close()
 

@@ -1,0 +1,85 @@
+"""What the kernel keeps of a cluster and of a detached run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfos_magic.cluster.workers import ClusterPhase
+from tfos_magic.errors import ClusterError
+from tfos_magic.notebook import runtime as runtimes
+from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.options import COMMANDS, parse
+from tfos_magic.notebook.runtime import Runtime
+
+
+class Cluster:
+    """Stands for a TFCluster and remembers what it was told."""
+
+    phase = ClusterPhase.FAILED
+    servers: tuple[Any, ...] = ()
+
+    def __init__(self, spark: Any = None, **options: Any) -> None:
+        self.spark, self.options, self.stopped = spark, options, False
+
+    def start(self, wait_for_trainers: bool) -> None:
+        """Nothing is started."""
+
+    def stop(self, force: bool) -> None:
+        self.stopped = True
+
+
+class Detached:
+    """Stands for a run that was detached and goes on."""
+
+    done = False
+    state = SimpleNamespace(name="run 1")
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    monkeypatch.setattr(runtimes, "TFCluster", Cluster)
+    made = Runtime({}, TFOS())
+    monkeypatch.setattr(made, "session", lambda slots: f"session of {slots}")
+    return made
+
+
+def test_a_new_cluster_takes_the_defaults_that_no_option_overrides(runtime: Runtime) -> None:
+    runtime.config.workers, runtime.config.cores = 3, 2
+    cluster: Any = runtime.start(parse(COMMANDS["start"], "--ps 1"))
+    assert cluster.spark == "session of 9"
+    assert {name: cluster.options[name] for name in ("workers", "servers", "cores")} == {
+        "workers": 3,
+        "servers": 1,
+        "cores": 2,
+    }
+
+
+def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_that_asks_for_it(
+    runtime: Runtime,
+) -> None:
+    failed: Any = Cluster()
+    run: Any = Detached()
+    runtime.cluster, runtime.detached = failed, run
+    assert runtime.start(parse(COMMANDS["start"], "")) is not failed
+    assert failed.stopped
+    assert not run.stopped
+
+
+def test_stopping_the_cluster_stops_the_detached_run_first_and_only_one_run_has_the_workers(runtime: Runtime) -> None:
+    cluster: Any = Cluster()
+    run: Any = Detached()
+    runtime.cluster, runtime.detached = cluster, run
+    with pytest.raises(ClusterError, match="busy with run 1"):
+        runtime.run(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())
+    assert runtime.stop()
+    assert run.stopped
+    assert cluster.stopped
