@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tfos_magic.errors import DataError, UsageError
+from tfos_magic.errors import UsageError
 from tfos_magic.records.tfrecord.decode import EXAMPLE, RECORD_TYPES, refuse_types
 from tfos_magic.records.tfrecord.files import AUTO, GZIP, NONE, DataFile, list_files
 from tfos_magic.records.tfrecord.inference import infer
