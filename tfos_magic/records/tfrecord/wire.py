@@ -64,24 +64,56 @@ def walk(block: Block, starts: Offsets, ends: Offsets) -> Fields:
     message = np.flatnonzero(starts < ends)
     at, stop = starts[message], ends[message]
     while len(message):
-        tag, begin = read_varints(block, at)
-        wire = tag & 7
-        size, begin = _sizes(block, begin, wire)
-        over = begin + size
-        if ((size < 0) | (size > stop - begin)).any() or not (tag >> 3).all():
+        number, wire, begin, over = _same_short_fields(block, at) or _any_fields(block, at)
+        if (over > stop).any() or (over < begin).any():
             raise Malformed("a field reaches over the end of its message")
-        steps.append((message, tag >> 3, wire, begin, over))
+        steps.append((message, number, wire, begin, over))
         more = over < stop
         if not more.all():
             message, over, stop = message[more], over[more], stop[more]
         at = over
-    if len(steps) == 1:
-        return Fields(*steps[0])
+    return _in_order(steps)
+
+
+def _in_order(steps: list[tuple[Offsets, ...]]) -> Fields:
+    """Put the fields of all steps in the order of their messages."""
     if not steps:
         return Fields(*[np.zeros(0, np.int64)] * 5)
-    columns = [np.concatenate(column) for column in zip(*steps, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    return Fields(*[column[order] for column in columns])
+    if len(steps) == 1:
+        return Fields(*steps[0])
+    columns = list(zip(*steps, strict=True))
+    if len(steps[-1][0]) == len(steps[0][0]):  # all messages have as many fields
+        return Fields(*[np.column_stack(column).reshape(-1) for column in columns])
+    whole = [np.concatenate(column) for column in columns]
+    order = np.argsort(whole[0], kind="stable")
+    return Fields(*[column[order] for column in whole])
+
+
+_Step = tuple[Offsets, Offsets, Offsets, Offsets]
+
+
+def _same_short_fields(block: Block, at: Offsets) -> _Step | None:
+    """Read a field of each message where all have the same tag and contents below 128 bytes, as is common."""
+    tag = block[at]
+    first = int(tag[0])
+    if first & 0x87 != LENGTH or first < 8 or (tag != first).any():
+        return None
+    begin = at + 1
+    size = block[begin]
+    if size.max() >= 0x80:
+        return None
+    begin += 1
+    number, wire = np.broadcast_to(np.int64(first >> 3), at.shape), np.broadcast_to(np.int64(LENGTH), at.shape)
+    return number, wire, begin, begin + size
+
+
+def _any_fields(block: Block, at: Offsets) -> _Step:
+    tag, begin = read_varints(block, at)
+    number, wire = tag >> 3, tag & 7
+    if not number.all():
+        raise Malformed("a field has the number 0")
+    size, begin = _sizes(block, begin, wire)
+    return number, wire, begin, begin + size
 
 
 def _sizes(block: Block, at: Offsets, wire: Offsets) -> tuple[Offsets, Offsets]:
