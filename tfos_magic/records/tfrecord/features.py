@@ -33,6 +33,7 @@ from tfos_magic.records.tfrecord.wire import (
     gather,
     unpack_varints,
     walk,
+    walk_pairs,
 )
 
 EMPTY, BYTES, FLOAT, INT64 = 0, 1, 2, 3
@@ -80,11 +81,14 @@ def entries(block: Block, starts: Offsets, ends: Offsets, field: int = CONTEXT) 
     """Read the keys of the maps in this ``field`` of many records; the values are not read."""
     maps = walk(block, starts, ends).only(field, LENGTH)
     found = walk(block, maps.start, maps.end).only(1, LENGTH)
+    key_start, key_end, start, end = walk_pairs(block, found.start, found.end) or _key_values(block, found)
+    return Entries(maps.message[found.message], gather(block, key_start, key_end), start, end)
+
+
+def _key_values(block: Block, found: Fields) -> tuple[Offsets, Offsets, Offsets, Offsets]:
     parts = walk(block, found.start, found.end)
     keys, values = parts.only(1, LENGTH), parts.only(2, LENGTH)
-    key_start, key_end = _last_spans(keys, found)
-    start, end = _last_spans(values, found)
-    return Entries(maps.message[found.message], gather(block, key_start, key_end), start, end)
+    return *_last_spans(keys, found), *_last_spans(values, found)
 
 
 def _last_spans(parts: Fields, messages: Fields) -> tuple[Offsets, Offsets]:
@@ -102,10 +106,11 @@ def values_of(block: Block, spans: Spans) -> Values:
     """Read the values of ``Feature`` messages. Raises :class:`MixedKinds` when they are of several kinds."""
     fields = walk(block, spans.start, spans.end)
     last = fields.last(len(spans.start))
-    known = (last >= 0) & np.isin(fields.number[last], tuple(KINDS)) if len(fields.number) else last >= 0
-    kinds = np.unique(fields.number[last[known]])
-    if len(kinds) > 1:
-        raise MixedKinds(sorted(KINDS[int(kind)] for kind in kinds))
+    number = fields.number[last] if len(fields.number) else last
+    known = (last >= 0) & (number >= BYTES) & (number <= INT64)
+    kinds = number[known]
+    if len(kinds) and kinds.min() != kinds.max():
+        raise MixedKinds(sorted(KINDS[int(kind)] for kind in np.unique(kinds)))
     counts = np.full(len(spans.start), -1, np.int64)
     if not len(kinds):
         return Values(EMPTY, counts, pa.nulls(0))

@@ -42,7 +42,9 @@ class Fields:
     def only(self, number: int, *wires: int) -> Fields:
         """The fields of this number. Raises :class:`Malformed` when one is of another wire type than ``wires``."""
         chosen = self._take(self.number == number)
-        if len(chosen.wire) and not np.isin(chosen.wire, wires).all():
+        fits = np.zeros(8, np.bool_)
+        fits[list(wires)] = True
+        if not fits[chosen.wire].all():
             raise Malformed(f"field {number} has an unexpected wire type")
         return chosen
 
@@ -64,7 +66,7 @@ def walk(block: Block, starts: Offsets, ends: Offsets) -> Fields:
     message = np.flatnonzero(starts < ends)
     at, stop = starts[message], ends[message]
     while len(message):
-        number, wire, begin, over = _same_short_fields(block, at) or _any_fields(block, at)
+        number, wire, begin, over = _fields_at(block, at)
         if (over > stop).any() or (over < begin).any():
             raise Malformed("a field reaches over the end of its message")
         steps.append((message, number, wire, begin, over))
@@ -89,6 +91,22 @@ def _in_order(steps: list[tuple[Offsets, ...]]) -> Fields:
     return Fields(*[column[order] for column in whole])
 
 
+def walk_pairs(block: Block, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, Offsets, Offsets] | None:
+    """Where the fields 1 and 2 of messages lie that have just these, in this order, as entries of maps mostly do.
+
+    None when a message is different, or longer than its short form: :func:`walk` reads these, and judges them.
+    """
+    if not len(starts) or (ends - starts < 4).any():
+        return None
+    first = _same_short_fields(block, starts)
+    if first is None or first[0][0] != 1 or (first[3] > ends - 2).any():
+        return None
+    second = _fields_at(block, first[3])
+    if (second[0] != 2).any() or (second[1] != LENGTH).any() or (second[3] != ends).any():
+        return None
+    return first[2], first[3], second[2], second[3]
+
+
 _Step = tuple[Offsets, Offsets, Offsets, Offsets]
 
 
@@ -105,6 +123,10 @@ def _same_short_fields(block: Block, at: Offsets) -> _Step | None:
     begin += 1
     number, wire = np.broadcast_to(np.int64(first >> 3), at.shape), np.broadcast_to(np.int64(LENGTH), at.shape)
     return number, wire, begin, begin + size
+
+
+def _fields_at(block: Block, at: Offsets) -> _Step:
+    return _same_short_fields(block, at) or _any_fields(block, at)
 
 
 def _any_fields(block: Block, at: Offsets) -> _Step:
