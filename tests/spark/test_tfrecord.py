@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from IPython.core.interactiveshell import InteractiveShell
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import tfos_magic
 from tests import sessions
-from tfos_magic import register_tfrecord
 
 ROWS = 1000
 SCHEMA = "id bigint, flag bigint, x array<float>, name string, raw binary, tags array<string>"
@@ -22,9 +23,18 @@ SCHEMA = "id bigint, flag bigint, x array<float>, name string, raw binary, tags 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    """A session to which loading the extension has given the format."""
     for session in sessions.local_session(2):
-        register_tfrecord(session)
+        shell = notebook(session)
+        tfos_magic.load_ipython_extension(shell)
         yield session
+        tfos_magic.unload_ipython_extension(shell)
+
+
+def notebook(session: SparkSession) -> InteractiveShell:
+    shell = InteractiveShell()
+    shell.user_ns["spark"] = session
+    return shell
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +172,14 @@ def test_files_are_chosen_by_glob_and_option_and_small_ones_share_a_task(spark: 
     assert read(spark, written, "id bigint", pathGlobFilter=Path(two).name).first().id == ROWS // 2
     both = spark.read.format("tfrecord").schema("id bigint").load([one, two])
     assert both.count() == ROWS
+
+
+def test_registering_again_changes_nothing(
+    spark: SparkSession, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tfos_magic.register_tfrecord(spark)
+    shell = notebook(spark)
+    tfos_magic.load_ipython_extension(shell)
+    tfos_magic.unload_ipython_extension(shell)
+    assert capsys.readouterr().out == ""
+    assert read(spark, written, "id bigint").schema.names == ["id"]
