@@ -173,6 +173,13 @@ def test_a_broken_message_is_refused_as_protobuf_refuses_it_and_never_reads_else
             assert {k for k, v in row.items() if v is not None} == {k for k in row if theirs.get(k)}
 
 
+def test_a_list_of_integers_that_ends_within_a_number_is_refused() -> None:
+    bad = bytearray(example(n=[300]))
+    bad[-1] |= 0x80
+    with pytest.raises(wire.Malformed, match="ends within a number"):
+        parsed([bytes(bad)], pa.schema([("n", pa.list_(pa.int64()))]))
+
+
 def flipped(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 0x40
@@ -221,14 +228,17 @@ def test_compressed_files_are_read_by_name_or_option_and_a_cut_one_is_corrupt(
 
 
 def test_the_schema_comes_from_all_of_the_sample(tmp_path: Path) -> None:
-    one = write(tmp_path / "1", [example(a=[1], s=[b"x"], t=[b"text"], f=[1.0]), example(a=[1, 2], s=[b"\xff"])])
-    two = write(tmp_path / "2", [example(g=[1.0, 2.0]), example(late=[1])])
+    one = write(
+        tmp_path / "1", [example(a=[1], s=[b"x"], t=[b"text"], f=[1.0], u=[b"u"]), example(a=[1, 2], s=[b"\xff"])]
+    )
+    two = write(tmp_path / "2", [example(g=[1.0, 2.0], a=[3], u=[b"\xfe"]), example(late=[1])])
     expected = {
         "a": pa.list_(pa.int64()),
         "f": pa.float32(),
         "g": pa.list_(pa.float32()),
         "s": pa.binary(),
         "t": pa.string(),
+        "u": pa.binary(),
     }
     found = infer([one, two], ReadOptions(), 100)
     assert dict(zip(found.names, found.types, strict=True)) == expected | {"late": pa.int64()}
@@ -363,4 +373,5 @@ def test_gzip_files_are_the_same_whenever_they_are_written(tmp_path: Path) -> No
     batch = pa.record_batch({"a": pa.array(["x"])})
     one, two = (tmp_path / job.hidden / job.write(iter([batch]), 0) for _ in range(2))
     assert one.read_bytes() == two.read_bytes()
+    assert one.read_bytes()[4:8] == bytes(4)  # the time
     assert gzip.decompress(one.read_bytes()) == frame(encode(batch, "Example")).to_pybytes()
