@@ -1,5 +1,8 @@
 """Runs in a Spark task: takes the Arrow batches of one partition and sends every rank its rows.
 
+The rows are dealt out as :mod:`tfos_magic.records.shares` says; the last message to every rank brings the partition's
+tail and says how many rows the partition had.
+
 Spark keeps reading while a group of rows is on its way: one group is sent, in the background, while the next is
 gathered, so memory stays within two groups and one Spark batch.
 """
@@ -12,20 +15,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
 from tfos_magic.errors import FeedError, TFOSError
-from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_error
-from tfos_magic.records.arrow import WireConverter
+from tfos_magic.node.dealing import Dealer, Shares
+from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
+from tfos_magic.records.arrow import Widths, WireConverter
 from tfos_magic.records.columns import FeedPlan
-from tfos_magic.records.shares import first_row
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
 SENDERS = 4
-RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string"
+RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string, widths string"
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,15 @@ class FeedJob:
 
 @dataclass(frozen=True)
 class Sent:
-    """What came of a partition: rows and bytes sent to all ranks, and the error that ended it, if one did."""
+    """What came of a partition: rows and bytes sent to all ranks, and the error that ended it, if one did.
+
+    ``widths`` are the lengths of lists seen.
+    """
 
     rows: int
     bytes: int
     error: TFOSError | None = None
+    widths: Widths = field(default_factory=Widths)
 
 
 def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,24 +67,32 @@ def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
     partition, attempt = context.partitionId(), context.taskAttemptId()
     sent = send_partition(job, partition, attempt, batches)
     kind, text = (type(sent.error).__name__, str(sent.error)) if sent.error else ("", "")
-    columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text]]
+    columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text], [sent.widths.to_json()]]
     names = [column.split()[0] for column in RESULT_SCHEMA.split(", ")]
     yield pa.record_batch([pa.array(column) for column in columns], names=names)
 
 
 def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> Sent:
-    """Send the rows of a partition, row ``i`` to rank ``(partition + i) % world``.
+    """Send the rows of a partition to the ranks they are dealt to, and its tail to all.
 
     Returns after every rank has its rows on disk. Raises :class:`FeedError` when a rank cannot be reached.
     """
-    command = PutCommand(job.feed_id, partition, attempt)
+    command, converter = PutCommand(job.feed_id, partition, attempt), WireConverter(job.plan)
     with RankWriters(job, command) as writers:
         try:
-            rows = _send_batches(job, partition, batches, writers)
+            rows = _send_batches(job, converter, batches, writers)
         except Refused as refusal:
             writers.fail_feed(refusal.cause)
             return Sent(0, writers.bytes, refusal.cause)
-    return Sent(rows, writers.bytes)
+    return Sent(rows, writers.bytes, widths=converter.widths)
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a partition: its rows in all, and those of them that no whole group holds."""
+
+    rows: int
+    tail: pa.RecordBatch
 
 
 class Refused(Exception):
@@ -110,13 +124,14 @@ class RankWriters:
         for client in self._clients:
             client.close()
 
-    def send(self, shares: list[list[pa.RecordBatch]], to_all: bool) -> None:
-        """Wait for the group before, then send this one in the background; ranks without rows only if ``to_all``."""
+    def send(self, shares: Shares, end: End | None = None) -> None:
+        """Wait for the group before, then send this one in the background; with ``end`` it is the last one."""
         self.wait()
         for rank, share in enumerate(shares):
-            if to_all or any(batch.num_rows for batch in share):
-                self.bytes += sum(batch.nbytes for batch in share)
-                self._sending.append(self._threads.submit(self._put, rank, share))
+            if not share and end is None:
+                continue
+            self.bytes += sum(batch.nbytes for batch in share) + (end.tail.nbytes if end else 0)
+            self._sending.append(self._threads.submit(self._put, rank, share, end))
 
     def wait(self) -> None:
         """Return when every rank has what was sent on disk; raises what went wrong."""
@@ -134,12 +149,15 @@ class RankWriters:
             with suppress(pa.ArrowException):
                 list(client.do_action(flight.Action(FAIL_ACTION, body.encode()), self._options))
 
-    def _put(self, rank: int, share: list[pa.RecordBatch]) -> None:
+    def _put(self, rank: int, share: list[pa.RecordBatch], end: End | None) -> None:
+        schema = share[0].schema if end is None else end.tail.schema
         try:
-            writer, _ = self._clients[rank].do_put(self._command, share[0].schema, options=self._options)
+            writer, _ = self._clients[rank].do_put(self._command, schema, options=self._options)
             with writer:
                 for message in _messages(share):
                     writer.write_batch(message)
+                if end is not None:
+                    writer.write_with_metadata(end.tail, encode_end(end.rows))
         except (pa.ArrowException, OSError) as error:
             raise self._explain(rank, error) from error
 
@@ -158,27 +176,25 @@ class RankWriters:
         )
 
 
-def _send_batches(job: FeedJob, partition: int, batches: Iterable[pa.RecordBatch], writers: RankWriters) -> int:
+def _send_batches(
+    job: FeedJob, converter: WireConverter, batches: Iterable[pa.RecordBatch], writers: RankWriters
+) -> int:
     """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows."""
-    world = len(job.endpoints)
-    converter = WireConverter(job.plan)
-    shares: list[list[pa.RecordBatch]] = [[] for _ in range(world)]
-    rows, gathered, first = 0, 0, True
+    dealer = Dealer(len(job.endpoints))
+    gathered, schema = 0, None
     for batch in batches:
         if not batch.num_rows:
             continue
         wire = _convert(converter, batch)
-        for rank in range(world):
-            shares[rank].append(_share(wire, first_row(partition, rows, rank, world), world))
-        rows, gathered = rows + wire.num_rows, gathered + wire.nbytes
+        dealer.deal(wire)
+        gathered, schema = gathered + wire.nbytes, wire.schema
         if gathered >= GROUP_BYTES:
-            writers.send(shares, to_all=first)
-            shares, gathered, first = [[] for _ in range(world)], 0, False
-    if gathered:
-        # The first group goes to all ranks, so that each knows the widths even if it gets no row.
-        writers.send(shares, to_all=first)
+            writers.send(dealer.take())
+            gathered = 0
+    if schema is not None:
+        writers.send(dealer.take(), End(dealer.rows, dealer.tail(schema)))
     writers.wait()
-    return rows
+    return dealer.rows
 
 
 def _convert(converter: WireConverter, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -188,15 +204,11 @@ def _convert(converter: WireConverter, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise Refused(error) from error
 
 
-def _share(batch: pa.RecordBatch, first: int, world: int) -> pa.RecordBatch:
-    return batch if world == 1 else batch.take(pa.array(np.arange(first, batch.num_rows, world)))
-
-
 def _messages(share: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Give the rows of ``share`` in batches of about ``MESSAGE_BYTES``: neither crumbs nor lumps."""
-    whole = share[0] if len(share) == 1 else pa.concat_batches(share)
-    if not whole.num_rows:
+    if not share:
         return
+    whole = share[0] if len(share) == 1 else pa.concat_batches(share)
     step = max(1, MESSAGE_BYTES * whole.num_rows // max(1, whole.nbytes))
     for start in range(0, whole.num_rows, step):
         yield whole.slice(start, step)

@@ -46,6 +46,16 @@ class PutCommand:
             ) from None
 
 
+def encode_end(rows: int) -> bytes:
+    """Give what accompanies the last message of a partition of ``rows`` rows, whose batch is the partition's tail."""
+    return json.dumps({"rows": rows}).encode()
+
+
+def decode_end(metadata: Any) -> int | None:
+    """Read what :func:`encode_end` gave; ``None`` for a message that is not the last."""
+    return None if metadata is None else int(json.loads(metadata.to_pybytes())["rows"])
+
+
 def encode_error(error: TFOSError) -> bytes:
     """Give an error as bytes that cross Flight beside the message gRPC makes of it."""
     return json.dumps({"kind": type(error).__name__, "message": str(error)}).encode()
@@ -136,7 +146,10 @@ class _Server(flight.FlightServerBase):
             task = command.feed_id, command.partition, command.attempt
             self._spool.append(*task, pa.RecordBatch.from_pylist([], schema=reader.schema))
             for chunk in reader:
-                self._spool.append(*task, chunk.data)
+                if decode_end(chunk.app_metadata) is None:
+                    self._spool.append(*task, chunk.data)
+                else:
+                    self._spool.append_tail(*task, chunk.data)
         except TFOSError as error:
             raise flight.FlightServerError(str(error), extra_info=encode_error(error)) from error
 

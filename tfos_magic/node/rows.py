@@ -22,8 +22,8 @@ class SpooledRows:
     def __init__(self, handle: dict[str, Any]) -> None:
         self.schema = decode_schema(handle["schema"])
         self._map = pa.py_buffer(_map_file(handle["path"], bytes.fromhex(handle["mark"])))
-        self._blocks = np.array(handle["blocks"], dtype=np.int64).reshape(-1, 3)
-        self._starts = np.concatenate([[0], np.cumsum(self._blocks[:, 2])])
+        self._blocks = np.array(handle["blocks"], dtype=np.int64).reshape(-1, 4)
+        self._starts = np.concatenate([[0], np.cumsum(self._blocks[:, 3])])
         self._batches: list[pa.RecordBatch | None] = [None] * len(self._blocks)
 
     @property
@@ -46,8 +46,8 @@ class SpooledRows:
     def _block(self, index: int) -> pa.RecordBatch:
         batch = self._batches[index]
         if batch is None:
-            offset, size, _ = self._blocks[index].tolist()
-            batch = pa.ipc.read_record_batch(self._map.slice(offset, size), self.schema)
+            offset, size, first, rows = self._blocks[index].tolist()
+            batch = pa.ipc.read_record_batch(self._map.slice(offset, size), self.schema).slice(first, rows)
             self._batches[index] = batch
         return batch
 

@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.node.blockfile import BlockFile
 from tfos_magic.records.arrow import agree
 from tfos_magic.records.columns import decode_schema, encode_schema
-from tfos_magic.records.shares import share_size
+from tfos_magic.records.shares import tail_row, tail_size
 
 Task = tuple[int, int]
 """A Spark partition and the attempt id of the task that sent it."""
@@ -27,11 +27,12 @@ Task = tuple[int, int]
 
 @dataclass(frozen=True)
 class Block:
-    """A run of one task's rows: where it lies in the file, its size in bytes, its rows."""
+    """A run of one task's rows: where it lies in the file, its size in bytes, and the rows of it that count."""
 
     offset: int
     size: int
     rows: int
+    first: int = 0
 
 
 @dataclass
@@ -44,6 +45,7 @@ class _Feed:
     file: BlockFile
     schema: pa.Schema | None = None
     blocks: dict[Task, list[Block]] = field(default_factory=dict)
+    tails: dict[Task, Block] = field(default_factory=dict)
     failure: TFOSError | None = None
     partitions: list[tuple[int, int]] | None = None
     chosen: list[Block] = field(default_factory=list)
@@ -80,15 +82,22 @@ class Spool:
         Raises :class:`FeedError` for an unknown, committed or failed feed or a full disk, and :class:`DataError` where
         the width of a list column differs from other partitions.
         """
-        with self._lock:
-            feed = self._get(feed_id)
-            if feed.failure is not None:
-                raise type(feed.failure)(str(feed.failure))
-            if feed.partitions is not None:
-                raise FeedError(f"feed {feed_id!r} is complete: these rows of partition {partition} came too late")
-            feed.schema = agree(feed.planned, feed.schema, batch.schema)
+        feed = self._accept(feed_id, partition, batch.schema)
         if batch.num_rows:
-            self._write(feed, (partition, attempt), batch)
+            block = self._write(feed, batch)
+            with self._lock:
+                feed.blocks.setdefault((partition, attempt), []).append(block)
+
+    def append_tail(self, feed_id: str, partition: int, attempt: int, tail: pa.RecordBatch) -> None:
+        """Keep the tail of a partition, of which at most one row is this rank's: which one, the commit will tell.
+
+        Raises what :meth:`append` raises.
+        """
+        feed = self._accept(feed_id, partition, tail.schema)
+        if tail.num_rows:
+            block = self._write(feed, tail)
+            with self._lock:
+                feed.tails[partition, attempt] = block
 
     def fail(self, feed_id: str, reason: TFOSError) -> None:
         """Refuse further rows of a feed with ``reason``, to end its other tasks early. Unknown feeds are ignored."""
@@ -97,9 +106,10 @@ class Spool:
             if feed is not None and feed.failure is None:
                 feed.failure = reason
 
-    def commit(self, feed_id: str, partitions: Sequence[Sequence[int]]) -> tuple[int, int]:
+    def commit(self, feed_id: str, partitions: Sequence[Sequence[int]], schema: str = "") -> tuple[int, int]:
         """Settle on the tasks whose rows count, ``(partition, attempt, rows of the whole partition)`` each.
 
+        ``schema`` is the feed's, with the shapes of its lists; it may be left out where there are no lists.
         Gives rows and bytes of this rank's share. Raises :class:`FeedError` where it is not exactly what should have
         come.
         """
@@ -107,10 +117,11 @@ class Spool:
         with self._lock:
             feed = self._get(feed_id)
             chosen: list[Block] = []
+            before = 0
             for partition, attempt, rows in ordered:
-                blocks = feed.blocks.get((partition, attempt), [])
-                _check_share(feed, partition, rows, sum(block.rows for block in blocks))
-                chosen += blocks
+                chosen += _share(feed, (partition, attempt), rows, before)
+                before += tail_size(rows, feed.world)
+            feed.schema = decode_schema(schema) if schema else feed.schema or feed.planned
             feed.chosen = chosen
             feed.partitions = [(partition, rows) for partition, _, rows in ordered]
             feed.file.trim()
@@ -126,7 +137,7 @@ class Spool:
                 "path": feed.file.path,
                 "mark": feed.file.mark.hex(),
                 "schema": encode_schema(feed.schema),
-                "blocks": [[block.offset, block.size, block.rows] for block in feed.chosen],
+                "blocks": [[block.offset, block.size, block.first, block.rows] for block in feed.chosen],
                 "partitions": [list(partition) for partition in feed.partitions],
                 "rank": feed.rank,
                 "world": feed.world,
@@ -162,24 +173,38 @@ class Spool:
             raise FeedError(f"feed {feed_id!r} is not open here: it was released, or never opened")
         return self._feeds[feed_id]
 
-    def _write(self, feed: _Feed, task: Task, batch: pa.RecordBatch) -> None:
+    def _accept(self, feed_id: str, partition: int, schema: pa.Schema) -> _Feed:
+        with self._lock:
+            feed = self._get(feed_id)
+            if feed.failure is not None:
+                raise type(feed.failure)(str(feed.failure))
+            if feed.partitions is not None:
+                raise FeedError(f"feed {feed_id!r} is complete: these rows of partition {partition} came too late")
+            feed.schema = agree(feed.planned, feed.schema, schema)
+        return feed
+
+    def _write(self, feed: _Feed, batch: pa.RecordBatch) -> Block:
         buffer = batch.serialize()
         try:
-            offset = feed.file.write(buffer)
+            return Block(feed.file.write(buffer), buffer.size, batch.num_rows)
         except FeedError as error:
             with self._lock:
                 feed.failure = feed.failure or error
             raise
-        with self._lock:
-            feed.blocks.setdefault(task, []).append(Block(offset, buffer.size, batch.num_rows))
 
 
-def _check_share(feed: _Feed, partition: int, rows: int, held: int) -> None:
-    due = share_size(rows, partition, feed.rank, feed.world)
-    if held != due:
+def _share(feed: _Feed, task: Task, rows: int, before: int) -> list[Block]:
+    """The blocks that hold this rank's rows of a partition of ``rows``, the tails before it having ``before`` rows."""
+    blocks, tail = feed.blocks.get(task, []), feed.tails.get(task)
+    dealt = sum(block.rows for block in blocks)
+    left = tail.rows if tail is not None else 0
+    if (dealt, left) != (rows // feed.world, tail_size(rows, feed.world)):
         raise FeedError(
-            f"rank {feed.rank} holds {held} rows of partition {partition} instead of {due}: feed the DataFrame again"
+            f"rank {feed.rank} holds {dealt} rows of partition {task[0]} instead of {rows // feed.world}, and {left} "
+            f"of its tail instead of {tail_size(rows, feed.world)}: feed the DataFrame again"
         )
+    row = tail_row(feed.rank, before, feed.world)
+    return blocks if tail is None or row >= left else [*blocks, replace(tail, first=row, rows=1)]
 
 
 def local_directory() -> str:

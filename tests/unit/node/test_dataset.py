@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import feed_dataset
+from tfos_magic.node.dealing import Dealer
 from tfos_magic.node.spool import Spool
-from tfos_magic.records.arrow import WireConverter
-from tfos_magic.records.columns import Column, FeedPlan
+from tfos_magic.records.arrow import Widths, WireConverter, settle
+from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.training.sharding import is_sharded
 
 PLAN = FeedPlan(
@@ -29,6 +30,7 @@ PLAN = FeedPlan(
         Column("id", "scalar", "int64"),
     )
 )
+SETTLED = encode_schema(settle(decode_schema(PLAN.schema), Widths({("x",): ((3, 3),)})))
 
 
 @pytest.fixture
@@ -58,13 +60,15 @@ def fill(spool: Spool, blocks: list[list[int]], rank: int = 0, world: int = 1, f
     spool.open(feed_id, rank, world, PLAN.schema)
     start, partitions = 0, []
     for partition, sizes in enumerate(blocks):
-        seen = 0
+        dealer = Dealer(world)
         for rows in sizes:
-            first = (rank - partition - seen) % world
-            spool.append(feed_id, partition, 0, wire_rows(start, rows).take(pa.array(np.arange(first, rows, world))))
-            start, seen = start + rows, seen + rows
-        partitions.append([partition, 0, seen])
-    spool.commit(feed_id, partitions)
+            dealer.deal(wire_rows(start, rows))
+            start += rows
+            for share in dealer.take()[rank]:
+                spool.append(feed_id, partition, 0, share)
+        spool.append_tail(feed_id, partition, 0, dealer.tail(wire_rows(0, 1).schema))
+        partitions.append([partition, 0, dealer.rows])
+    spool.commit(feed_id, partitions, SETTLED)
     return json.loads(json.dumps(spool.handle(feed_id)))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node import feeder
+from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.feeder import FeedJob, send_partition
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
@@ -47,6 +48,35 @@ def test_rows_keep_their_turn_across_batches_of_every_size(world: World) -> None
     sent = send_partition(job, 4, 7, [batch(int(s), n) for s, n in zip(starts, sizes, strict=False)])
     assert (sent.rows, sent.error) == (108, None)
     assert [spool.commit("f", [(4, 7, 108)])[0] for spool in spools] == [36, 36, 36]
+
+
+@pytest.mark.parametrize("group_bytes", [1, feeder.GROUP_BYTES])
+def test_every_row_goes_to_the_rank_it_is_dealt_to(
+    world: World, monkeypatch: pytest.MonkeyPatch, group_bytes: int
+) -> None:
+    spools, _, job = world
+    monkeypatch.setattr(feeder, "GROUP_BYTES", group_bytes)
+    sizes = {0: [1, 1, 3], 1: [2], 2: [4, 1, 1, 1, 7, 0, 2]}
+    for partition, parts in sizes.items():
+        starts = np.cumsum([100 * partition, *parts])
+        send_partition(job, partition, 1, [batch(int(s), n) for s, n in zip(starts, parts, strict=False)])
+    totals = [(partition, 1, sum(parts)) for partition, parts in sizes.items()]
+    for rank, spool in enumerate(spools):
+        spool.commit("f", totals)
+        (given,) = feed_dataset(spool.handle("f"), batch_size=100).as_numpy_iterator()
+        assert [int(text) for text in given["y"]] == expected_shares(totals)[rank]
+
+
+def expected_shares(totals: list[tuple[int, int, int]]) -> list[list[int]]:
+    """The numbers of the rows of each of three ranks, by the rule said row by row."""
+    shares: list[list[int]] = [[], [], []]
+    before = 0
+    for partition, _, rows in totals:
+        dealt = rows - rows % 3
+        for row in range(rows):
+            shares[row % 3 if row < dealt else (before + row - dealt) % 3].append(100 * partition + row)
+        before += rows - dealt
+    return shares
 
 
 def test_a_large_batch_is_cut_and_small_ones_are_joined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,11 @@ def kept(handle: dict[str, Any]) -> list[int]:
     """The values a handle leads to, read through its path."""
     fd = os.open(handle["path"], os.O_RDONLY)
     try:
-        blocks = [os.pread(fd, size, offset) for offset, size, _ in handle["blocks"]]
+        blocks = [(os.pread(fd, size, offset), first, count) for offset, size, first, count in handle["blocks"]]
     finally:
         os.close(fd)
-    batches = [pa.ipc.read_record_batch(pa.py_buffer(block), rows().schema) for block in blocks]
+    schema = rows().schema
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(block), schema).slice(first, n) for block, first, n in blocks]
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
@@ -57,7 +58,7 @@ def test_the_share_of_a_rank_is_kept_in_partition_order(spool: Spool) -> None:
     assert size == sum(block[1] for block in handle["blocks"])
     assert kept(handle) == [1, 2, 3, 4]
     assert handle["partitions"] == [[0, 2], [1, 2], [2, 0]]
-    assert all(offset % 64 == 0 for offset, _, _ in handle["blocks"])
+    assert all(offset % 64 == 0 for offset, *_ in handle["blocks"])
 
 
 def test_attempts_that_did_not_win_are_not_kept(spool: Spool) -> None:
@@ -71,7 +72,27 @@ def test_attempts_that_did_not_win_are_not_kept(spool: Spool) -> None:
     assert spool.rows() == {"f": 3}
 
 
-@pytest.mark.parametrize("total", [3, 6])
+def test_of_every_tail_the_row_is_kept_that_falls_to_the_rank(spool: Spool) -> None:
+    for rank, expected in enumerate([[10, 13, 30, 33], [11, 14, 31], [12, 20, 32]]):
+        spool.open("f", rank, 3, PLAN.schema)
+        spool.append("f", 0, 1, rows(10 + rank))
+        spool.append_tail("f", 0, 1, rows(13, 14))
+        spool.append_tail("f", 1, 2, rows(20))
+        spool.append("f", 2, 3, rows(30 + rank))
+        spool.append_tail("f", 2, 3, rows(33))
+        held, _ = spool.commit("f", [(0, 1, 5), (1, 2, 1), (2, 3, 4)])
+        assert kept(spool.handle("f")) == expected
+        assert held == len(expected)
+
+
+def test_a_tail_that_did_not_come_is_missed(spool: Spool) -> None:
+    spool.open("f", 1, 2, PLAN.schema)
+    spool.append("f", 0, 1, rows(1))
+    with pytest.raises(FeedError, match="0 of its tail instead of 1"):
+        spool.commit("f", [(0, 1, 3)])
+
+
+@pytest.mark.parametrize("total", [2, 6])
 def test_a_commit_that_does_not_match_what_came_is_refused(spool: Spool, total: int) -> None:
     spool.open("f", 1, 2, PLAN.schema)
     spool.append("f", 0, 1, rows(1, 2))

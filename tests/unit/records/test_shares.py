@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from tfos_magic.records.shares import batch_boundaries, first_row, share_size
+from tfos_magic.records.shares import batch_boundaries, share_size, tail_row, tail_size
 
 SIZES = [[7], [0, 5, 0, 0, 3, 1], [1, 1, 1, 1], [0, 0, 9], [13, 0, 2, 31], [4, 4, 4]]
 
 
-def shared_out(sizes: list[int], rank: int, world: int) -> list[int]:
-    """The global indices of a rank's rows, by the rule said row by row."""
-    rows = [(partition, row) for partition, size in enumerate(sizes) for row in range(size)]
-    return [index for index, (partition, row) in enumerate(rows) if (partition + row) % world == rank]
+def owners(sizes: list[int], world: int) -> list[int]:
+    """The rank of every row of the DataFrame, by the rule said row by row."""
+    ranks, before = [], 0
+    for size in sizes:
+        dealt = size - size % world
+        ranks += [row % world for row in range(dealt)]
+        ranks += [(before + row) % world for row in range(size - dealt)]
+        before += size - dealt
+    return ranks
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+def random_partitions(seed: int) -> list[int]:
+    """Few or many partitions, small or large ones, some empty."""
+    random = np.random.default_rng(seed)
+    return [int(size) for size in random.integers(0, random.integers(1, 40), random.integers(1, 60))]
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, *map(random_partitions, range(25))])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_every_row_of_a_global_batch_is_in_exactly_one_ranks_share_of_it(sizes: list[int], world: int) -> None:
-    total = sum(sizes)
-    for batch_size in (1, 2, 3, 4, 7, total, total + 5):
+    owner, total = np.array(owners(sizes, world)), sum(sizes)
+    for batch_size in (1, 2, 3, 4, 7, max(1, total), total + 5):
         found: dict[int, list[int]] = {}
         for rank in range(world):
             bounds = batch_boundaries(list(enumerate(sizes)), batch_size=batch_size, rank=rank, world=world)
-            own = shared_out(sizes, rank, world)
+            own = np.flatnonzero(owner == rank).tolist()
             assert bounds[0] == 0
             assert bounds[-1] == len(own)
             assert len(bounds) - 1 == -(-total // batch_size)
@@ -36,24 +47,36 @@ def test_every_row_of_a_global_batch_is_in_exactly_one_ranks_share_of_it(sizes: 
         assert {k: sorted(rows) for k, rows in found.items()} == expected
 
 
-def test_share_sizes_and_first_rows_follow_the_rule() -> None:
-    for rows, partition, world in product(range(12), range(5), range(1, 5)):
-        for rank in range(world):
-            due = [row for row in range(rows) if (partition + row) % world == rank]
-            assert share_size(rows, partition, rank, world) == len(due)
-            assert (partition + rows + first_row(partition, rows, rank, world)) % world == rank
+@pytest.mark.parametrize("seed", range(50))
+def test_totals_of_ranks_differ_by_one_row_at_most_whatever_the_partitions(seed: int) -> None:
+    sizes = random_partitions(seed)
+    for world in range(1, 9):
+        totals = [batch_boundaries(list(enumerate(sizes)), batch_size=5, rank=r, world=world)[-1] for r in range(world)]
+        assert max(totals) - min(totals) <= 1
+        assert sum(totals) == sum(sizes)
+
+
+def test_shares_of_a_partition_and_the_rows_of_its_tail_follow_the_rule() -> None:
+    sizes = [5, 1, 0, 8, 3, 3, 2]
+    for world in range(1, 5):
+        before = 0
+        for partition, rows in enumerate(sizes):
+            ranks = owners(sizes[: partition + 1], world)[sum(sizes[:partition]) :]
+            assert [share_size(rows, rank, world, before) for rank in range(world)] == [
+                ranks.count(rank) for rank in range(world)
+            ]
+            tail = ranks[rows - tail_size(rows, world) :]
+            assert all(tail_row(rank, before, world) == row for row, rank in enumerate(tail))
+            before += len(tail)
 
 
 def test_partition_ids_may_have_gaps() -> None:
-    bounds = batch_boundaries([(2, 3), (5, 4)], batch_size=3, rank=1, world=2)
-    own = [
-        i for i, (p, row) in enumerate([(2, 0), (2, 1), (2, 2), (5, 0), (5, 1), (5, 2), (5, 3)]) if (p + row) % 2 == 1
-    ]
-    assert bounds.tolist() == [sum(index < mark for index in own) for mark in (0, 3, 6, 7)]
+    with_gaps = batch_boundaries([(2, 3), (5, 4)], batch_size=3, rank=1, world=2)
+    assert with_gaps.tolist() == batch_boundaries([(0, 3), (1, 4)], batch_size=3, rank=1, world=2).tolist()
 
 
 def test_boundaries_of_a_million_partitions_take_no_loop() -> None:
     sizes = np.full(1_000_000, 3).tolist()
     bounds = batch_boundaries(list(enumerate(sizes)), batch_size=128, rank=1, world=4)
     assert bounds.dtype == np.int64
-    assert bounds[-1] == sum(share_size(3, partition, 1, 4) for partition in range(4)) * 250_000
+    assert bounds[-1] == 750_000
