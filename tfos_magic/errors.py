@@ -81,6 +81,10 @@ class FeedError(TFOSError):
     """Rows could not be brought from Spark to the workers, through no fault of the data."""
 
 
+class SpoolFull(FeedError):
+    """A feed is larger than the disk that workers may take for feeds; such a DataFrame is streamed instead."""
+
+
 class ProtocolError(TFOSError):
     """A message that does not follow the wire format; such a message is dropped, never acted on."""
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from tfos_magic.errors import FeedError
+from tfos_magic.errors import FeedError, SpoolFull
+from tfos_magic.node.budget import Budget
 
 ALIGNMENT = 64
 MARK_BYTES = 64
@@ -26,11 +27,13 @@ class BlockFile:
     """Append-only file in ``directory``, nameless and readable by its owner alone. Thread-safe.
 
     It begins with its ``mark``, 64 random bytes: numbers of descriptors and inodes are used again, a mark is not.
-    Raises :class:`FeedError` when the file cannot be made.
+    What it takes of the disk is taken from ``budget``, which must have it unless the file ``overdraws``. Raises
+    :class:`FeedError` when the file cannot be made.
     """
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str, budget: Budget | None = None) -> None:
+        self._directory, self._budget = directory, budget
+        self.overdraws = True
         self._fd = _open_nameless(directory)
         self._lock = threading.Lock()
         self._end = 0
@@ -43,6 +46,7 @@ class BlockFile:
         except FeedError:
             self.close()
             raise
+        self.overdraws = False
 
     @property
     def size(self) -> int:
@@ -55,7 +59,10 @@ class BlockFile:
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def write(self, block: pa.Buffer) -> int:
-        """Write ``block`` at the end; gives its offset, a multiple of 64. Raises :class:`FeedError` on a full disk."""
+        """Write ``block`` at the end; gives its offset, a multiple of 64.
+
+        Raises :class:`SpoolFull` when the budget is spent and :class:`FeedError` on a full disk.
+        """
         try:
             with self._reserved(block.size) as offset:
                 _write_all(self._fd, memoryview(block), offset)
@@ -63,11 +70,19 @@ class BlockFile:
             raise self._write_error(error, block.size) from error
         return offset
 
+    def read(self, offset: int, size: int) -> pa.Buffer:
+        """Give a block that was written."""
+        with self._lock:
+            if self._fd < 0:
+                raise FeedError("these rows were released while they were read: run the cell again")
+            return pa.py_buffer(os.pread(self._fd, size, offset))
+
     def trim(self) -> None:
         """Give back what was allocated ahead; for when no more blocks are to come."""
         with self._lock:
             if self._fd >= 0 and not self._writers:
                 os.ftruncate(self._fd, self._end)
+                self._give_back(self._allocated - self._end)
                 self._allocated = self._end
 
     def close(self) -> None:
@@ -98,22 +113,48 @@ class BlockFile:
         # written.
         if end <= self._allocated:
             return
+        if self.overdraws:
+            self._grow(end)
+            return
         least, most = GROWTH_BYTES
-        ahead = max(end, self._allocated + min(most, max(least, self._allocated)))
         try:
-            os.posix_fallocate(self._fd, self._allocated, ahead - self._allocated)
-        except OSError as error:
-            if error.errno not in _FULL:
+            self._grow(max(end, self._allocated + min(most, max(least, self._allocated))))
+        except (OSError, SpoolFull) as error:
+            if isinstance(error, OSError) and error.errno not in _FULL:
                 raise
-            ahead = end
-            os.posix_fallocate(self._fd, self._allocated, ahead - self._allocated)
-        self._allocated = ahead
+            self._grow(end)
+
+    def _grow(self, end: int) -> None:
+        size = end - self._allocated
+        self._take(size)
+        try:
+            os.posix_fallocate(self._fd, self._allocated, size)
+        except OSError:
+            self._give_back(size)
+            raise
+        self._allocated = end
+
+    def _take(self, size: int) -> None:
+        if self._budget is None:
+            return
+        if self.overdraws:
+            self._budget.overdraw(size)
+        elif not self._budget.take(size):
+            raise SpoolFull(
+                f"the feeds in {self._directory} on {socket.gethostname()} may take {_megabytes(self._budget.limit)} "
+                f"together, and hold {_megabytes(self._budget.used)}: allow more with --spool-gb"
+            )
+
+    def _give_back(self, size: int) -> None:
+        if self._budget is not None:
+            self._budget.give(size)
 
     def _close_when_idle(self) -> None:
         # A number closed under a writer could by then be another file's: the last one out closes.
         if self._closed and not self._writers and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._give_back(self._allocated)
 
     def _write_error(self, error: OSError, needed: int) -> FeedError:
         where = f"in {self._directory} on {socket.gethostname()}"

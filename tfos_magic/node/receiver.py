@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from tfos_magic.errors import DataError, FeedError, TFOSError
+from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
 from tfos_magic.node.spool import Spool
 
 FAIL_ACTION = "fail-feed"
@@ -61,11 +61,17 @@ def encode_error(error: TFOSError) -> bytes:
     return json.dumps({"kind": type(error).__name__, "message": str(error)}).encode()
 
 
+def error_of(kind: str, message: str) -> DataError | FeedError:
+    """Make an error of a feed anew from the name of its class and its text."""
+    known: dict[str, type[DataError | FeedError]] = {kind.__name__: kind for kind in (DataError, SpoolFull)}
+    return known.get(kind, FeedError)(message)
+
+
 def decode_error(info: bytes | None) -> TFOSError | None:
     """Read what :func:`encode_error` gave; ``None`` for anything else."""
     try:
         fields = json.loads(info or b"")
-        return (DataError if fields["kind"] == "DataError" else FeedError)(str(fields["message"]))
+        return error_of(fields["kind"], str(fields["message"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from tfos_magic.errors import FeedError, TFOSError
+from tfos_magic.errors import FeedError, SpoolFull, TFOSError
 from tfos_magic.node.blockfile import BlockFile
+from tfos_magic.node.budget import Budget
 from tfos_magic.records.arrow import agree
 from tfos_magic.records.columns import decode_schema, encode_schema
 from tfos_magic.records.shares import tail_row, tail_size
+
+ROOM_TIMEOUT = 30.0
 
 Task = tuple[int, int]
 """A Spark partition and the attempt id of the task that sent it."""
@@ -57,19 +60,29 @@ class _Feed:
 
 
 class Spool:
-    """The feeds of one agent. Thread-safe. ``directory``: by default Spark's local one, else the temporary one."""
+    """The feeds of one agent. Thread-safe. ``directory``: by default Spark's local one, else the temporary one.
 
-    def __init__(self, directory: str | None = None) -> None:
-        self._directory = directory or local_directory()
+    When ``limit`` bytes, or what :class:`Budget` allows, are taken, ``need_room`` is called with the feed that has no
+    room and the feeds that are held; then rows wait until a feed is released or theirs is failed. Without it the feed
+    fails with :class:`SpoolFull`.
+    """
+
+    def __init__(self, directory: str | None = None, limit: int | None = None) -> None:
+        self.directory = directory or local_directory()
+        self.budget = Budget(self.directory, limit)
+        self.need_room: Callable[[str, list[str]], None] | None = None
         self._feeds: dict[str, _Feed] = {}
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._releases = 0
+        self._asked: set[str] = set()
 
     def open(self, feed_id: str, rank: int, world: int, schema: str) -> None:
         """Make room for the share of ``rank`` of a feed; ``schema`` is what :attr:`FeedPlan.schema` gives.
 
         A feed that is open already is dropped with all its rows. Raises :class:`FeedError` when no file can be made.
         """
-        feed = _Feed(rank, world, decode_schema(schema), BlockFile(self._directory))
+        feed = _Feed(rank, world, decode_schema(schema), BlockFile(self.directory, self.budget))
         with self._lock:
             before = self._feeds.pop(feed_id, None)
             self._feeds[feed_id] = feed
@@ -84,7 +97,7 @@ class Spool:
         """
         feed = self._accept(feed_id, partition, batch.schema)
         if batch.num_rows:
-            block = self._write(feed, batch)
+            block = self._write(feed_id, feed, batch)
             with self._lock:
                 feed.blocks.setdefault((partition, attempt), []).append(block)
 
@@ -95,7 +108,7 @@ class Spool:
         """
         feed = self._accept(feed_id, partition, tail.schema)
         if tail.num_rows:
-            block = self._write(feed, tail)
+            block = self._write(feed_id, feed, tail)
             with self._lock:
                 feed.tails[partition, attempt] = block
 
@@ -105,6 +118,7 @@ class Spool:
             feed = self._feeds.get(feed_id)
             if feed is not None and feed.failure is None:
                 feed.failure = reason
+            self._news.notify_all()
 
     def commit(self, feed_id: str, partitions: Sequence[Sequence[int]], schema: str = "") -> tuple[int, int]:
         """Settle on the tasks whose rows count, ``(partition, attempt, rows of the whole partition)`` each.
@@ -147,8 +161,14 @@ class Spool:
         """Forget a feed and give its disk space back. Unknown feeds are ignored."""
         with self._lock:
             feed = self._feeds.pop(feed_id, None)
-        if feed is not None:
-            feed.file.close()
+        if feed is None:
+            return
+        feed.file.close()
+        with self._lock:
+            feed.failure = feed.failure or FeedError("this feed was released while rows still came: feed it again")
+            self._releases += 1
+            self._asked.clear()
+            self._news.notify_all()
 
     def rows(self) -> dict[str, int]:
         """Rows held of every feed; until its commit those of repeated tasks are counted too."""
@@ -183,14 +203,37 @@ class Spool:
             feed.schema = agree(feed.planned, feed.schema, schema)
         return feed
 
-    def _write(self, feed: _Feed, batch: pa.RecordBatch) -> Block:
+    def _write(self, feed_id: str, feed: _Feed, batch: pa.RecordBatch) -> Block:
         buffer = batch.serialize()
-        try:
-            return Block(feed.file.write(buffer), buffer.size, batch.num_rows)
-        except FeedError as error:
-            with self._lock:
-                feed.failure = feed.failure or error
-            raise
+        while True:
+            releases = self._releases
+            try:
+                return Block(feed.file.write(buffer), buffer.size, batch.num_rows)
+            except SpoolFull as error:
+                if self.need_room is None:
+                    self.fail(feed_id, error)
+                    raise
+                self._await_room(feed_id, feed, releases, self.need_room)
+            except FeedError as error:
+                self.fail(feed_id, error)
+                raise
+
+    def _await_room(
+        self, feed_id: str, feed: _Feed, releases: int, need_room: Callable[[str, list[str]], None]
+    ) -> None:
+        """Ask for room, once for all that wait, and return when another feed was released; raises why there is none."""
+        with self._lock:
+            if feed_id not in self._asked and feed.failure is None and self._releases == releases:
+                self._asked.add(feed_id)
+                need_room(feed_id, list(self._feeds))
+            heard = self._news.wait_for(lambda: feed.failure or self._releases != releases, ROOM_TIMEOUT)
+            if not heard:
+                feed.failure = FeedError(
+                    f"the spool is full, and the kernel did not say within {ROOM_TIMEOUT:.0f} s what to give up for "
+                    "this feed: run the cell again"
+                )
+            if feed.failure is not None:
+                raise type(feed.failure)(str(feed.failure))
 
 
 def _share(feed: _Feed, task: Task, rows: int, before: int) -> list[Block]:

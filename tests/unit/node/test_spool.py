@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tfos_magic.errors import DataError, FeedError
+from tfos_magic.errors import DataError, FeedError, SpoolFull
+from tfos_magic.node.budget import GIGABYTE, Budget
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.columns import Column, FeedPlan
 
@@ -250,3 +251,88 @@ def test_opening_a_feed_again_drops_what_it_held(spool: Spool) -> None:
     spool.append("f", 0, 1, rows(1))
     spool.open("f", 0, 1, PLAN.schema)
     assert spool.rows() == {"f": 0}
+
+
+MEGABYTE_ROWS = 1 << 17
+
+
+def test_a_feed_beyond_the_budget_fails_alone_and_gives_its_room_back(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path), limit=4 << 20)
+    spool.open("f", 0, 1, PLAN.schema)
+    spool.append("f", 0, 1, rows(*range(MEGABYTE_ROWS)))
+    spool.commit("f", [(0, 1, MEGABYTE_ROWS)])
+    spool.open("g", 0, 1, PLAN.schema)
+    with pytest.raises(SpoolFull, match=r"may take 4\.2 MB together.*--spool-gb"):
+        spool.append("g", 0, 1, rows(*range(4 * MEGABYTE_ROWS)))
+    assert spool.budget.used <= 4 << 20
+    spool.release("g")
+    assert spool.budget.used < 2 << 20
+    spool.open("h", 0, 1, PLAN.schema)
+    spool.append("h", 0, 1, rows(*range(2 * MEGABYTE_ROWS)))
+    spool.close()
+    assert spool.budget.used == 0
+
+
+def test_rows_without_room_wait_until_another_feed_is_released(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path), limit=4 << 20)
+    asked: list[tuple[str, list[str]]] = []
+    pressed = threading.Event()
+
+    def ask(feed_id: str, held: list[str]) -> None:
+        asked.append((feed_id, held))
+        pressed.set()
+
+    spool.need_room = ask
+    for feed_id in ("old", "new"):
+        spool.open(feed_id, 0, 1, PLAN.schema)
+    spool.append("old", 0, 1, rows(*range(2 * MEGABYTE_ROWS)))
+
+    def write() -> None:
+        spool.append("new", 0, 1, rows(*range(3 * MEGABYTE_ROWS)))
+
+    thread = threading.Thread(target=write, name="tfos-test-writer")
+    thread.start()
+    assert pressed.wait(10)
+    assert spool.rows()["new"] == 0
+    spool.release("old")
+    thread.join(10)
+    assert spool.rows() == {"new": 3 * MEGABYTE_ROWS}
+    assert asked == [("new", ["old", "new"])]
+    spool.close()
+
+
+def test_rows_without_room_are_refused_when_nothing_can_go(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path), limit=1 << 20)
+    spool.need_room = lambda feed_id, held: threading.Thread(
+        target=spool.fail, args=(feed_id, SpoolFull("no room")), name="tfos-test-refusal"
+    ).start()
+    spool.open("f", 0, 1, PLAN.schema)
+    with pytest.raises(SpoolFull, match="no room"):
+        spool.append("f", 0, 1, rows(*range(3 * MEGABYTE_ROWS)))
+    spool.close()
+
+
+def disk(free: int, total: int) -> Any:
+    return os.statvfs_result((1, 1, total, free, free, 0, 0, 0, 0, 255))
+
+
+@pytest.mark.parametrize(
+    ("limit", "free", "total", "allowed"),
+    [
+        (None, 100 * GIGABYTE, 200 * GIGABYTE, 50 * GIGABYTE),
+        (80 * GIGABYTE, 100 * GIGABYTE, 200 * GIGABYTE, 80 * GIGABYTE),
+        (80 * GIGABYTE, 20 * GIGABYTE, 200 * GIGABYTE, 10 * GIGABYTE),
+        (None, 12 * GIGABYTE, 200 * GIGABYTE, 2 * GIGABYTE),
+        (80 * GIGABYTE, 10 * GIGABYTE, 10 * GIGABYTE, 9 * GIGABYTE),
+        (None, 64 << 20, 64 << 20, 32 << 20),
+        (None, 1 << 20, 200 * GIGABYTE, 0),
+    ],
+)
+def test_the_last_of_the_disk_is_never_taken(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None, free: int, total: int, allowed: int
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: disk(free, total))
+    budget = Budget("/anywhere", limit)
+    assert budget.limit == allowed
+    assert not budget.take(allowed + 1)
+    assert budget.take(allowed)
