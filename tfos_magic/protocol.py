@@ -189,10 +189,14 @@ class OpenFeed(Message):
 
 @dataclass(frozen=True)
 class CommitFeed(Message):
-    """All rows are sent: keep these ``(partition, attempt, rows)`` of the whole DataFrame, drop other attempts."""
+    """All rows are sent: keep these ``(partition, attempt, rows)`` of the whole DataFrame, drop other attempts.
+
+    ``schema`` is that of ``OpenFeed``, and tells the shapes of lists.
+    """
 
     feed_id: str
     partitions: list[list[int]]
+    schema: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
-from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.arrow import Widths, settle
+from tfos_magic.records.columns import FeedPlan, decode_schema, encode_schema
 
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
@@ -19,12 +20,16 @@ _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
 
 @dataclass(frozen=True)
 class FeedReport:
-    """What a feed brought: ``(partition, attempt, rows)`` of every task whose rows count, and totals over all ranks."""
+    """What a feed brought: ``(partition, attempt, rows)`` of every task whose rows count, and totals over all ranks.
+
+    ``schema`` is that of the plan, as base64 of its IPC form, and tells the shapes of lists now that all are known.
+    """
 
     partitions: list[tuple[int, int, int]]
     rows: int
     bytes: int
     seconds: float
+    schema: str
 
 
 def feed_dataframe(
@@ -47,7 +52,9 @@ def feed_dataframe(
     if not total:
         raise DataError("the DataFrame has no rows, so there is nothing to train on: check its filters and its source")
     partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
-    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started)
+    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in rows))
+    schema = encode_schema(settle(decode_schema(plan.schema), widths))
+    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema)
 
 
 def _run(df: Any, job: FeedJob) -> list[Any]:
@@ -55,7 +62,7 @@ def _run(df: Any, job: FeedJob) -> list[Any]:
     from pyspark.errors import PySparkException
 
     try:
-        return list(_select(df, job.plan.names).mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+        return list(_select(df, job.plan.sources).mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
     except PySparkException as error:
         raise explain(error) from None
     except Exception as error:

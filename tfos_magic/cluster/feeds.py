@@ -85,7 +85,7 @@ class FeedStore:
     def _commit(self, df: Any, plan: FeedPlan, feed_id: str, report: FeedReport) -> Feed:
         partitions = [list(partition) for partition in report.partitions]
         for rank in range(len(self._endpoints)):
-            self._tell(rank, CommitFeed(feed_id, partitions))
+            self._tell(rank, CommitFeed(feed_id, partitions, report.schema))
         attached = self._await_answers(feed_id, FeedAttached)
         rows = sum(answer.rows for answer in attached)
         if rows != report.rows:

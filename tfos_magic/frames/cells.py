@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from tfos_magic.errors import DataError
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
 from tfos_magic.records.arrow import refuse_nulls
-
-_DENSE = 1
+from tfos_magic.records.vectors import vector_values
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec) -> Any:
@@ -53,27 +52,6 @@ def cell_shapes(array: pa.Array, spec: ColumnSpec) -> Any:
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     inner = cell_shapes(array.flatten(), spec)
     return np.column_stack([lengths, _common_shapes(lengths, inner, spec)])
-
-
-def vector_values(array: pa.Array) -> pa.Array:
-    """Spark ML vectors, dense and sparse, as a list column of float64."""
-    kinds, values = array.field("type"), array.field("values")
-    if not len(array) or pc.min(kinds).as_py() == _DENSE:
-        return values
-    return _densified(array, kinds.to_numpy(), values)
-
-
-def _densified(array: pa.Array, kinds: Any, values: pa.Array) -> pa.Array:
-    dense = kinds == _DENSE
-    counts = pc.list_value_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
-    sizes = np.where(dense, counts, pc.fill_null(array.field("size"), 0).to_numpy())
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    row = np.repeat(np.arange(len(array)), counts)
-    position = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    position[~dense[row]] = array.field("indices").flatten().to_numpy()
-    flat = np.zeros(offsets[-1])
-    flat[offsets[row] + position] = values.flatten().to_numpy()
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))
 
 
 def _common_length(array: pa.Array, spec: ColumnSpec, axis: int) -> int:

@@ -197,7 +197,7 @@ class Agent:
 
     def _commit(self, message: CommitFeed) -> None:
         try:
-            rows, size = self._spool.commit(message.feed_id, [(p, a, n) for p, a, n in message.partitions])
+            rows, size = self._spool.commit(message.feed_id, message.partitions, message.schema)
             self._send(FeedAttached(message.feed_id, rows, size))
         except FeedError as error:
             self._send(FeedAttached(message.feed_id, 0, 0, str(error)))

@@ -14,9 +14,11 @@ from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.feeder import FeedJob, send_partition
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
-from tfos_magic.records.columns import Column, FeedPlan, decode_schema
+from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
+from tfos_magic.records.widths import Widths, settle
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes")))
+SETTLED = encode_schema(settle(decode_schema(PLAN.schema), Widths({("x",): ((2, 2),)})))
 TOKEN = "token"
 World = tuple[list[Spool], list[FeedReceiver], FeedJob]
 
@@ -62,7 +64,7 @@ def test_every_row_goes_to_the_rank_it_is_dealt_to(
         send_partition(job, partition, 1, [batch(int(s), n) for s, n in zip(starts, parts, strict=False)])
     totals = [(partition, 1, sum(parts)) for partition, parts in sizes.items()]
     for rank, spool in enumerate(spools):
-        spool.commit("f", totals)
+        spool.commit("f", totals, SETTLED)
         (given,) = feed_dataset(spool.handle("f"), batch_size=100).as_numpy_iterator()
         assert [int(text) for text in given["y"]] == expected_shares(totals)[rank]
 
@@ -93,20 +95,13 @@ def test_a_large_batch_is_cut_and_small_ones_are_joined(world: World, monkeypatc
     assert len(spools[0].handle("f")["blocks"]) >= 7
 
 
-def test_a_rank_without_rows_still_learns_the_widths(world: World) -> None:
-    spools, _, job = world
-    assert send_partition(job, 0, 1, [batch(0, 1)]).rows == 1
-    for spool, rows in zip(spools, (1, 0, 0), strict=True):
-        assert spool.commit("f", [(0, 1, 1)])[0] == rows
-        assert decode_schema(spool.handle("f")["schema"]).field("x").type == pa.list_(pa.float32(), 2)
-
-
-def test_partitions_of_different_widths_are_refused_even_where_they_share_no_rank(world: World) -> None:
+def test_what_was_sent_tells_the_widths_even_where_a_rank_gets_no_row(world: World) -> None:
     _, _, job = world
-    assert send_partition(job, 0, 1, [batch(0, 1, width=3)]).error is None
-    sent = send_partition(job, 1, 2, [batch(0, 1, width=5)])
-    assert isinstance(sent.error, DataError)
-    assert "'x' has rows of 3 and 5 values" in str(sent.error)
+    three = send_partition(job, 0, 1, [batch(0, 1, width=3)])
+    five = send_partition(job, 1, 2, [batch(0, 4, width=5), batch(4, 1, width=4)])
+    assert three.widths.seen == {("x",): ((3, 3),)}
+    assert three.widths.merge(five.widths).seen == {("x",): ((3, 5),)}
+    assert (three.rows, five.rows) == (1, 5)
 
 
 def test_one_bad_partition_ends_the_others_before_they_read_all_their_rows(

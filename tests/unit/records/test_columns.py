@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.columns import Column, FeedPlan, decode_schema, plan_feed
+from tfos_magic.records.columns import Column, column_field, decode_schema, field_column, plan_feed
+from tfos_magic.records.missing import Missing
+from tfos_magic.records.widths import Widths, settle
 
 SCHEMA = T.StructType(
     [
@@ -48,6 +52,9 @@ def test_without_a_label_every_column_is_carried() -> None:
         (T.BinaryType(), "bytes", "bytes"),
         (T.ArrayType(T.BooleanType()), "list", "bool"),
         (T.ArrayType(T.DoubleType()), "list", "float64"),
+        (T.ArrayType(T.StringType()), "list", "bytes"),
+        (T.DecimalType(10, 2), "scalar", "float64"),
+        (T.VarcharType(9), "bytes", "bytes"),
     ],
 )
 def test_spark_types_become_the_tensors_they_look_like(spark_type: T.DataType, kind: str, dtype: str) -> None:
@@ -55,12 +62,17 @@ def test_spark_types_become_the_tensors_they_look_like(spark_type: T.DataType, k
     assert plan.columns == (Column("x", kind, dtype),)
 
 
-def test_a_plan_and_its_schema_cross_json_unharmed() -> None:
-    plan = plan_feed(SCHEMA, None, "label")
-    assert FeedPlan.from_json(plan.to_json()) == plan
+def test_the_schema_of_a_plan_carries_all_that_is_known_of_its_columns() -> None:
+    struct = T.StructType([T.StructField("a.b", T.ArrayType(T.DateType())), T.StructField("c", T.StringType())])
+    missing = Missing.of(fill={"s.c": "?", "v": 0}, pad="0:7", null_mask=["v"])
+    plan = plan_feed(T.StructType([T.StructField("s", struct), T.StructField("v", T.LongType())]), missing=missing)
     schema = decode_schema(plan.schema)
-    assert schema.names == plan.names
-    assert schema.field("pixels").type == pa.list_(pa.float32())
+    assert schema.names == plan.names == ["s", "v", "v_mask"]
+    assert [field_column(field) for field in schema] == [*plan.columns, plan.columns[1].mask]
+    assert schema.field("v_mask").type == pa.uint8()
+    assert plan.columns[0].fields[0] == Column(
+        "a.b", "list", "int64", unit="days since 1970-01-01", pad="0", pad_to=(7,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,15 +95,14 @@ def test_contradictions_are_refused_with_a_remedy(features: list[str] | None, la
 @pytest.mark.parametrize(
     ("spark_type", "said"),
     [
-        (T.DecimalType(10, 2), r"F\.col\('x'\)\.cast\('double'\)"),
-        (T.DateType(), r"unix_date"),
-        (T.TimestampType(), r"unix_timestamp"),
-        (T.ArrayType(T.ArrayType(T.FloatType())), r"F\.flatten\('x'\)"),
-        (T.ArrayType(T.StringType()), r"only arrays of numbers"),
-        (T.MapType(T.StringType(), T.FloatType()), r"map_values"),
-        (T.StructType([T.StructField("a", T.FloatType())]), r"'x\.\*'"),
+        (T.MapType(T.StringType(), T.FloatType()), r"F\.map_values\('x'\)"),
+        (T.ArrayType(T.StructType([T.StructField("a", T.FloatType())])), r"F\.col\('x'\)\['a'\]"),
+        (T.StructType([T.StructField("m", T.MapType(T.StringType(), T.FloatType()))]), r"F\.map_values\('m'\)"),
+        (T.StructType([]), r"has no fields"),
+        (T.ArrayType(T.MapType(T.StringType(), T.FloatType())), r"map_values"),
         (T.NullType(), r"nothing but nulls"),
-        (T.DayTimeIntervalType(), r"turn it into numbers"),
+        (T.VariantType(), r"turn it into a number"),
+        (T.YearMonthIntervalType(), r"turn it into a number"),
     ],
 )
 def test_types_that_make_no_tensor_are_refused_with_a_remedy(spark_type: T.DataType, said: str) -> None:
@@ -101,11 +112,84 @@ def test_types_that_make_no_tensor_are_refused_with_a_remedy(spark_type: T.DataT
     assert plan_feed(schema, ["y"]).names == ["y"]
 
 
-def test_an_ml_vector_is_pointed_to_vector_to_array() -> None:
-    from pyspark.ml.linalg import VectorUDT
+@pytest.mark.parametrize(
+    ("spark_type", "unit"),
+    [
+        (T.DateType(), "days since 1970-01-01"),
+        (T.TimestampType(), "microseconds since 1970-01-01 UTC"),
+        (T.TimestampNTZType(), "microseconds since 1970-01-01, local"),
+        (T.TimeType(), "nanoseconds of the day"),
+        (T.DayTimeIntervalType(), "microseconds"),
+    ],
+)
+def test_dates_and_times_become_int64_and_say_what_they_count(spark_type: T.DataType, unit: str) -> None:
+    plan = plan_feed(T.StructType([T.StructField("x", spark_type), T.StructField("l", T.ArrayType(spark_type))]))
+    assert plan.columns == (Column("x", "scalar", "int64", unit=unit), Column("l", "list", "int64", unit=unit))
+    assert str(plan.columns[0]) == f"x int64 (rows,) {unit}"
 
+
+def test_vectors_become_lists_of_float64_alone_and_matrices_nothing() -> None:
+    from pyspark.ml.linalg import MatrixUDT, VectorUDT
+
+    plan = plan_feed(T.StructType([T.StructField("x", VectorUDT())]))
+    assert plan.columns == (Column("x", "vector", "float64"),)
+    with pytest.raises(DataError, match="array of numbers"):
+        plan_feed(T.StructType([T.StructField("x", MatrixUDT())]))
     with pytest.raises(DataError, match="vector_to_array"):
-        plan_feed(T.StructType([T.StructField("x", VectorUDT())]))
+        plan_feed(T.StructType([T.StructField("x", T.ArrayType(VectorUDT()))]))
+
+
+def test_columns_say_their_dtypes_and_shapes_as_far_as_they_are_known() -> None:
+    inner = T.StructType(
+        [T.StructField("a", T.ArrayType(T.ArrayType(T.FloatType()))), T.StructField("b", T.BinaryType())]
+    )
+    (column,) = plan_feed(T.StructType([T.StructField("s", inner)])).columns
+    assert str(column) == "s {a float32 (rows, ?, ?), b string (rows,)}"
+    settled = settle(pa.schema([column_field(column.fields[0])]), Widths({("a",): ((3, 3), (1, 2))}))
+    assert str(field_column(settled.field(0))) == "a float32 (rows, 3, varying)"
+
+
+def treated(missing: Missing, label: str | None = None) -> dict[str, Column]:
+    return {column.name: column for column in plan_feed(SCHEMA, None, label, missing).columns}
+
+
+def test_a_value_without_a_name_is_for_the_columns_that_can_hold_it() -> None:
+    columns = treated(Missing.of(fill=["-1", "unknown"], pad="0.5"))
+    assert [columns[name].fill for name in ("pixels", "age", "name")] == ["-1", "-1", "unknown"]
+    assert columns["pixels"].pad == "0.5"
+    assert treated(Missing.of(fill=0.5))["age"].fill is None
+
+
+def test_a_value_with_a_name_comes_first_and_a_label_takes_no_other() -> None:
+    columns = treated(Missing.of(fill=["age=7", "0", "name="]), label="label")
+    assert [columns[name].fill for name in ("age", "name", "pixels", "label")] == ["7", "", "0", None]
+    assert treated(Missing.of(fill={"label": 3}), label="label")["label"].fill == "3"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"fill": {"agee": 0}}, "names a column 'agee': did you mean 'age'"),
+        ({"pad": "pixel=0"}, "did you mean 'pixels'"),
+        ({"null_mask": ["nam"]}, "did you mean 'name'"),
+        ({"fill": {"age": 0.5}}, "--fill age=0.5: column 'age' holds int32"),
+        ({"fill": "age=3000000000"}, "holds int32"),
+        ({"pad": "0:3x4"}, "its arrays have 1 level, so give 1, as in --pad pixels=0:20"),
+        ({"pad": "0:0"}, "a length of 0"),
+    ],
+)
+def test_values_that_do_not_suit_are_refused(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        treated(Missing.of(**how))
+
+
+def test_a_mask_needs_a_name_that_is_free_and_a_column_that_is_no_struct() -> None:
+    taken = T.StructType([T.StructField("x", T.LongType()), T.StructField("x_mask", T.LongType())])
+    with pytest.raises(DataError, match="'x_mask' is named twice"):
+        plan_feed(taken, missing=Missing.of(null_mask="x"))
+    struct = T.StructType([T.StructField("s", taken)])
+    with pytest.raises(DataError, match="'s' is a struct"):
+        plan_feed(struct, missing=Missing.of(null_mask="s"))
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
