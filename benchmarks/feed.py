@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tfos_magic.cluster.feed import feed_dataframe
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
-from tfos_magic.records.columns import plan_feed
+from tfos_magic.records.planning import plan_feed
 
 PIXELS = 784
 TOKEN = "benchmark"

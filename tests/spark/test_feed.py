@@ -18,7 +18,7 @@ from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.receiver import FeedReceiver
 from tfos_magic.node.spool import Spool
-from tfos_magic.records.columns import plan_feed
+from tfos_magic.records.planning import plan_feed
 
 TOKEN = "token-of-the-tests"
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from tfos_magic.cluster.state import RunState
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.records.columns import FeedPlan, plan_feed
+from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.planning import plan_feed
 
 
 class Observer(Protocol):

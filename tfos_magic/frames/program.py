@@ -13,7 +13,7 @@ import cloudpickle
 
 from tfos_magic.errors import CaptureError, DataError, UsageError
 from tfos_magic.frames.specs import ColumnSpec
-from tfos_magic.records.columns import suggestion
+from tfos_magic.records.planning import suggestion
 
 BLOCKS, ROWS = "map_blocks", "map_rows"
 REDUCE_BLOCKS, REDUCE_ROWS, AGGREGATE = "reduce_blocks", "reduce_rows", "aggregate"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.source import SparkSource, source_of
 from tfos_magic.frames.specs import ColumnSpec, Shape, shapes_fit
-from tfos_magic.records.columns import suggestion
+from tfos_magic.records.planning import suggestion
 from tfos_magic.records.vectors import vector_values
 
 _FEWEST, _MOST = "fewest", "most"

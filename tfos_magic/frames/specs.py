@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.columns import NUMBERS, TEXT
+from tfos_magic.records.planning import NUMBERS, TEXT
 
 METADATA = "tfos"
 BYTES = "bytes"

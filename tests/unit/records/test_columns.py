@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import types as T
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.columns import Column, column_field, decode_schema, field_column, plan_feed
+from tfos_magic.records.columns import Column, column_field, decode_schema, field_column
 from tfos_magic.records.missing import Missing
+from tfos_magic.records.planning import plan_feed
 from tfos_magic.records.widths import Widths, settle
 
 SCHEMA = T.StructType(
