@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,35 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfos_magic.errors import DataError, FeedError
-from tfos_magic.node.rows import SpooledRows, assemble, tensor_arrays, tensor_specs
+from tfos_magic.node.gather import Gatherer
+from tfos_magic.node.order import Numbers, Order
+from tfos_magic.node.rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.shares import batch_boundaries
 from tfos_magic.training.sharding import mark_sharded
 
+ORDERS_KEPT = 4
+
 
 def feed_dataset(
-    handle: dict[str, Any], *, batch_size: int, features: Sequence[str] | None = None, label: str | None = None
+    handle: dict[str, Any],
+    *,
+    batch_size: int,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
 ) -> tf.data.Dataset:
-    """Give this rank's share of every global batch of ``batch_size`` rows, in the DataFrame's order.
+    """Give this rank's share of every global batch of ``batch_size`` rows, in the DataFrame's order or shuffled.
 
     ``handle`` is what :meth:`Spool.handle` gave. With ``label``: ``(features, label)``, the features being one tensor
     for one column and a dict by name for several (``None``: all other columns). Without: a dict of the columns. Scalars
     have the shape ``(rows,)``, lists ``(rows, width)``; a share may have 0 rows, and all ranks have ``ceil(total /
     batch_size)`` steps. The mapping of the file is closed with the dataset. Raises :class:`DataError` for a column the
     feed does not hold and :class:`FeedError` when the spool's file is gone.
+
+    With ``shuffle`` every iterator that is read gives the rows of this rank in another order, as
+    :class:`~tfos_magic.node.order.Order` says: the ``k``-th of this dataset, from 0, in that of epoch ``k``. Batches
+    have as many rows as they have without.
     """
     if batch_size < 1:
         raise DataError(f"the batch size is {batch_size}: it must be at least 1")
@@ -36,45 +51,82 @@ def feed_dataset(
     partitions = [(int(partition), int(count)) for partition, count in handle["partitions"]]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle["rank"], world=handle["world"])
     batches = _Batches(rows, wanted, bounds)
-    dataset = tf.data.Dataset.range(len(bounds) - 1).map(_loader(batches, names, label)).prefetch(tf.data.AUTOTUNE)
+    if shuffle:
+        batches = _ShuffledBatches(rows, wanted, bounds, handle["rank"], seed)
+    dataset = _steps(batches, names, label).prefetch(tf.data.AUTOTUNE)
     # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
     dataset._tfos_batches = batches
     return mark_sharded(dataset)
 
 
-@dataclass(frozen=True)
 class _Batches:
     """The columns that a dataset wants, and where its batches begin among this rank's rows."""
 
-    rows: SpooledRows
-    wanted: list[str]
-    bounds: npt.NDArray[np.int64]
+    def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
+        self.rows, self.wanted, self.bounds = rows, wanted, bounds
 
-    def specs(self) -> list[tf.TensorSpec]:
+    @property
+    def steps(self) -> int:
+        return len(self.bounds) - 1
+
+    def specs(self) -> TensorSpecs:
         return tensor_specs(self.rows.schema, self.wanted, _common_size(self.bounds))
 
-    def read(self, step: int) -> list[npt.NDArray[Any]]:
+    def begin(self) -> int:
+        """Note that an iterator begins; gives its number."""
+        return 0
+
+    def read(self, epoch: int, step: int) -> list[npt.NDArray[Any]]:
         return tensor_arrays(self.rows.read(self.wanted, int(self.bounds[step]), int(self.bounds[step + 1])))
 
 
-def _loader(batches: _Batches, names: list[str], label: str | None) -> Callable[[tf.Tensor], Any]:
-    """Give the function from a step to its tensors.
+class _ShuffledBatches(_Batches):
+    """Batches of as many rows, which are others in every epoch. Thread-safe: several iterators may read at once."""
 
-    TensorFlow ties a Python function to the process's default graph for good, so the function must not hold the file.
+    def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
+        super().__init__(rows, wanted, bounds)
+        self._gatherer = Gatherer(rows, wanted)
+        self._epochs = itertools.count()
+        self._order = lru_cache(ORDERS_KEPT)(partial(_order, int(bounds[-1]), seed, rank))
+
+    def begin(self) -> int:
+        return next(self._epochs)
+
+    def read(self, epoch: int, step: int) -> list[npt.NDArray[Any]]:
+        numbers = self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))
+        return self._gatherer.take(numbers)
+
+
+def _order(rows: int, seed: int, rank: int, epoch: int) -> Order:
+    return Order(rows, seed=seed, rank=rank, epoch=epoch)
+
+
+def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Dataset:
+    """Give the batches one after another. An iterator gets its epoch with its first step, for some are never read.
+
+    TensorFlow ties a Python function to the process's default graph for good, so the functions must not hold the file.
     """
     specs, wanted, held = batches.specs(), batches.wanted, weakref.ref(batches)
 
-    def fetch(step: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
-        alive = held()
-        if alive is None:
+    def alive() -> _Batches:
+        if (found := held()) is None:
             raise FeedError("the dataset of this feed is gone while it is still read: keep it in a variable")
-        return alive.read(int(step))
+        return found
 
-    def load(step: tf.Tensor) -> Any:
-        tensors = tf.numpy_function(fetch, [step], [spec.dtype for spec in specs], stateful=False)
+    def fetch(epoch: npt.NDArray[np.int64], step: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        return alive().read(int(epoch), int(step))
+
+    def load(epoch: tf.Tensor, step: tf.Tensor) -> Any:
+        tensors = tf.numpy_function(fetch, [epoch, step], [spec.dtype for spec in specs], stateful=False)
         return _structure(assemble(wanted, specs, tensors), names, label)
 
-    return load
+    def iterate(_: tf.Tensor) -> tf.data.Dataset:
+        epoch = tf.numpy_function(lambda: np.int64(alive().begin()), [], tf.int64)
+        epoch.set_shape(())
+        return tf.data.Dataset.range(steps).map(lambda step: load(epoch, step))
+
+    steps = batches.steps
+    return tf.data.Dataset.range(1).flat_map(iterate).apply(tf.data.experimental.assert_cardinality(steps))
 
 
 def _features(known: list[str], features: Sequence[str] | None, label: str | None) -> list[str]:
@@ -94,7 +146,7 @@ def _structure(tensors: dict[str, Any], names: list[str], label: str | None) -> 
     return features, tensors[label]
 
 
-def _common_size(bounds: npt.NDArray[np.int64]) -> int | None:
+def _common_size(bounds: Numbers) -> int | None:
     """The number of rows that all batches have, or ``None`` where they differ."""
     sizes = np.diff(bounds)
     return int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else None

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tfos_magic.records.arrow import take_rows
+
 Numbers = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 256
@@ -95,7 +97,7 @@ def _mixed(blocks: list[pa.RecordBatch], generator: np.random.Generator) -> Iter
     blocks.clear()
     numbers = generator.permutation(whole.num_rows)
     for start in range(0, len(numbers), BLOCK_ROWS):
-        yield whole.take(pa.array(numbers[start : start + BLOCK_ROWS]))
+        yield take_rows(whole, numbers[start : start + BLOCK_ROWS])
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
