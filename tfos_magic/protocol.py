@@ -95,6 +95,30 @@ class FeedAttached(Message):
 
 
 @dataclass(frozen=True)
+class NeedRoom(Message):
+    """The rows of a feed wait, for the agent's budget is spent by the feeds that it ``held`` when it said so."""
+
+    feed_id: str
+    held: list[str]
+
+
+@dataclass(frozen=True)
+class FeedWanted(Message):
+    """A trainer begins to read an epoch of a streamed feed."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class FeedDropped(Message):
+    """A trainer has stopped reading an epoch of a streamed feed before its end."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Reconnected(Message):
     """The connection is there, for the first time or again: what has not arrived is to be sent again."""
 
@@ -200,8 +224,40 @@ class CommitFeed(Message):
 
 
 @dataclass(frozen=True)
+class RefuseFeed(Message):
+    """There is no room for a feed, and none will be made: its tasks are to end."""
+
+    feed_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OpenStream(Message):
+    """Take the rows of one epoch of a streamed feed; where it is not ``wanted``, forget them. ``schema`` is settled.
+
+    The answer is ``FeedOpened`` of ``stream``.
+    """
+
+    stream: str
+    rank: int
+    world: int
+    schema: str
+    wanted: bool = True
+
+
+@dataclass(frozen=True)
+class EndStream(Message):
+    """All rows of an epoch are sent, in so many partitions; or none will come any more, for ``error``, of ``kind``."""
+
+    stream: str
+    partitions: int
+    kind: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class ReleaseFeed(Message):
-    """Forget a feed and give its disk space back. Unknown feeds are ignored."""
+    """Forget a feed, or a lease with its streams, and give the disk space back. Unknown ones are ignored."""
 
     feed_id: str
 

@@ -23,6 +23,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
+class DiskFull(FeedError):
+    """The disk has no room, whatever the budget says."""
+
+
 class BlockFile:
     """Append-only file in ``directory``, nameless and readable by its owner alone. Thread-safe.
 
@@ -161,7 +165,7 @@ class BlockFile:
         if error.errno not in _FULL:
             return FeedError(f"the feed cannot be written {where}: {error.strerror}; check that disk")
         disk = os.statvfs(self._directory)
-        return FeedError(
+        return DiskFull(
             f"no space is left for the feed {where} ({error.strerror}): the next rows need {_megabytes(needed)}, "
             f"{_megabytes(disk.f_bavail * disk.f_frsize)} are free and the feed holds {_megabytes(self._end)}. Free "
             "some, feed fewer columns or rows, or point spark.local.dir elsewhere"

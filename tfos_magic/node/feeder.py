@@ -21,8 +21,9 @@ from pyarrow import flight
 from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.node.dealing import Dealer, Shares
 from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
+from tfos_magic.node.stream import Superseded
 from tfos_magic.records.arrow import Widths, WireConverter
-from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.columns import FeedPlan, decode_schema
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
@@ -32,13 +33,19 @@ RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, ki
 
 @dataclass(frozen=True)
 class FeedJob:
-    """What every task of a feed knows. ``endpoints`` are Flight URIs by rank; ``timeout`` (s) bounds each call."""
+    """What every task of a feed knows. ``endpoints`` are Flight URIs by rank; ``timeout`` (s) bounds each call.
+
+    A ``schema`` that is settled, base64 of its IPC form, says that rows go to streams, which want to hear of partitions
+    without rows as well. Spark's partition 0 is the feed's ``first_partition``.
+    """
 
     feed_id: str
     plan: FeedPlan
     endpoints: tuple[str, ...]
     token: str = field(repr=False)
     timeout: float = 120.0
+    schema: str = ""
+    first_partition: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,14 @@ def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable
 
     Returns after every rank has its rows on disk. Raises :class:`FeedError` when a rank cannot be reached.
     """
-    command, converter = PutCommand(job.feed_id, partition, attempt), WireConverter(job.plan)
+    command = PutCommand(job.feed_id, job.first_partition + partition, attempt)
+    converter = WireConverter(job.plan, decode_schema(job.schema) if job.schema else None)
     with RankWriters(job, command) as writers:
         try:
             rows = _send_batches(job, converter, batches, writers)
         except Refused as refusal:
             writers.fail_feed(refusal.cause)
-            return Sent(0, writers.bytes, refusal.cause)
+            return Sent(0, writers.bytes, refusal.cause, converter.widths)
     return Sent(rows, writers.bytes, widths=converter.widths)
 
 
@@ -164,7 +172,7 @@ class RankWriters:
     def _explain(self, rank: int, error: Exception) -> Exception:
         cause = decode_error(getattr(error, "extra_info", None))
         if cause is not None:
-            return Refused(cause)
+            return cause if isinstance(cause, Superseded) else Refused(cause)
         where = f"worker {rank} at {self._job.endpoints[rank]}"
         if isinstance(error, flight.FlightUnauthenticatedError):
             return Refused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
@@ -181,18 +189,18 @@ def _send_batches(
 ) -> int:
     """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows."""
     dealer = Dealer(len(job.endpoints))
-    gathered, schema = 0, None
+    gathered = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         wire = _convert(converter, batch)
         dealer.deal(wire)
-        gathered, schema = gathered + wire.nbytes, wire.schema
+        gathered += wire.nbytes
         if gathered >= GROUP_BYTES:
             writers.send(dealer.take())
             gathered = 0
-    if schema is not None:
-        writers.send(dealer.take(), End(dealer.rows, dealer.tail(schema)))
+    if dealer.rows or job.schema:
+        writers.send(dealer.take(), End(dealer.rows, dealer.tail(converter.schema)))
     writers.wait()
     return dealer.rows
 

@@ -1,7 +1,8 @@
-"""The door of an agent for rows: an Arrow Flight server that takes streams from whoever holds the cluster's token.
+"""The door of an agent for rows: an Arrow Flight server that serves whoever holds the cluster's token.
 
 One ``DoPut`` call brings a run of rows of one task, its command naming feed, partition and attempt; gRPC's flow control
-holds back feeders that are faster than the disk.
+holds back feeders that are faster than the disk, or than the trainer where a feed is streamed. One ``DoGet`` call gives
+the trainer its rows of one epoch of a streamed feed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hmac
 import json
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +21,9 @@ from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
 from tfos_magic.node.spool import Spool
+from tfos_magic.node.stream import Cancelled, Delivery, Stream, Superseded
+from tfos_magic.node.streams import Streams
+from tfos_magic.records.arrow import agree
 
 FAIL_ACTION = "fail-feed"
 CLOSE_TIMEOUT = 5.0
@@ -46,6 +52,20 @@ class PutCommand:
             ) from None
 
 
+def encode_ticket(lease: str, epoch: int) -> bytes:
+    """Give the ticket by which a trainer reads one epoch of a streamed feed."""
+    return json.dumps({"lease": lease, "epoch": epoch}).encode()
+
+
+def decode_ticket(ticket: bytes) -> tuple[str, int]:
+    """Read what :func:`encode_ticket` gave."""
+    try:
+        fields = json.loads(ticket)
+        return str(fields["lease"]), int(fields["epoch"])
+    except (ValueError, KeyError, TypeError):
+        raise FeedError("a reader came without lease and epoch: it is no trainer of tfos_magic") from None
+
+
 def encode_end(rows: int) -> bytes:
     """Give what accompanies the last message of a partition of ``rows`` rows, whose batch is the partition's tail."""
     return json.dumps({"rows": rows}).encode()
@@ -63,7 +83,7 @@ def encode_error(error: TFOSError) -> bytes:
 
 def error_of(kind: str, message: str) -> DataError | FeedError:
     """Make an error of a feed anew from the name of its class and its text."""
-    known: dict[str, type[DataError | FeedError]] = {kind.__name__: kind for kind in (DataError, SpoolFull)}
+    known: dict[str, type[DataError | FeedError]] = {kind.__name__: kind for kind in (DataError, SpoolFull, Superseded)}
     return known.get(kind, FeedError)(message)
 
 
@@ -77,12 +97,16 @@ def decode_error(info: bytes | None) -> TFOSError | None:
 
 
 class FeedReceiver:
-    """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token."""
+    """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token.
 
-    def __init__(self, host: str, token: str, spool: Spool) -> None:
+    Rows of ``streams`` go there, and are read from there by ``DoGet`` calls.
+    """
+
+    def __init__(self, host: str, token: str, spool: Spool, streams: Streams | None = None) -> None:
         self._host = f"[{host}]" if ":" in host else host
         self._token = token
         self._spool = spool
+        self._streams = streams or Streams(spool, lambda message: None)
         self._server: _Server | None = None
 
     @property
@@ -96,7 +120,7 @@ class FeedReceiver:
         """Listen. Raises :class:`FeedError` where ``host`` is no address of this machine."""
         guard = {"token": _TokenGuard(self._token)}
         try:
-            self._server = _Server(f"grpc://{self._host}:0", self._spool, guard)
+            self._server = _Server(f"grpc://{self._host}:0", self._spool, self._streams, guard)
         except (pa.ArrowException, OSError) as error:
             raise FeedError(
                 f"no feed can be received on {self._host}: {error}; check the executor's host name"
@@ -142,28 +166,70 @@ class _TokenGuard(flight.ServerMiddlewareFactory):
 
 
 class _Server(flight.FlightServerBase):
-    def __init__(self, location: str, spool: Spool, guard: dict[str, _TokenGuard]) -> None:
+    def __init__(self, location: str, spool: Spool, streams: Streams, guard: dict[str, _TokenGuard]) -> None:
         super().__init__(location, middleware=guard)
-        self._spool = spool
+        self._spool, self._streams = spool, streams
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        try:
+        with _told():
             command = PutCommand.decode(descriptor.command)
-            task = command.feed_id, command.partition, command.attempt
-            self._spool.append(*task, pa.RecordBatch.from_pylist([], schema=reader.schema))
-            for chunk in reader:
-                if decode_end(chunk.app_metadata) is None:
-                    self._spool.append(*task, chunk.data)
-                else:
-                    self._spool.append_tail(*task, chunk.data)
-        except TFOSError as error:
-            raise flight.FlightServerError(str(error), extra_info=encode_error(error)) from error
+            if (stream := self._streams.get(command.feed_id)) is not None:
+                _put_stream(stream, command, reader, context.is_cancelled)
+            else:
+                self._put_spool(command, reader)
+
+    def _put_spool(self, command: PutCommand, reader: Any) -> None:
+        task = command.feed_id, command.partition, command.attempt
+        self._spool.append(*task, pa.RecordBatch.from_pylist([], schema=reader.schema))
+        for chunk in reader:
+            if decode_end(chunk.app_metadata) is None:
+                self._spool.append(*task, chunk.data)
+            else:
+                self._spool.append_tail(*task, chunk.data)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with _told():
+            lease, epoch = decode_ticket(ticket.ticket)
+            stream = self._streams.begin(lease, epoch, context.is_cancelled)
+            deliveries = self._streams.read(lease, epoch, stream, context.is_cancelled)
+            return flight.GeneratorStream(stream.schema, _outgoing(deliveries))
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         if action.type != FAIL_ACTION:
             raise flight.FlightServerError(f"there is no action {action.type!r}")
         body = json.loads(action.body.to_pybytes())
         reason = decode_error(body["error"].encode())
-        if reason is not None:
-            self._spool.fail(str(body["feed_id"]), reason)
+        feed_id = str(body["feed_id"])
+        if reason is None:
+            return []
+        if (stream := self._streams.get(feed_id)) is not None:
+            stream.fail(reason)
+        else:
+            self._spool.fail(feed_id, reason)
         return []
+
+
+def _put_stream(stream: Stream, command: PutCommand, reader: Any, cancelled: Cancelled) -> None:
+    task = command.partition, command.attempt
+    agree(stream.schema, stream.schema, reader.schema)
+    for chunk in reader:
+        rows = decode_end(chunk.app_metadata)
+        if rows is None:
+            stream.append(*task, chunk.data, cancelled)
+        else:
+            stream.end_partition(*task, chunk.data, rows)
+
+
+def _outgoing(deliveries: Iterator[Delivery]) -> Iterator[Any]:
+    with _told():
+        for each in deliveries:
+            yield each.batch if each.rows is None else (each.batch, encode_end(each.rows))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Let an error of ours reach the caller with its kind."""
+    try:
+        yield
+    except TFOSError as error:
+        raise flight.FlightServerError(str(error), extra_info=encode_error(error)) from error

@@ -55,5 +55,54 @@ def batch_boundaries(
     return np.asarray(own_starts[at] + within, dtype=np.int64)
 
 
+class BatchSizes:
+    """The same for rows that come one after another: says how many rows of ``rank`` end each global batch.
+
+    Tell it what came, in the DataFrame's order. Each call gives the sizes of this rank's parts of the global batches
+    that are known to be complete by then, which may be none, and of which each may be 0.
+    """
+
+    def __init__(self, *, batch_size: int, rank: int, world: int) -> None:
+        self._batch_size, self._rank, self._world = batch_size, rank, world
+        self._before = self._tails = 0
+        self._own = self._cut = 0
+        self._dealt = 0
+        self._steps = 0
+
+    def dealt(self, rows: int) -> list[int]:
+        """``rows`` of this rank came, of whole groups of the partition that goes on."""
+        self._dealt += rows
+        return self._complete(self._before + self._dealt * self._world, None)
+
+    def ended(self, rows: int) -> tuple[int | None, list[int]]:
+        """The partition had ``rows`` rows, tail included; gives the row of the tail that is this rank's, if one is."""
+        turn = tail_row(self._rank, self._tails, self._world)
+        mine = turn if turn < tail_size(rows, self._world) else None
+        sizes = self._complete(self._before + rows, mine)
+        self._own += rows // self._world + (mine is not None)
+        self._before, self._tails = self._before + rows, self._tails + tail_size(rows, self._world)
+        self._dealt = 0
+        return mine, sizes
+
+    def finished(self) -> list[int]:
+        """All partitions have ended; gives the last part, where the last global batch is not full."""
+        return [self._own - self._cut] if self._before > self._steps * self._batch_size else []
+
+    def _complete(self, known: int, mine: int | None) -> list[int]:
+        """Cut at every mark that ``known`` rows of the DataFrame reach; row ``mine`` of the tail is this rank's."""
+        sizes = []
+        while (self._steps + 1) * self._batch_size <= known:
+            self._steps += 1
+            own = self._own + self._within(self._steps * self._batch_size - self._before, mine)
+            sizes.append(own - self._cut)
+            self._cut = own
+        return sizes
+
+    def _within(self, rows: int, mine: int | None) -> int:
+        """This rank's rows among the first ``rows`` of the partition, of which the groups that came are dealt."""
+        dealt = self._dealt * self._world
+        return -((self._rank - min(rows, dealt)) // self._world) + (mine is not None and mine < rows - dealt)
+
+
 def _running(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

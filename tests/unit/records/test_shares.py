@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tfos_magic.records.shares import batch_boundaries, share_size, tail_row, tail_size
+from tfos_magic.records.shares import BatchSizes, batch_boundaries, share_size, tail_row, tail_size
 
 SIZES = [[7], [0, 5, 0, 0, 3, 1], [1, 1, 1, 1], [0, 0, 9], [13, 0, 2, 31], [4, 4, 4]]
 
@@ -80,3 +80,34 @@ def test_boundaries_of_a_million_partitions_take_no_loop() -> None:
     bounds = batch_boundaries(list(enumerate(sizes)), batch_size=128, rank=1, world=4)
     assert bounds.dtype == np.int64
     assert bounds[-1] == 750_000
+
+
+def sizes_on_the_fly(sizes: list[int], pieces: np.random.Generator, **of: int) -> tuple[list[int], list[int]]:
+    """The sizes of a rank's parts as its rows come in pieces, and how many of its rows were known at each."""
+    on_the_fly, given, known = BatchSizes(**of), [], []
+    own = 0
+    for rows in sizes:
+        left = rows // of["world"]
+        while left:
+            piece = int(pieces.integers(1, left + 1))
+            left, own = left - piece, own + piece
+            given += on_the_fly.dealt(piece)
+            known += [own] * (len(given) - len(known))
+        mine, more = on_the_fly.ended(rows)
+        own += mine is not None
+        given += more
+        known += [own] * (len(given) - len(known))
+    given += on_the_fly.finished()
+    return given, known
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_batches_cut_while_rows_come_are_those_cut_when_all_are_known(seed: int) -> None:
+    sizes, pieces = random_partitions(seed), np.random.default_rng(seed)
+    for world, batch_size in ((1, 7), (2, 1), (3, 5), (5, 64), (4, 1000)):
+        for rank in range(world):
+            of = {"batch_size": batch_size, "rank": rank, "world": world}
+            given, known = sizes_on_the_fly(sizes, pieces, **of)
+            bounds = batch_boundaries(list(enumerate(sizes)), **of)
+            assert given == np.diff(bounds).tolist()
+            assert all(known >= bound for known, bound in zip(known, bounds[1:], strict=False)), "rows yet to come"
