@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tfos_magic.frames.compiled import Compiled
 
 _MOST_PROGRAMS = 16
+_WHOLE_VECTORS = "--xla_cpu_prefer_vector_width=512"
+_VECTOR_FLAG_IN = "2.21."
 _NO_TENSORFLOW = (
     "TensorFlow is not installed here, so the function cannot be traced: install tensorflow-cpu where the executors "
     "run; beside the kernel a schema=… of the outputs does instead"
@@ -61,6 +65,7 @@ def _fit_into_task(tf: Any) -> None:
         return
     # Spark's worker collects garbage after every task, and would look through all of TensorFlow's objects each time.
     gc.freeze()
+    use_whole_vectors(tf.__version__)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(context.cpus())
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -68,6 +73,19 @@ def _fit_into_task(tf: Any) -> None:
             tf.config.set_visible_devices([], "GPU")
     except RuntimeError:  # this worker has used TensorFlow for something else before: it is as it is
         return
+
+
+def use_whole_vectors(version: str, cpuinfo: str = "/proc/cpuinfo") -> None:
+    """Let XLA use the 512 bits that the processor has: exponentials take 0.6 of the time (benchmarks/kde.py).
+
+    By default it keeps to 256 bits, for the sake of processors that slow down otherwise. XLA reads its flags when it
+    first compiles, and ends the process over one that it does not know: so only where that flag is known to be there.
+    """
+    if "XLA_FLAGS" in os.environ or not version.startswith(_VECTOR_FLAG_IN):
+        return
+    with suppress(OSError), open(cpuinfo) as file:
+        if " avx512f " in file.read():
+            os.environ["XLA_FLAGS"] = _WHOLE_VECTORS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from tfos_magic.frames.cells import from_numpy, to_numpy
 from tfos_magic.frames.grouping import GroupTask, reduced_segments
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, Program, pack
 from tfos_magic.frames.specs import ColumnSpec
-from tfos_magic.frames.worker import MapTask, compiled_for
+from tfos_magic.frames.worker import MapTask, compiled_for, use_whole_vectors
 
 X = ColumnSpec("x", "float64")
 
@@ -123,3 +125,24 @@ def test_groups_come_once_though_their_rows_are_in_several_chunks(final: bool, m
         sums[row["k"]] = sums.get(row["k"], 0.0) + row["x"][0]
     assert sums == {None: 5.0, 0: 10.0, 1: 5.0, 2: 15.0}
     assert made.num_rows == 4 if final else made.num_rows < 7
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "told", "expected"),
+    [
+        ("2.21.0", "fpu avx2 avx512f sse", None, "--xla_cpu_prefer_vector_width=512"),
+        ("2.21.0", "fpu avx2 sse", None, None),
+        ("2.22.0", "fpu avx2 avx512f sse", None, None),
+        ("2.21.0", "fpu avx2 avx512f sse", "--xla_dump_to=x", "--xla_dump_to=x"),
+    ],
+    ids=["it has them", "it has none", "a TensorFlow of other flags", "the user has flags"],
+)
+def test_xla_is_told_of_the_processors_wide_vectors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, flags: str, told: str | None, expected: str | None
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", told or "")
+    if told is None:
+        monkeypatch.delenv("XLA_FLAGS")
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    use_whole_vectors(version, str(tmp_path / "cpuinfo"))
+    assert os.environ.get("XLA_FLAGS") == expected
