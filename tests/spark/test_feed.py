@@ -13,14 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.spark.ranks import TOKEN, Ranks
 from tfos_magic.cluster.feed import FeedReport, feed_dataframe
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.node.receiver import FeedReceiver
-from tfos_magic.node.spool import Spool
 from tfos_magic.records.planning import plan_feed
-
-TOKEN = "token-of-the-tests"
 
 
 @pytest.fixture(scope="module")
@@ -35,34 +32,6 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
-
-
-class Ranks:
-    """The receivers and spools of all ranks of a small cluster, in this process."""
-
-    def __init__(self, world: int) -> None:
-        self.spools = [Spool() for _ in range(world)]
-        self.receivers = [FeedReceiver("127.0.0.1", TOKEN, spool) for spool in self.spools]
-        for receiver in self.receivers:
-            receiver.start()
-
-    def feed(
-        self, df: DataFrame, features: list[str] | None = None, label: str | None = None, token: str = TOKEN
-    ) -> Any:
-        """Feed ``df`` to all ranks and commit; gives the report and the handles by rank."""
-        feed_id, plan = uuid.uuid4().hex, plan_feed(df.schema, features, label)
-        for rank, spool in enumerate(self.spools):
-            spool.open(feed_id, rank, len(self.spools), plan.schema)
-        endpoints = [receiver.uri for receiver in self.receivers]
-        report = feed_dataframe(df, plan, feed_id=feed_id, endpoints=endpoints, token=token, timeout=30)
-        rows = [spool.commit(feed_id, report.partitions, report.schema)[0] for spool in self.spools]
-        assert sum(rows) == report.rows
-        return report, [spool.handle(feed_id) for spool in self.spools]
-
-    def close(self) -> None:
-        for receiver, spool in zip(self.receivers, self.spools, strict=True):
-            receiver.close()
-            spool.close()
 
 
 @pytest.fixture
