@@ -46,7 +46,7 @@ def feed_dataset(
     if batch_size < 1:
         raise DataError(f"the batch size is {batch_size}: it must be at least 1")
     rows = SpooledRows(handle)
-    names = _features(rows.names, features, label)
+    names = choose_columns(rows.names, features, label)
     wanted = names if label is None else [*names, label]
     partitions = [(int(partition), int(count)) for partition, count in handle["partitions"]]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle["rank"], world=handle["world"])
@@ -118,7 +118,7 @@ def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Da
 
     def load(epoch: tf.Tensor, step: tf.Tensor) -> Any:
         tensors = tf.numpy_function(fetch, [epoch, step], [spec.dtype for spec in specs], stateful=False)
-        return _structure(assemble(wanted, specs, tensors), names, label)
+        return structured(assemble(wanted, specs, tensors), names, label)
 
     def iterate(_: tf.Tensor) -> tf.data.Dataset:
         epoch = tf.numpy_function(lambda: np.int64(alive().begin()), [], tf.int64)
@@ -129,7 +129,8 @@ def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Da
     return tf.data.Dataset.range(1).flat_map(iterate).apply(tf.data.experimental.assert_cardinality(steps))
 
 
-def _features(known: list[str], features: Sequence[str] | None, label: str | None) -> list[str]:
+def choose_columns(known: list[str], features: Sequence[str] | None, label: str | None) -> list[str]:
+    """Give the columns that are features, of those ``known``. Raises :class:`DataError` for one that is not there."""
     names = [name for name in known if name != label] if features is None else list(features)
     for name in names if label is None else [*names, label]:
         if name not in known:
@@ -139,7 +140,8 @@ def _features(known: list[str], features: Sequence[str] | None, label: str | Non
     return names
 
 
-def _structure(tensors: dict[str, Any], names: list[str], label: str | None) -> Any:
+def structured(tensors: dict[str, Any], names: list[str], label: str | None) -> Any:
+    """Give columns as a dataset's elements: by name, or as ``(features, label)``."""
     if label is None:
         return tensors
     features = tensors[names[0]] if len(names) == 1 else {name: tensors[name] for name in names}
