@@ -43,7 +43,7 @@ def train(spark: SparkSession) -> DataFrame:
 def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     fresh: TFCluster, train: DataFrame, tmp_path: Path
 ) -> None:
-    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16}
+    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
     undisturbed = run(fresh, "pass", tmp_path / "nothing", **data)
     before = [worker.agent.pid for worker in fresh.workers]
     watch = Watch()

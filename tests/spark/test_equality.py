@@ -108,6 +108,7 @@ def test_weights_equal_those_of_one_plain_process(
                 frames={"train": frame} if source == "frame" else {},
                 label="y" if source == "frame" else None,
                 batch_size=BATCH,
+                shuffle=False,
                 outputs=["weights", "history"],
             )
             furthest = max(float(np.abs(w - expected[f"arr_{i}"]).max()) for i, w in enumerate(results["weights"]))

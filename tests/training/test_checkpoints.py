@@ -106,6 +106,20 @@ fed = mark_sharded(fed).cache().shuffle(3, seed=1).prefetch(2)
 history = model.fit(fed, epochs=4, verbose=0).history
 """
 )
+SPOOLED = """
+import pathlib, tempfile
+from tests.unit.node.test_dataset import fill
+from tfos_magic.node.dataset import feed_dataset
+from tfos_magic.node.spool import Spool
+
+spool = Spool(tempfile.gettempdir())
+handle = fill(spool, [[60, 20], [51]], rank, SIZE)
+fed, seen = (feed_dataset(handle, batch_size=29, label="flag", shuffle=True, seed=4) for _ in range(2))
+fed, seen = (each.map(lambda columns, flag: (columns["x"] / 50 - 1, flag, columns["id"])) for each in (fed, seen))
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))
+history = model.fit(fed, epochs=4, validation_data=seen, verbose=0).history
+"""
 DRAWING = (
     MODEL
     + """
@@ -183,6 +197,7 @@ def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float =
         (1, PY_DATASET, 0, "fit0-epoch2-step0"),
         (2, PY_DATASET, 3, "fit0-epoch1-step4"),
         (2, FED, 0, "fit0-epoch3-step0"),
+        (2, SPOOLED, 3, "fit0-epoch2-step2"),
         (2, DRAWING, 0, "fit0-epoch2-step0"),
         (2, TWO_FITS, 0, "fit1-epoch2-step0"),
     ],

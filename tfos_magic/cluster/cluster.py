@@ -226,6 +226,8 @@ class TFCluster:
         features: Sequence[str] | None = None,
         label: str | None = None,
         batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int | None = None,
         outputs: Sequence[str] = (),
         strategy: str = "sync",
         options: Mapping[str, Any] | None = None,
@@ -241,8 +243,8 @@ class TFCluster:
 
         ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
         worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
-        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. Strategy, checkpoints and
-        restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
+        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. Shuffle and seed, strategy,
+        checkpoints and restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
         ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
         Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, :class:`DataError` and
@@ -253,6 +255,8 @@ class TFCluster:
             names=names or {},
             frames={name: frame_use(name, frame, features, label) for name, frame in (frames or {}).items()},
             batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
             outputs=outputs,
             strategy=strategy,
             options=options or {},

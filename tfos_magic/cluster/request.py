@@ -9,7 +9,11 @@ from typing import Any, Protocol
 from tfos_magic.cluster.state import RunState
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.missing import NOTHING_MISSING, Missing
 from tfos_magic.records.planning import plan_feed
+
+SEEDS = 2**32
+"""How many seeds there are: NumPy's generators take no others."""
 
 
 class Observer(Protocol):
@@ -41,7 +45,7 @@ class Ignore:
 
 @dataclass(frozen=True)
 class FrameUse:
-    """A DataFrame that the cell gets as a dataset. ``features`` None means all columns but the label."""
+    """A DataFrame that the cell gets as a dataset. ``features`` None means all of the plan but the label."""
 
     frame: Any
     plan: FeedPlan
@@ -49,12 +53,15 @@ class FrameUse:
     label: str | None = None
 
 
-def frame_use(name: str, frame: Any, features: Sequence[str] | None, label: str | None) -> FrameUse:
+def frame_use(
+    name: str, frame: Any, features: Sequence[str] | None, label: str | None, missing: Missing = NOTHING_MISSING
+) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
     try:
-        return FrameUse(frame, plan_feed(frame.schema, features, label), features, label)
+        plan = plan_feed(frame.schema, features, label, missing)
     except DataError as error:
         raise DataError(f"DataFrame {name!r}: {error}") from None
+    return FrameUse(frame, plan, plan.features, label)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class RunRequest:
     Scalars, and copies of the event files that rank 0's cell writes, go to ``log_dir``; where that is empty, copies go
     to the folder that ``private_logs`` gives for the run's name.
 
+    The rows of DataFrames come to the cell in an order that ``seed`` makes, another one in every epoch, unless
+    ``shuffle`` is off; ``seed`` seeds the workers' generators as well. None is a new seed for every run.
+
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
     another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
     """
@@ -80,6 +90,8 @@ class RunRequest:
     modules: Mapping[str, str] = field(default_factory=dict)
     frames: Mapping[str, FrameUse] = field(default_factory=dict)
     batch_size: int = 32
+    shuffle: bool = True
+    seed: int | None = None
     outputs: Sequence[str] = ()
     strategy: str = "sync"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +105,10 @@ class RunRequest:
     max_restarts: int = 2
     ranks: Sequence[int] = ()
     notices: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed < SEEDS:
+            raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to {SEEDS - 1}.")
 
     @property
     def alone(self) -> bool:

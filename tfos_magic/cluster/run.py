@@ -54,7 +54,7 @@ class Run:
     def __init__(self, request: RunRequest, size: int, connect: Callable[[], TFCluster]) -> None:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect = request, connect
-        self._seed = secrets.randbelow(2**31)
+        self._seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops_asked = self._stops_heeded = 0
@@ -119,11 +119,22 @@ class Run:
             resume=request.resume,
             notify=self.state.notices.append,
         )
-        self._seed = self._seed if self._store.seed is None else self._store.seed
+        self._take_seed(self._store.seed)
         if self._store.newest is not None:
             self.state.notices.append(
                 f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
             )
+
+    def _take_seed(self, seed: int | None) -> None:
+        """Go on with the seed of the run that left the checkpoints, for it made the order of the rows."""
+        if seed is None:
+            return
+        if self._request.seed not in (None, seed):
+            raise UsageError(
+                f"the run to go on from in {self._request.checkpoint_dir} had another seed than {self._request.seed}: "
+                "leave the seed out to go on with its own, or begin a new run."
+            )
+        self._seed = seed
 
     def _close_store(self) -> None:
         store, self._store = self._store, None
@@ -218,6 +229,8 @@ class Run:
                 "batch_size": request.batch_size,
                 "features": list(use.features) if use.features is not None else None,
                 "label": use.label,
+                "shuffle": request.shuffle,
+                "seed": self._seed,
             }
             for name, use in request.frames.items()
         }

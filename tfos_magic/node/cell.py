@@ -33,7 +33,12 @@ def build_namespace(cell: RunCell) -> dict[str, Any]:
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
         names[name] = feed_dataset(
-            use["handle"], batch_size=use["batch_size"], features=use["features"], label=use["label"]
+            use["handle"],
+            batch_size=use["batch_size"],
+            features=use["features"],
+            label=use["label"],
+            shuffle=use["shuffle"],
+            seed=use["seed"],
         )
     return names
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from tfos_magic.cluster.doctor import Finding
 from tfos_magic.cluster.orphans import Orphan
 from tfos_magic.cluster.run import RunRequest
+from tfos_magic.cluster.state import FeedState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
 
@@ -27,6 +32,21 @@ def describe_status(status: ClusterStatus) -> str:
             f"{worker.state}  memory {worker.memory / _MEGABYTE:.0f} MB  spool {worker.spool / _MEGABYTE:.1f} MB"
         )
     return "\n".join(lines)
+
+
+def describe_feeds(feeds: Sequence[FeedState]) -> str:
+    """A few lines on each DataFrame that was fed: its size, and dtype and shape of every column."""
+    lines = []
+    for feed in feeds:
+        lines.append(f"DataFrame {feed.name}: {feed.rows:,} rows, {feed.bytes / _MEGABYTE:.1f} MB in the spools.")
+        lines += [f"  {column}" for column in feed.columns]
+    return "\n".join(lines)
+
+
+def status_json(status: ClusterStatus | None, feeds: Sequence[FeedState]) -> str:
+    """The cluster, or that there is none, and the DataFrames that were fed, as JSON."""
+    known: dict[str, Any] = {"phase": "none"} if status is None else asdict(status)
+    return json.dumps({**known, "feeds": [asdict(feed) for feed in feeds]})
 
 
 def describe_finding(finding: Finding) -> str:
@@ -52,9 +72,10 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
         f"Modules imported: {', '.join(captured.modules) or 'none'}.",
     ]
     for name, use in captured.frames.items():
-        columns = ", ".join(f"{c.name}: {c.kind} of {c.dtype}" for c in use.plan.columns)
+        columns = "; ".join(map(str, use.plan.columns))
         label = f", label {use.label}" if use.label else ""
-        lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch.")
+        order = "shuffled" if request.shuffle else "in order"
+        lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch, {order}.")
     if captured.hint:
         lines.append(captured.hint)
     lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")

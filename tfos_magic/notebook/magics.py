@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import os
 from typing import Any
 
@@ -16,12 +15,18 @@ from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import Serving, embed
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.notebook.capture import Captured, capture
+from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
-from tfos_magic.notebook.describe import describe_finding, describe_orphans, describe_plan, describe_status
+from tfos_magic.notebook.describe import (
+    describe_feeds,
+    describe_finding,
+    describe_orphans,
+    describe_plan,
+    describe_status,
+    status_json,
+)
 from tfos_magic.notebook.detached import DetachedRun
-from tfos_magic.notebook.names import analyse
 from tfos_magic.notebook.options import (
     COMMANDS,
     help_of,
@@ -32,7 +37,7 @@ from tfos_magic.notebook.options import (
     train_options,
 )
 from tfos_magic.notebook.runtime import Runtime
-from tfos_magic.notebook.strategies import checkpoints_of, options_of
+from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
 from tfos_magic.notebook.view import View, choose_view, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
@@ -79,7 +84,7 @@ class TFOSMagics(Magics):
     def _status(self, args: Any) -> None:
         cluster = self.runtime.cluster
         if args.json:
-            print(json.dumps(dataclasses.asdict(cluster.status()) if cluster else {"phase": "none"}))
+            print(status_json(cluster.status() if cluster else None, self.runtime.fed))
         elif cluster is None:
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:
@@ -93,6 +98,8 @@ class TFOSMagics(Magics):
             detached.again()
         elif last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
+        if self.runtime.fed:
+            print(describe_feeds(self.runtime.fed))
 
     def _logs(self, args: Any) -> None:
         if self.runtime.cluster is None:
@@ -146,7 +153,7 @@ class TFOSMagics(Magics):
         view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(cell)
-        captured = self._capture(source, args)
+        captured = capture_cell(source, self.shell.user_ns, args)
         name = self.runtime.next_name()
         request = RunRequest(
             source=source,
@@ -154,7 +161,7 @@ class TFOSMagics(Magics):
             filename=f"<{name}>",
             modules=captured.modules,
             frames=captured.frames,
-            batch_size=args.batch_size or self.settings.batch_size,
+            **reading_of(args, self.settings),
             outputs=args.output,
             strategy=args.strategy,
             options=options_of(args),
@@ -189,14 +196,14 @@ class TFOSMagics(Magics):
             print(help_of(TFOSMagics.tfos_run))
             return
         source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(cell)
-        captured = self._capture(source, args)
+        captured = capture_cell(source, self.shell.user_ns, args)
         request = RunRequest(
             source=source,
             name="tfos_run",
             filename="<tfos_run>",
             modules=captured.modules,
             frames=captured.frames,
-            batch_size=args.batch_size or self.settings.batch_size,
+            **reading_of(args, self.settings),
             outputs=args.output,
             strategy="none",
             ranks=args.ranks,
@@ -243,16 +250,6 @@ class TFOSMagics(Magics):
         if args.bound:
             self.shell.push({args.bound: made})
         mapping.show(made)
-
-    def _capture(self, source: str, args: Any) -> Captured:
-        return capture(
-            analyse(source, "<cell>"),
-            self.shell.user_ns,
-            feeds=dict(args.feed),
-            push=args.push,
-            features=args.features,
-            label=args.label,
-        )
 
     def _execute(self, request: RunRequest, args: Any, view: Any) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,68 +11,20 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
 
 from tfos_magic.errors import UsageError
+from tfos_magic.notebook.texts import (
+    above_zero,
+    counting,
+    for_column,
+    momentum,
+    names,
+    pair,
+    positive,
+    ranks,
+    unquoted,
+)
 from tfos_magic.notebook.view import CHOICES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def names(text: str) -> list[str]:
-    """``a,b`` as a list; blanks around names and empty parts do not count."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def pair(text: str) -> tuple[str, str]:
-    """``NAME=DF`` as two names."""
-    name, sign, frame = text.partition("=")
-    if not (sign and name.strip().isidentifier() and frame.strip().isidentifier()):
-        raise UsageError(f"--feed takes NAME=DATAFRAME, such as --feed train=train_df; {text!r} is not that.")
-    return name.strip(), frame.strip()
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"{text!r} is not a whole number of at least 1.")
-    return int(text)
-
-
-def counting(text: str) -> int:
-    """A whole number of at least 0."""
-    if not text.isdigit():
-        raise UsageError(f"{text!r} is not a whole number.")
-    return int(text)
-
-
-def above_zero(text: str) -> float:
-    """A number greater than 0."""
-    value = number(text)
-    if value <= 0:
-        raise UsageError(f"{text!r} is not greater than 0.")
-    return value
-
-
-def momentum(text: str) -> float:
-    """A number from 0 to below 1."""
-    value = number(text)
-    if not 0 <= value < 1:
-        raise UsageError(f"{text!r} is not a momentum: give a number from 0 to below 1.")
-    return value
-
-
-def number(text: str) -> float:
-    """A finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number.") from None
-    if not math.isfinite(value):
-        raise UsageError(f"{text!r} is not a finite number.")
-    return value
-
-
-def unquoted(text: str) -> str:
-    """The text without the quotes around it, which IPython leaves there."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def grouped(*decorators: Decorator) -> Decorator:
@@ -140,7 +91,33 @@ data_options = grouped(
         help="Columns that are features, with commas; default: all but the label.",
     ),
     argument("--label", default=None, help="Column that is the label; the dataset then yields (features, label)."),
+    argument(
+        "--pad",
+        type=for_column,
+        action="append",
+        metavar="[COL=]VALUE[:LENGTH]",
+        help="Fill arrays up to the longest, or to LENGTH (ROWSxCOLUMNS); default: those that vary become ragged "
+        "tensors; repeatable.",
+    ),
+    argument(
+        "--fill",
+        type=for_column,
+        action="append",
+        metavar="[COL=]VALUE",
+        help="What nulls become, in COL or wherever VALUE fits; default: they are an error; repeatable.",
+    ),
+    argument(
+        "--null-mask",
+        type=names,
+        default=[],
+        metavar="COL,...",
+        help="Columns that bring COL_mask along, false where a null was; nulls are then 0 or empty without --fill.",
+    ),
     argument("--batch-size", type=positive, default=None, help="Rows of a DataFrame in one global batch."),
+    argument("--no-shuffle", action="store_true", help="Keep the order of a DataFrame's rows; default: shuffle them."),
+    argument(
+        "--seed", type=counting, default=None, help="Seed of that order and of what the cell draws; default: new."
+    ),
     argument(
         "--feed",
         type=pair,
@@ -183,17 +160,6 @@ train_options = grouped(
     argument("--dry-run", action="store_true", help="Say what would be sent, fed and started; start nothing."),
     help_option,
 )
-
-
-def ranks(text: str) -> list[int]:
-    """Ranks with commas, ``0,2``, or as ranges, ``4-7``."""
-    found: list[int] = []
-    for part in names(text):
-        first, _, last = part.partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
-            raise UsageError(f"-w takes workers' numbers such as 0,2 or 4-7, not {text!r}.")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
 
 
 run_options = grouped(

@@ -1,4 +1,4 @@
-"""From the magic's options to what a strategy and its checkpoints are told, with what does not go together refused."""
+"""From the magic's options to what a run is told of data, strategy and checkpoints; what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def servers_for(args: Any, config: TFOS) -> int | None:
     if args.ps is not None:
         return int(args.ps)
     return max(1, config.ps) if getattr(args, "strategy", "") == "async" else None
+
+
+def reading_of(args: Any, config: TFOS) -> dict[str, Any]:
+    """The fields of a run's request that say how its DataFrames are read."""
+    return {
+        "batch_size": args.batch_size or config.batch_size,
+        "shuffle": not args.no_shuffle,
+        "seed": args.seed,
+    }
 
 
 def checkpoints_of(args: Any, config: TFOS) -> dict[str, Any]:
