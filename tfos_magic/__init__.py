@@ -14,12 +14,14 @@ from tfos_magic.errors import TFOSError, WorkerError
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
+    from tfos_magic.records.missing import Missing
     from tfos_magic.records.tfrecord import register_tfrecord
 
 _RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
 
 __version__ = "0.1.0.dev0"
 __all__ = [
+    "Missing",
     "TFCluster",
     "TFOSError",
     "WorkerError",
@@ -36,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.cluster.cluster import TFCluster
 
         return TFCluster
+    if name == "Missing":
+        from tfos_magic.records.missing import Missing
+
+        return Missing
     if name == "register_tfrecord":
         from tfos_magic.records.tfrecord import register_tfrecord
 

@@ -27,6 +27,7 @@ from tfos_magic.protocol import (
     Shutdown,
     StartTrainer,
 )
+from tfos_magic.records.missing import NOTHING_MISSING, Missing
 
 EXECUTOR_PATIENCE = 15.0
 LEAST_HEARTBEAT_TIMEOUT = 3.0
@@ -225,6 +226,7 @@ class TFCluster:
         frames: Mapping[str, Any] | None = None,
         features: Sequence[str] | None = None,
         label: str | None = None,
+        missing: Missing = NOTHING_MISSING,
         batch_size: int = 32,
         shuffle: bool = True,
         seed: int | None = None,
@@ -243,7 +245,8 @@ class TFCluster:
 
         ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
         worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
-        names a column, else a dict of columns. Scalars for TensorBoard go to ``log_dir``. Shuffle and seed, strategy,
+        names a column, else a dict of columns. ``missing`` says what nulls and short arrays become, as in
+        ``Missing.of(fill={"age": 0}, pad=0)``. Scalars for TensorBoard go to ``log_dir``. Shuffle and seed, strategy,
         checkpoints and restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
         ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
@@ -253,7 +256,7 @@ class TFCluster:
         request = RunRequest(
             source=source,
             names=names or {},
-            frames={name: frame_use(name, frame, features, label) for name, frame in (frames or {}).items()},
+            frames={name: frame_use(name, frame, features, label, missing) for name, frame in (frames or {}).items()},
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,

@@ -37,7 +37,9 @@ def feed_all(
             state.phase = RunPhase.FEEDING
             fed[name] = _follow(cluster, cluster.feeds.start(use.frame, use.plan), name, state, draw)
             seconds = fed[name].seconds
-        state.feeds[name] = FeedState(name, fed[name].rows, fed[name].bytes, seconds, done=True, reused=reused)
+        feed = fed[name]
+        columns = tuple(map(str, feed.columns))
+        state.feeds[name] = FeedState(name, feed.rows, feed.bytes, seconds, done=True, reused=reused, columns=columns)
         draw()
     return fed
 

@@ -13,19 +13,23 @@ from tfos_magic.cluster.feed import FeedReport, feed_dataframe
 from tfos_magic.cluster.session import Session, cancel_tag, job_tag
 from tfos_magic.errors import FeedError
 from tfos_magic.protocol import CommitFeed, FeedAttached, FeedOpened, Message, OpenFeed, ReleaseFeed
-from tfos_magic.records.columns import FeedPlan
+from tfos_magic.records.columns import Column, FeedPlan, decode_schema, field_column
 
 ANSWER_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job."""
+    """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
+
+    ``columns`` are those that the cell gets, their shapes known.
+    """
 
     feed_id: str
     rows: int
     bytes: int
     seconds: float
+    columns: tuple[Column, ...] = ()
 
 
 class FeedStore:
@@ -92,7 +96,8 @@ class FeedStore:
             raise FeedError(
                 f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew"
             )
-        feed = Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds)
+        columns = tuple(map(field_column, decode_schema(report.schema)))
+        feed = Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, columns)
         key = (id(df), plan)
         self._feeds[key] = feed
         weakref.finalize(df, self._forget, key).atexit = False

@@ -37,7 +37,10 @@ class RunPhase(str, Enum):
 
 @dataclass
 class FeedState:
-    """A DataFrame on its way to the workers; ``seconds`` runs until ``done``. ``reused`` feeds were there already."""
+    """A DataFrame on its way to the workers; ``seconds`` runs until ``done``. ``reused`` feeds were there already.
+
+    ``columns`` tells dtype and shape of every column, each in words.
+    """
 
     name: str
     rows: int = 0
@@ -45,6 +48,7 @@ class FeedState:
     seconds: float = 0.0
     done: bool = False
     reused: bool = False
+    columns: tuple[str, ...] = ()
 
 
 @dataclass

@@ -13,7 +13,8 @@ import cloudpickle
 
 from tfos_magic.cluster.run import FrameUse, frame_use
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.notebook.names import GIVEN, CellNames
+from tfos_magic.notebook.names import GIVEN, CellNames, analyse
+from tfos_magic.records.missing import NOTHING_MISSING, Missing
 
 HINT_BYTES = 100_000_000
 
@@ -39,6 +40,19 @@ class Captured:
         )
 
 
+def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captured:
+    """What the cell needs, as the options of its magic say. Raises what :func:`capture` raises."""
+    return capture(
+        analyse(source, "<cell>"),
+        namespace,
+        feeds=dict(args.feed),
+        push=args.push,
+        features=args.features,
+        label=args.label,
+        missing=Missing.of(args.fill, args.pad, args.null_mask),
+    )
+
+
 def capture(
     names: CellNames,
     namespace: Mapping[str, Any],
@@ -47,8 +61,11 @@ def capture(
     push: Sequence[str],
     features: Sequence[str] | None,
     label: str | None,
+    missing: Missing = NOTHING_MISSING,
 ) -> Captured:
     """Take from ``namespace`` what the cell reads, what ``push`` names, and under each name of ``feeds`` a DataFrame.
+
+    ``missing`` says what nulls and short arrays of the DataFrames become.
 
     Raises :class:`CaptureError` for a name that does not exist or cannot be pickled and :class:`DataError` for a
     DataFrame that cannot be fed as asked. Nothing has been started by then.
@@ -58,8 +75,11 @@ def capture(
     found = {name: namespace[name] for name in wanted if name in namespace}
     frames = {name: value for name, value in found.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
-    if (features or label) and not frames:
-        raise UsageError("--features and --label are about DataFrames, and the cell names none: see --feed NAME=DF.")
+    if (features or label or missing != NOTHING_MISSING) and not frames:
+        raise UsageError(
+            "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none: see "
+            "--feed NAME=DF."
+        )
     modules = {name: value.__name__ for name, value in found.items() if isinstance(value, ModuleType)}
     values = {name: value for name, value in found.items() if name not in frames and name not in modules}
     payload = _pickle(values)
@@ -67,7 +87,7 @@ def capture(
         payload=payload,
         values=tuple(values),
         modules=modules,
-        frames={name: frame_use(name, frame, features, label) for name, frame in frames.items()},
+        frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
         large=_largest(values) if len(payload) > HINT_BYTES else "",
     )
 

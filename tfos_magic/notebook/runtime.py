@@ -15,6 +15,7 @@ from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.log_folders import PrivateLogs, run_folder
 from tfos_magic.cluster.run import Run, RunRequest
 from tfos_magic.cluster.session import is_stopped, make_local_session
+from tfos_magic.cluster.state import FeedState
 from tfos_magic.cluster.tensorboard import Result, TensorBoards
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
@@ -70,6 +71,11 @@ class Runtime:
         if self.cluster is None or self.cluster.phase is not ClusterPhase.RUNNING:
             return False
         return not is_stopped(self.cluster.spark)
+
+    @property
+    def fed(self) -> list[FeedState]:
+        """The DataFrames that the last run brought to the workers, or found there."""
+        return [feed for feed in self.last_run.state.feeds.values() if feed.done] if self.last_run else []
 
     def start(self, args: Any, wait_for_trainers: bool = True) -> TFCluster:
         """The running cluster, or a new one as ``args`` and the defaults say.

@@ -1,0 +1,61 @@
+"""What options say of missing values, and what is shown of columns."""
+
+import json
+
+import pytest
+
+from tfos_magic.cluster.state import FeedState
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.notebook.capture import capture_cell
+from tfos_magic.notebook.describe import describe_feeds, status_json
+from tfos_magic.notebook.magics import TFOSMagics
+from tfos_magic.notebook.options import parse
+from tfos_magic.records.missing import Missing, Rule
+
+
+def missing(line: str) -> Missing:
+    args = parse(TFOSMagics.tfos_train, line)
+    return Missing.of(args.fill, args.pad, args.null_mask)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", Missing()),
+        ("--fill 0", Missing(fills=(Rule("", "0"),))),
+        ("--fill -1 --label y", Missing(fills=(Rule("", "-1"),))),
+        ("--fill age=0 --fill 'no name'", Missing(fills=(Rule("age", "0"), Rule("", "no name")))),
+        ("--fill name='a b=c' --fill note=", Missing(fills=(Rule("name", "a b=c"), Rule("note", "")))),
+        ("--pad=-1:20", Missing(pads=(Rule("", "-1", (20,)),))),
+        ("--pad grid=0.5:3x4 --pad words=:7", Missing(pads=(Rule("grid", "0.5", (3, 4)), Rule("words", "", (7,))))),
+        ("--pad at=12:30:5", Missing(pads=(Rule("at", "12:30", (5,)),))),
+        ("--null-mask age,name", Missing(masks=("age", "name"))),
+    ],
+)
+def test_options_say_what_missing_values_become(line: str, said: Missing) -> None:
+    assert missing(line) == said
+
+
+def test_a_call_says_the_same_with_mappings() -> None:
+    made = Missing.of(fill={"age": 0, "name": b"?"}, pad={"x": "0:20"}, null_mask="age")
+    assert made == missing("--fill age=0 --fill name=? --pad x=0:20 --null-mask age")
+    assert Missing.of(fill=0.5, pad=0) == missing("--fill 0.5 --pad 0")
+    with pytest.raises(DataError, match="length of 0"):
+        Missing.of(pad="0:0")
+
+
+@pytest.mark.parametrize("option", ["--fill 0", "--pad 0", "--null-mask x"])
+def test_options_on_columns_without_a_dataframe_are_refused(option: str) -> None:
+    with pytest.raises(UsageError, match="the cell names none"):
+        capture_cell("1 + 1", {}, parse(TFOSMagics.tfos_train, option))
+
+
+def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
+    feed = FeedState("train", 60_000, 188_400_000, 2.0, done=True, columns=("x float32 (rows, 784)", "y int64 (rows,)"))
+    assert describe_feeds([feed]).splitlines() == [
+        "DataFrame train: 60,000 rows, 188.4 MB in the spools.",
+        "  x float32 (rows, 784)",
+        "  y int64 (rows,)",
+    ]
+    told = json.loads(status_json(None, [feed]))
+    assert (told["phase"], told["feeds"][0]["columns"]) == ("none", list(feed.columns))

@@ -1,0 +1,83 @@
+"""What the texts of options mean. Each function reads one kind and raises :class:`UsageError` for others."""
+
+from __future__ import annotations
+
+import math
+
+from tfos_magic.errors import UsageError
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` as a list; blanks around names and empty parts do not count."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``NAME=DF`` as two names."""
+    name, sign, frame = text.partition("=")
+    if not (sign and name.strip().isidentifier() and frame.strip().isidentifier()):
+        raise UsageError(f"--feed takes NAME=DATAFRAME, such as --feed train=train_df; {text!r} is not that.")
+    return name.strip(), frame.strip()
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a whole number of at least 1.")
+    return int(text)
+
+
+def counting(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdigit():
+        raise UsageError(f"{text!r} is not a whole number.")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """A number greater than 0."""
+    value = number(text)
+    if value <= 0:
+        raise UsageError(f"{text!r} is not greater than 0.")
+    return value
+
+
+def momentum(text: str) -> float:
+    """A number from 0 to below 1."""
+    value = number(text)
+    if not 0 <= value < 1:
+        raise UsageError(f"{text!r} is not a momentum: give a number from 0 to below 1.")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number.") from None
+    if not math.isfinite(value):
+        raise UsageError(f"{text!r} is not a finite number.")
+    return value
+
+
+def unquoted(text: str) -> str:
+    """The text without the quotes around it, which IPython leaves there."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def for_column(text: str) -> str:
+    """``VALUE`` or ``COL=VALUE``, without the quotes around a value."""
+    column, sign, value = text.partition("=")
+    return f"{column}={unquoted(value)}" if sign and text[0] not in "'\"" else unquoted(text)
+
+
+def ranks(text: str) -> list[int]:
+    """Ranks with commas, ``0,2``, or as ranges, ``4-7``."""
+    found: list[int] = []
+    for part in names(text):
+        first, _, last = part.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            raise UsageError(f"-w takes workers' numbers such as 0,2 or 4-7, not {text!r}.")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
