@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -247,3 +249,27 @@ def test_output_names_are_checked_against_the_columns(spark: SparkSession) -> No
     with pytest.raises(UsageError, match="'x' is already a column"):
         tfs.map_blocks(lambda x: {"x": x}, doubles(spark, 2, 1))
     assert tfs.map_blocks(lambda x: {"x": x}, doubles(spark, 2, 1), trim=True).columns == ["x"]
+
+
+def test_a_model_predicts_every_row_once_in_any_partitioning(spark: SparkSession, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="softmax")])
+    model.save(tmp_path / "m.keras")
+    rows = [(i, [i / 7, -i / 3, 1.0]) for i in range(100)]
+    expected = np.asarray(model(np.array([values for _, values in rows], np.float32)))
+    frame = spark.createDataFrame(rows, "id int, v array<double>")
+    for partitions, given in ((1, model), (4, str(tmp_path / "m.keras")), (130, model)):
+        made = tfs.predict(given, frame.repartition(partitions), features=["v"], batch_size=16).orderBy("id").collect()
+        assert [row.id for row in made] == list(range(100))
+        np.testing.assert_allclose([row.prediction for row in made], expected, rtol=1e-5, atol=1e-6)
+    named = tfs.predict(model, frame, features=["v"], classes=["a", "b", "c", "d"], output="kind").orderBy("id")
+    assert [row.kind for row in named.collect()] == ["abcd"[best] for best in expected.argmax(axis=1)]
+
+
+def test_a_model_of_two_inputs_and_outputs_predicts_a_column_for_each(spark: SparkSession) -> None:
+    one, other = keras.Input((1,)), keras.Input((2,))
+    model = keras.Model([one, other], [keras.layers.Dense(1)(one), keras.layers.Dense(2)(other)])
+    frame = spark.createDataFrame([(float(i), [1.0 * i, 2.0]) for i in range(10)], "x double, v array<double>")
+    made = tfs.predict(model, frame, features=["x", "v"], output=["p", "q"]).orderBy("x").collect()
+    first, second = model([np.arange(10.0)[:, None], np.array([[i, 2.0] for i in range(10)])])
+    np.testing.assert_allclose([row.p for row in made], first, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose([row.q for row in made], second, rtol=1e-5, atol=1e-6)
