@@ -25,7 +25,10 @@ def missing(line: str) -> Missing:
         ("--fill 0", Missing(fills=(Rule("", "0"),))),
         ("--fill -1 --label y", Missing(fills=(Rule("", "-1"),))),
         ("--fill age=0 --fill 'no name'", Missing(fills=(Rule("age", "0"), Rule("", "no name")))),
-        ("--fill name='a b=c' --fill note=", Missing(fills=(Rule("name", "a b=c"), Rule("note", "")))),
+        (
+            "--fill 'name=a b=c' --fill note='' --fill t=\"x\"",
+            Missing(fills=(Rule("name", "a b=c"), Rule("note", ""), Rule("t", "x"))),
+        ),
         ("--pad=-1:20", Missing(pads=(Rule("", "-1", (20,)),))),
         ("--pad grid=0.5:3x4 --pad words=:7", Missing(pads=(Rule("grid", "0.5", (3, 4)), Rule("words", "", (7,))))),
         ("--pad at=12:30:5", Missing(pads=(Rule("at", "12:30", (5,)),))),
