@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
+from tfos_magic.cluster.scans import feed_scan, find_scan
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
 from tfos_magic.records.arrow import Widths, settle
@@ -62,7 +63,12 @@ def _run(df: Any, job: FeedJob) -> list[Any]:
     from pyspark.errors import PySparkException
 
     try:
-        return list(_select(df, job.plan.sources).mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+        frame = _select(df, job.plan.sources)
+        if (scan := find_scan(frame, job.plan.sources)) is not None:
+            rows = feed_scan(df.sparkSession, job, scan)
+            if rows is not None:
+                return rows
+        return list(frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
     except PySparkException as error:
         raise explain(error) from None
     except Exception as error:
