@@ -1,178 +1,154 @@
-"""Feed speed: DataFrame to spool, beside bare ``mapInArrow`` on the same DataFrame, and reading the spool as tf.data.
+"""Feed speed. The first epoch: a DataFrame to the workers' spools, beside bare ``mapInArrow`` and TensorFlowOnSpark.
+Later epochs: the spool as ``tf.data``, beside ``from_tensor_slices`` on arrays in memory, on one core.
 
-Rows are shaped like MNIST: an array of 784 floats and a label. The source is a Parquet file read anew by every job. The
-feed and its peer run in turns; shown are medians. Each rank's receiver is a process of its own, as an agent is.
+Rows are shaped like MNIST: an array of 784 floats and a label, in Parquet files that every job reads anew. The feed
+runs in its ordinary way, through Spark's rows, and as it does by itself where it can, reading the files in place.
+Rivals take turns, shown are medians, and ratios are medians over the rounds. TensorFlowOnSpark gets fewer rows: it is
+compared by MB/s.
 
-    python benchmarks/feed.py [--rows 60000] [--repeats 5] [--workers 1]
+    python benchmarks/feed.py [--rows 60000] [--peer-rows 12000] [--rounds 5] [--workers 1] [--no-tfos]
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from feed_ranks import Ranks, receivers
+from feed_rereading import BATCH, Reader, reader
+from feed_tfos import TFoS, tensorflowonspark
+from first_step import prepare_environment
 from pyspark.sql import DataFrame, SparkSession
+from turns import Turn, processor, ratio, take_turns, wall
 
-from tfos_magic.cluster.feed import feed_dataframe
-from tfos_magic.node.receiver import FeedReceiver
-from tfos_magic.node.spool import Spool
+from tfos_magic.cluster.scans import SWITCH, find_scan
 from tfos_magic.records.planning import plan_feed
 
 PIXELS = 784
-TOKEN = "benchmark"
-FEED = "feed"
-TARGET = 0.9
+ROW_BYTES = PIXELS * 4 + 8
+SMALL = 1_000
+FILES = 8
+BARE, ORDINARY, IN_PLACE, TFOS = "bare mapInArrow", "feed", "feed, files in place", "TensorFlowOnSpark 2.2.5"
+SPOOL, MEMORY = "spool", "memory"
+SPOOL_IN_ORDER, MEMORY_IN_ORDER = "spool in order", "memory in order"
+Rivals = dict[str, Callable[[], object]]
 
 
-class Sample(NamedTuple):
-    """What one run took, in seconds: on the clock, and of processors, which busy neighbours disturb less."""
-
-    wall: float
-    processor: float
-
-
-def serve(pipe: Connection) -> None:
-    """A rank: a receiver and a spool, told what to do through ``pipe`` until it closes."""
-    spool = Spool()
-    receiver = FeedReceiver("127.0.0.1", TOKEN, spool)
-    receiver.start()
-    pipe.send(receiver.uri)
-    while (order := pipe.recv()) is not None:
-        name, *arguments = order
-        pipe.send(getattr(spool, name)(FEED, *arguments))
-    receiver.close()
-    spool.close()
-
-
-def ask(pipe: Connection, *order: Any, timeout: float = 60.0) -> Any:
-    """Send an order to a rank and give its answer."""
-    pipe.send(order)
-    if not pipe.poll(timeout):
-        raise TimeoutError(f"a receiver process did not answer {order[0]!r} within {timeout:g} s")
-    return pipe.recv()
-
-
-def write_rows(path: Path, rows: int) -> None:
+def write_rows(path: Path, rows: int) -> Path:
     """Write ``rows`` random rows as Parquet in eight files, so that both slots have work."""
     random = np.random.default_rng(0)
-    for part in np.array_split(np.arange(rows), 8):
+    path.mkdir()
+    for part in np.array_split(np.arange(rows), FILES):
         pixels = pa.array(random.random(len(part) * PIXELS, dtype=np.float32))
         offsets = pa.array(np.arange(len(part) + 1, dtype=np.int32) * PIXELS)
         labels = pa.array(random.integers(0, 10, len(part), dtype=np.int64))
         table = pa.table({"pixels": pa.ListArray.from_arrays(offsets, pixels), "label": labels})
         pq.write_table(table, path / f"part-{part[0]:08d}.parquet", compression="none", use_dictionary=False)
+    return path
 
 
-def bare(df: DataFrame) -> None:
+def bare(df: DataFrame) -> int:
     """The peer: every row reaches Python as Arrow, and nothing is done with it."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array([sum(batch.num_rows for batch in batches)])], names=["rows"])
 
-    df.mapInArrow(count, "rows bigint").collect()
+    return sum(row.rows for row in df.mapInArrow(count, "rows bigint").collect())
 
 
-def feed(df: DataFrame, ranks: list[Connection], endpoints: list[str]) -> None:
-    """One feed, committed on every rank."""
-    plan = plan_feed(df.schema, label="label")
-    for rank, pipe in enumerate(ranks):
-        ask(pipe, "open", rank, len(ranks), plan.schema)
-    report = feed_dataframe(df, plan, feed_id=FEED, endpoints=endpoints, token=TOKEN)
-    for pipe in ranks:
-        ask(pipe, "commit", report.partitions)
+def feed(spark: SparkSession, ranks: Ranks, df: DataFrame, in_place: bool) -> int:
+    """One feed, with or without leave to read the files without Spark."""
+    spark.conf.set(SWITCH, str(in_place).lower())
+    return ranks.feed(df)
 
 
-def reread(handles: list[dict[str, Any]]) -> None:
-    """One epoch over the spool, batches of 128, rank after rank."""
-    from tfos_magic.node.dataset import feed_dataset
-
-    for handle in handles:
-        for _ in feed_dataset(handle, batch_size=128, label="label"):
-            pass
-
-
-def measure(work: Callable[..., None], *arguments: Any) -> Sample:
-    """Run ``work`` once; processor time is that of this process and all below it (JVM, receivers)."""
-    before, started = processor_time(), time.perf_counter()
-    work(*arguments)
-    return Sample(time.perf_counter() - started, processor_time() - before)
-
-
-def processor_time() -> float:
-    here = psutil.Process()
-    return sum(sum(process.cpu_times()[:4]) for process in [here, *here.children(recursive=True)])
-
-
-def run(rows: int, repeats: int, workers: int, folder: Path) -> dict[str, list[Sample]]:
-    """Give a sample of every repeat, by what was measured. Each is run once unmeasured first."""
-    write_rows(folder, rows)
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(workers)]
-    processes = [context.Process(target=serve, args=(theirs,), name="feed-receiver") for _, theirs in pipes]
-    for process in processes:
-        process.start()
-    ranks = [ours for ours, _ in pipes]
-    endpoints = [pipe.recv() for pipe in ranks]
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def first_epochs(spark: SparkSession, ranks: Ranks, folder: Path) -> Rivals:
+    """What brings the rows of ``folder`` to Python or to the spools."""
     df = spark.read.parquet(str(folder))
-    measured: dict[str, list[Sample]] = {"bare": [], "feed": [], "reread": []}
-    for _ in range(repeats + 1):
-        measured["bare"].append(measure(bare, df))
-        measured["feed"].append(measure(feed, df, ranks, endpoints))
-        handles = [ask(pipe, "handle") for pipe in ranks]
-        measured["reread"].append(measure(reread, handles))
-    spark.stop()
-    for pipe, process in zip(ranks, processes, strict=True):
-        pipe.send(None)
-        process.join(10)
-    return {name: taken[1:] for name, taken in measured.items()}
+    rivals: Rivals = {BARE: lambda: bare(df), ORDINARY: lambda: feed(spark, ranks, df, False)}
+    if find_scan(df.select("pixels", "label"), plan_feed(df.schema, label="label").sources) is not None:
+        rivals[IN_PLACE] = lambda: feed(spark, ranks, df, True)
+    return rivals
 
 
-def show(measured: dict[str, list[Sample]], rows: int, workers: int) -> None:
-    """Print the table and the ratios."""
-    megabytes = rows * (PIXELS * 4 + 8) / 1e6
-    titles = {
-        "bare": "bare mapInArrow (peer)",
-        "feed": f"feed to {workers} worker(s)",
-        "reread": "spool as tf.data, batch 128",
-    }
-    print(f"{rows} rows of {PIXELS} floats and a label, {megabytes:.0f} MB, local[2]; medians\n")
-    print(f"{'':30}{'seconds':>9}{'least':>8}{'rows/s':>11}{'MB/s':>8}{'processor s':>13}")
-    walls = {name: [sample.wall for sample in samples] for name, samples in measured.items()}
-    work = {name: statistics.median(sample.processor for sample in samples) for name, samples in measured.items()}
-    for name, taken in walls.items():
-        middle = statistics.median(taken)
-        pace = f"{rows / middle:11,.0f}{megabytes / middle:8.0f}"
-        print(f"{titles[name]:30}{middle:9.2f}{min(taken):8.2f}{pace}{work[name]:13.2f}")
-    pairs = [peer / ours for peer, ours in zip(walls["bare"], walls["feed"], strict=True)]
-    print(f"\nbare mapInArrow / feed (aim: at least {TARGET}), median of the turns: {statistics.median(pairs):.2f}")
-    print(f"  by the least disturbed runs: {min(walls['bare']) / min(walls['feed']):.2f}")
-    print(f"  by processor time: {work['bare'] / work['feed']:.2f}")
-    again = statistics.median(walls["feed"]) / statistics.median(walls["reread"])
-    print(f"reading again / feeding: {again:.1f} times as fast")
+def later_epochs(reading: Reader) -> Rivals:
+    """What reads an epoch of rows that are there."""
+    names = (SPOOL, MEMORY, SPOOL_IN_ORDER, MEMORY_IN_ORDER)
+    return {name: lambda name=name: reading.read(name) for name in names}
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Turn]]:
+    """Give the turns of every rival. All run once unmeasured first, on few rows."""
+    large, small, fewer = (
+        write_rows(folder / name, rows)
+        for name, rows in (("large", options.rows), ("small", SMALL), ("fewer", options.peer_rows))
+    )
+    tfos = nullcontext(None) if options.no_tfos else tensorflowonspark(folder / "tfos.log")
+    with receivers(options.workers) as ranks, reader() as reading, tfos as peer:
+        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        rivals, warm = first_epochs(spark, ranks, large), first_epochs(spark, ranks, small)
+        for rival in rivals.values():
+            rival()
+        if reading.look(ranks.handles()) != options.rows:
+            raise RuntimeError("the spools do not hold the rows that were fed")
+        again = later_epochs(reading)
+        for rival in again.values():
+            rival()
+        if isinstance(peer, TFoS):
+            rivals[TFOS], warm[TFOS] = lambda: peer.feed(fewer), lambda: peer.feed(small)
+        taken = take_turns(rivals, options.rounds, warm)
+        taken |= take_turns(again, 2 * options.rounds, dict.fromkeys(again, lambda: None))
+        spark.stop()
+    return taken
+
+
+def show(taken: dict[str, list[Turn]], options: argparse.Namespace) -> None:
+    """Print the tables and the ratios."""
+    sizes = {name: options.peer_rows if name == TFOS else options.rows for name in taken}
+    print(f"{options.rows} rows of {PIXELS} floats and a label, {options.rows * ROW_BYTES / 1e6:.0f} MB; medians\n")
+    print(f"{'first epoch, two cores':28}{'seconds':>9}{'rows/s':>11}{'MB/s':>8}{'processor s':>13}")
+    for name, turns in taken.items():
+        if name == SPOOL:
+            print(f"\n{f'later epochs, batch {BATCH}, one core':28}")
+        pace = sizes[name] / wall(turns)
+        print(f"{name:28}{wall(turns):9.2f}{pace:11,.0f}{pace * ROW_BYTES / 1e6:8.0f}{processor(turns):13.2f}")
+    print()
+    for slow, fast, aim in ((BARE, ORDINARY, 0.95), (BARE, IN_PLACE, 0.95), (MEMORY, SPOOL, 0.8)):
+        if fast in taken:
+            print(f"{slow} / {fast}: {_ratios(taken[slow], taken[fast])} (aim: at least {aim})")
+    print(f"{MEMORY_IN_ORDER} / {SPOOL_IN_ORDER}: {_ratios(taken[MEMORY_IN_ORDER], taken[SPOOL_IN_ORDER])}")
+    if TFOS in taken:
+        scale = options.rows / options.peer_rows
+        for name in (ORDINARY, IN_PLACE):
+            if name in taken:
+                times = [scale * peer.wall / ours.wall for peer, ours in zip(taken[TFOS], taken[name], strict=True)]
+                print(f"{name}, times as fast as {TFOS}: {statistics.median(times):.0f} (aim: at least 20)")
+
+
+def _ratios(slow: list[Turn], fast: list[Turn]) -> str:
+    by_clock, by_processor = ratio(slow, fast)
+    return f"{by_clock:.2f} by the clock, {by_processor:.2f} by processor time"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=60_000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peer-rows", type=int, default=12_000, help="rows of TensorFlowOnSpark's turns")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--no-tfos", action="store_true", help="leave TensorFlowOnSpark out")
     options = parser.parse_args()
+    prepare_environment()
     with tempfile.TemporaryDirectory(prefix="tfos-benchmark-") as folder:
-        measured = run(options.rows, options.repeats, options.workers, Path(folder))
-    show(measured, options.rows, options.workers)
+        show(measure(options, Path(folder)), options)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ FOLDER = Path(__file__).parent / "results" / "peers"
 PACKAGES = {
     "torch": ["torch==2.13.0", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec"],
     "tf_keras": ["tf_keras"],
+    "tensorflowonspark": ["tensorflowonspark==2.2.5"],
 }
 INSTALL_SECONDS = 900
 
