@@ -71,6 +71,34 @@ print("seen by", units)
     assert kernel.run("print(shape, total, where)").text.strip() == "(None, 3) 6.0 __main__"
 
 
+def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
+    kernel.run("""odd = spark.range(12).selectExpr(
+    "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")
+    options = "--label id --pad bag=-1 --fill n=7 --null-mask n"
+    assert "bag int64 (rows, ?)" in kernel.run(f"%%tfos_train {options} --dry-run\nodd").text
+    result = kernel.run(f"""%%tfos_train {options} -o shapes,filled,day
+import numpy as np
+rows = [features for features, _ in odd.as_numpy_iterator()]
+shapes = {{name: spec.shape[1:].as_list() for name, spec in odd.element_spec[0].items() if name != "at"}}
+filled = [int(n) for part in rows for n, there in zip(part["n"], part["n_mask"]) if not there]
+filled = int(np.sum(tfos.allgather(np.array([sum(filled)], "int64"))))
+day = int(rows[0]["at"]["day"][0])
+""")
+    assert not result.error, result.traceback
+    assert kernel.run("print(shapes, filled, day)").text.strip() == "{'bag': [2], 'n': [], 'n_mask': []} 7 2"
+    shown = kernel.run("%tfos status").text
+    for line in (
+        "DataFrame odd: 12 rows",
+        "bag int64 (rows, 2)",
+        "n_mask bool (rows,)",
+        "at {day int64 (rows,) days since",
+    ):
+        assert line in shown
+    refused = kernel.run("%%tfos_train --label id --pad bag=-1\nfor _ in odd: pass")
+    assert "column 'n' has nulls" in refused.traceback
+    assert "--fill n=VALUE" in refused.traceback
+
+
 def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y -o history --log-dir scalars", epochs=4))
     assert not result.error, result.traceback
