@@ -270,6 +270,24 @@ def test_a_null_list_among_lists_of_differing_lengths_is_an_empty_one() -> None:
     assert (values.tolist(), splits.tolist()) == ([1, 2, 3], [0, 2, 2, 3])
 
 
+def test_what_lies_under_a_null_list_does_not_count() -> None:
+    array = pa.ListArray.from_arrays(
+        pa.array([0, 2, 5, 6]), pa.array([1.0, 2, 8, 8, 8, 3], pa.float32()), mask=pa.array([False, True, False])
+    )
+    values, splits = flats(plan(dataclasses.replace(X, fill="9")), pa.record_batch({"x": array}))
+    assert (values.tolist(), splits.tolist()) == ([1, 2, 3], [0, 2, 2, 3])
+
+
+def test_a_slice_of_ragged_rows_has_splits_of_its_own() -> None:
+    converter = WireConverter(plan(X))
+    wire = converter.convert(lists([1.0], [2.0, 3.0], [4.0]))
+    settled = pa.RecordBatch.from_arrays(wire.columns, schema=settle(wire.schema, converter.widths))
+    values, splits = tensor_arrays(settled.slice(1))
+    assert (values.tolist(), splits.tolist()) == ([2, 3, 4], [0, 2, 3])
+    values, splits = tensor_arrays(settled.slice(3))
+    assert (values.tolist(), splits.tolist()) == ([], [0])
+
+
 def test_a_mask_tells_where_values_were_and_nulls_are_zeros_then() -> None:
     columns = plan(dataclasses.replace(X, masked=True), Column("s", "bytes", "bytes", masked=True))
     assert columns.names == ["x", "x_mask", "s", "s_mask"]

@@ -159,6 +159,7 @@ def test_a_value_without_a_name_is_for_the_columns_that_can_hold_it() -> None:
     assert [columns[name].fill for name in ("pixels", "age", "name")] == ["-1", "-1", "unknown"]
     assert columns["pixels"].pad == "0.5"
     assert treated(Missing.of(fill=0.5))["age"].fill is None
+    assert treated(Missing.of(fill=-1))["name"].fill is None
 
 
 def test_a_value_with_a_name_comes_first_and_a_label_takes_no_other() -> None:
