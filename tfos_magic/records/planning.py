@@ -50,18 +50,28 @@ def plan_feed(
     or contradictory column.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    _refuse_twins([field.name for field in schema.fields])
-    wanted = list(types) if features is None else list(features)
+    names = chosen([field.name for field in schema.fields], features, label)
+    columns = [_column(name, types, "label" if name == label else "column") for name in names]
+    return with_missing(columns, missing, label)
+
+
+def chosen(known: Sequence[str], features: Sequence[str] | None, label: str | None) -> list[str]:
+    """The names of the columns to carry, the label last. Raises :class:`DataError` as :func:`plan_feed` does."""
+    refuse_twins(known)
+    wanted = list(known) if features is None else list(features)
     if features is not None and label is not None and label in wanted:
         raise DataError(f"column {label!r} is both the label and a feature: leave it out of the features")
-    _refuse_twins(wanted)
+    refuse_twins(wanted)
     wanted = [name for name in wanted if name != label]
     if not wanted:
         raise DataError("no feature columns are left: name at least one column besides the label")
-    names = wanted if label is None else [*wanted, label]
-    columns = [_column(name, types, "label" if name == label else "column") for name in names]
+    return wanted if label is None else [*wanted, label]
+
+
+def with_missing(columns: list[Column], missing: Missing, label: str | None) -> FeedPlan:
+    """The plan of these columns, with what is said of their nulls and lengths."""
     plan = FeedPlan(tuple(_with_missing(columns, missing, label)), label)
-    _refuse_twins(plan.names)
+    refuse_twins(plan.names)
     return plan
 
 
@@ -102,7 +112,7 @@ def _struct(name: str, spark_type: Any) -> Column:
     fields = [(field.name, field.dataType) for field in spark_type.fields]
     if not fields:
         raise _Unfit(f"the struct {name!r} has no fields, so leave it out")
-    _refuse_twins([field for field, _ in fields])
+    refuse_twins([field for field, _ in fields])
     return Column(name, STRUCT, fields=tuple(_typed(field, kind) for field, kind in fields))
 
 
@@ -162,7 +172,8 @@ def suggestion(name: str, known: list[str]) -> str:
     return f"did you mean {folded[near[0]]!r}?" if near else f"it has {', '.join(map(repr, known)) or 'no columns'}"
 
 
-def _refuse_twins(names: list[str]) -> None:
+def refuse_twins(names: Sequence[str]) -> None:
+    """Raise :class:`DataError` where a name comes twice."""
     twins = [name for name, count in Counter(names).items() if count > 1]
     if twins:
         raise DataError(f"column {twins[0]!r} is named twice: rename or drop one, names of tensors are unique")
