@@ -21,12 +21,20 @@ class Agents:
     """One agent for each member of ``roster``, with ``cores`` cores and ``gpus`` GPUs of ``spark`` each."""
 
     def __init__(
-        self, spark: Session, roster: Roster, *, cores: int, gpus: int, token: str, spool_dir: str | None
+        self,
+        spark: Session,
+        roster: Roster,
+        *,
+        cores: int,
+        gpus: int,
+        token: str,
+        spool_dir: str | None,
+        spool_gb: float | None,
     ) -> None:
         self.job: AgentJob | None = None
         self._spark, self._roster = spark, roster
         self._cores, self._gpus = cores, gpus
-        self._token, self._spool_dir = token, spool_dir
+        self._token, self._spool_dir, self._spool_gb = token, spool_dir, spool_gb
 
     def await_slots(self, deadline: float, *, patient: bool = False) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
@@ -42,6 +50,7 @@ class Agents:
             keys.secret,
             self._token,
             self._spool_dir,
+            self._spool_gb,
             heartbeat_timeout=self._roster.heartbeat_timeout,
         )
         self.job = AgentJob(

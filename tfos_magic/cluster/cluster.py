@@ -12,7 +12,7 @@ from typing import Any
 from tfos_magic.cluster import session as sessions
 from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.control import ControlServer
-from tfos_magic.cluster.feeds import FeedStore
+from tfos_magic.cluster.feeds import FeedMessage, FeedStore
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.roster import Roster
@@ -20,13 +20,7 @@ from tfos_magic.cluster.run import Run
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
 from tfos_magic.errors import ClusterError
 from tfos_magic.node.config import HEARTBEAT_TIMEOUT
-from tfos_magic.protocol import (
-    FeedAttached,
-    FeedOpened,
-    Message,
-    Shutdown,
-    StartTrainer,
-)
+from tfos_magic.protocol import Message, Shutdown, StartTrainer
 from tfos_magic.records.missing import NOTHING_MISSING, Missing
 
 EXECUTOR_PATIENCE = 15.0
@@ -41,7 +35,9 @@ class TFCluster:
 
     ``cores`` and ``gpus`` are what Spark reserves for each. One more slot is needed for feeding DataFrames.
     ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
-    executors reach, at a free port. What gives no sign of life for ``heartbeat_timeout`` seconds is replaced.
+    executors reach, at a free port. Fed rows may take ``spool_gb`` (of 2**30 bytes) of each worker's disk, by default
+    half of what is free; a DataFrame larger than that is streamed anew in every epoch. What gives no sign of life for
+    ``heartbeat_timeout`` seconds is replaced.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 
@@ -60,6 +56,7 @@ class TFCluster:
         driver_host: str = "",
         control_port: int = 0,
         spool_dir: str | None = None,
+        spool_gb: float | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
         if workers < 1 or servers < 0 or cores < 1 or gpus < 0:
@@ -77,7 +74,15 @@ class TFCluster:
         self._address = (driver_host, control_port)
         self._token = secrets.token_urlsafe(32)
         self._secret = ""
-        self._agents = Agents(self.spark, self.roster, cores=cores, gpus=gpus, token=self._token, spool_dir=spool_dir)
+        self._agents = Agents(
+            self.spark,
+            self.roster,
+            cores=cores,
+            gpus=gpus,
+            token=self._token,
+            spool_dir=spool_dir,
+            spool_gb=spool_gb,
+        )
         self._listener: Callable[[Message], None] | None = None
         self._control: ControlServer | None = None
         self.feeds: FeedStore | None = None
@@ -209,8 +214,8 @@ class TFCluster:
             return
         if worker is None:
             return
-        if isinstance(message, (FeedOpened, FeedAttached)) and self.feeds is not None:
-            self.feeds.note(message)
+        if isinstance(message, FeedMessage) and self.feeds is not None:
+            self.feeds.note(worker.rank, message)
         if listener := self._listener:
             listener(message)
 

@@ -10,8 +10,9 @@ from functools import partial, reduce
 from typing import Any
 
 from tfos_magic.cluster.scans import feed_scan, find_scan
-from tfos_magic.errors import DataError, FeedError
+from tfos_magic.errors import DataError, FeedError, SpoolFull
 from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
+from tfos_magic.node.receiver import error_of
 from tfos_magic.records.arrow import Widths, settle
 from tfos_magic.records.columns import FeedPlan, decode_schema, encode_schema
 
@@ -33,29 +34,56 @@ class FeedReport:
     schema: str
 
 
+class Overflow(SpoolFull):
+    """A feed had no room; ``schema`` is settled by the rows that were seen until then."""
+
+    def __init__(self, message: str, schema: str) -> None:
+        super().__init__(message)
+        self.schema = schema
+
+
 def feed_dataframe(
-    df: Any, plan: FeedPlan, *, feed_id: str, endpoints: Sequence[str], token: str, timeout: float = 120.0
+    df: Any,
+    plan: FeedPlan,
+    *,
+    feed_id: str,
+    endpoints: Sequence[str],
+    token: str,
+    timeout: float = 120.0,
+    schema: str = "",
+    first_partition: int = 0,
+    ranks: Sequence[int] = (),
 ) -> FeedReport:
     """Send the planned columns of ``df`` to the receivers at ``endpoints`` (Flight URIs by rank) and wait for the end.
 
     Uses the DataFrame API alone, so a classic and a Connect session serve alike. The caller tags the job to be able to
-    cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. Raises :class:`DataError` for nulls,
-    ragged arrays, a DataFrame without rows or one that Spark cannot compute, :class:`FeedError` when rows cannot be
-    delivered.
+    cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. A feed with a settled ``schema`` is
+    streamed, its partitions numbered from ``first_partition``, to ``ranks`` alone where these are given.
+
+    Raises :class:`DataError` for nulls, a DataFrame without rows or one that Spark cannot compute, :class:`FeedError`
+    when rows cannot be delivered, and :class:`Overflow` when there is no room for them all.
     """
     started = time.monotonic()
-    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout)
+    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout, schema, first_partition, tuple(ranks))
     rows = _run(df, job)
-    for row in sorted(rows, key=lambda row: row.partition):
-        if row.error:
-            raise (DataError if row.kind == "DataError" else FeedError)(row.error)
+    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in rows), Widths())
+    _raise_errors(plan, rows, widths)
     total = sum(row.rows for row in rows)
-    if not total:
+    if not total and not schema:
         raise DataError("the DataFrame has no rows, so there is nothing to train on: check its filters and its source")
     partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
-    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in rows))
-    schema = encode_schema(settle(decode_schema(plan.schema), widths))
+    schema = schema or encode_schema(settle(decode_schema(plan.schema), widths))
     return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema)
+
+
+def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: Widths) -> None:
+    """Raise what ended a task; that there was no room only where nothing else was wrong."""
+    errors = [error_of(row.kind, row.error) for row in sorted(rows, key=lambda row: row.partition) if row.error]
+    for error in errors:
+        if not isinstance(error, SpoolFull):
+            raise error
+    if errors:
+        raise Overflow(str(errors[0]), encode_schema(settle(decode_schema(plan.schema), widths)))
 
 
 def _run(df: Any, job: FeedJob) -> list[Any]:

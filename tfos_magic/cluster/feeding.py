@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.attempt import TICK
 from tfos_magic.cluster.feeds import Feed, FeedJobThread
-from tfos_magic.cluster.request import FrameUse
+from tfos_magic.cluster.request import FrameUse, RunRequest
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState
 from tfos_magic.errors import FeedError
 
@@ -27,6 +27,7 @@ def feed_all(
     """
     cluster.roster.check()
     assert cluster.feeds is not None
+    cluster.feeds.begin_run()
     fed: dict[str, Feed] = {}
     for name, use in frames.items():
         known = cluster.feeds.find(use.frame, use.plan)
@@ -39,9 +40,42 @@ def feed_all(
             seconds = fed[name].seconds
         feed = fed[name]
         columns = tuple(map(str, feed.columns))
-        state.feeds[name] = FeedState(name, feed.rows, feed.bytes, seconds, done=True, reused=reused, columns=columns)
+        if feed.streamed and not reused:
+            state.notices.append(
+                f"{name} is larger than the disk that the workers may take for feeds (--spool-gb): its rows come from "
+                "Spark anew in every epoch."
+            )
+        state.feeds[name] = FeedState(
+            name,
+            feed.rows,
+            feed.bytes,
+            seconds,
+            done=True,
+            reused=reused,
+            columns=columns,
+            streamed=feed.streamed,
+        )
         draw()
     return fed
+
+
+def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], seed: int) -> dict[str, dict[str, Any]]:
+    """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
+    assert cluster.feeds is not None
+    uses: dict[str, dict[str, Any]] = {}
+    for name, use in request.frames.items():
+        uses[name] = {
+            "feed_id": feeds[name].feed_id,
+            "batch_size": request.batch_size,
+            "features": list(use.features) if use.features is not None else None,
+            "label": use.label,
+            "shuffle": request.shuffle,
+            "seed": seed,
+        }
+        if feeds[name].streamed:
+            ranks = request.ranks_of(cluster.size)
+            uses[name]["lease"] = cluster.feeds.streams.lease(name, use.frame, use.plan, feeds[name].schema, ranks)
+    return uses
 
 
 def _follow(cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]) -> Feed:

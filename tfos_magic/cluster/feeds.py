@@ -9,20 +9,34 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.cluster.feed import FeedReport, feed_dataframe
+from tfos_magic.cluster.answers import Answers
+from tfos_magic.cluster.feed import FeedReport, Overflow, feed_dataframe
 from tfos_magic.cluster.session import Session, cancel_tag, job_tag
+from tfos_magic.cluster.streams import StreamedFeeds
 from tfos_magic.errors import FeedError
-from tfos_magic.protocol import CommitFeed, FeedAttached, FeedOpened, Message, OpenFeed, ReleaseFeed
+from tfos_magic.protocol import (
+    CommitFeed,
+    FeedAttached,
+    FeedDropped,
+    FeedOpened,
+    FeedWanted,
+    Message,
+    NeedRoom,
+    OpenFeed,
+    RefuseFeed,
+    ReleaseFeed,
+)
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, field_column
 
-ANSWER_TIMEOUT = 30.0
+FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped
 
 
 @dataclass(frozen=True)
 class Feed:
     """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
 
-    ``columns`` are those that the cell gets, their shapes known.
+    ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
+    nothing in the spools: it is streamed to every run.
     """
 
     feed_id: str
@@ -30,12 +44,18 @@ class Feed:
     bytes: int
     seconds: float
     columns: tuple[Column, ...] = ()
+    schema: str = ""
+
+    @property
+    def streamed(self) -> bool:
+        return bool(self.schema)
 
 
 class FeedStore:
-    """The feeds of one cluster. A feed goes when its DataFrame object is garbage in the notebook, or with the cluster.
+    """The feeds of one cluster. A feed goes when its DataFrame object is garbage in the notebook, or with the cluster,
+    or when the spools are full and it is the one that no run has used for longest.
 
-    ``tell(rank, message)`` sends to an agent; ``answers`` are handed in through :meth:`note` by whoever listens.
+    ``tell(rank, message)`` sends to an agent; what they say is handed in through :meth:`note` by whoever listens.
     """
 
     def __init__(
@@ -43,91 +63,114 @@ class FeedStore:
     ) -> None:
         self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
         self._feeds: dict[tuple[int, FeedPlan], Feed] = {}
-        self._answers: dict[str, list[Message]] = {}
-        self._changed = threading.Condition()
+        self._in_use: set[str] = set()
+        self._under_way: set[str] = set()
+        self._answers = Answers()
+        self._lock = threading.RLock()
+        self.streams = StreamedFeeds(spark, self._answers, token, tell, endpoints)
 
     def move(self, endpoints: Sequence[str]) -> None:
         """The agents were replaced, and with them went what they held: all is to be fed anew, to ``endpoints``."""
-        with self._changed:
+        with self._lock:
             self._endpoints = list(endpoints)
-            self._feeds.clear()
-            self._answers.clear()
-            self._changed.notify_all()
+            self._feeds = {key: feed for key, feed in self._feeds.items() if feed.streamed}
+        self._answers.forget()
+        self.streams.move(endpoints)
+
+    def begin_run(self) -> None:
+        """What is found or fed from here on is used together, so that none of it may go."""
+        with self._lock:
+            self._in_use.clear()
 
     def find(self, df: Any, plan: FeedPlan) -> Feed | None:
         """The feed of this very DataFrame object with these columns, if it is there."""
-        return self._feeds.get((id(df), plan))
+        key = (id(df), plan)
+        with self._lock:
+            feed = self._feeds.pop(key, None)
+            if feed is not None:
+                self._feeds[key] = feed  # last, as the one that was used last
+                self._in_use.add(feed.feed_id)
+            return feed
 
     def start(self, df: Any, plan: FeedPlan) -> FeedJobThread:
         """Begin to feed ``df``; the thread's ``result`` gives the :class:`Feed` or raises what went wrong."""
         return FeedJobThread(self, df, plan)
 
-    def note(self, message: FeedOpened | FeedAttached) -> None:
-        """Take an agent's answer."""
-        with self._changed:
-            if message.feed_id in self._answers:
-                self._answers[message.feed_id].append(message)
-                self._changed.notify_all()
+    def note(self, rank: int, message: FeedMessage) -> None:
+        """Take what an agent says about feeds."""
+        match message:
+            case FeedOpened() | FeedAttached():
+                self._answers.note(rank, message)
+            case NeedRoom():
+                self._make_room(message)
+            case FeedWanted() | FeedDropped():
+                self.streams.note(rank, message)
 
     def feed(self, df: Any, plan: FeedPlan, feed_id: str, tag: str) -> Feed:
-        """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left."""
-        world = len(self._endpoints)
-        self._answers[feed_id] = []
+        """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left.
+
+        A feed that has no room is given back as one that is to be streamed.
+        """
+        ranks = range(len(self._endpoints))
+        with self._lock:
+            self._under_way.add(feed_id)
         try:
-            for rank in range(world):
-                self._tell(rank, OpenFeed(feed_id, rank, world, plan.schema))
-            self._await_answers(feed_id, FeedOpened)
-            with job_tag(self._spark, tag):
-                report = feed_dataframe(df, plan, feed_id=feed_id, endpoints=self._endpoints, token=self._token)
-            return self._commit(df, plan, feed_id, report)
+            with self._answers.expected(feed_id):
+                for rank in ranks:
+                    self._tell(rank, OpenFeed(feed_id, rank, len(ranks), plan.schema))
+                self._answers.await_all(feed_id, FeedOpened, ranks)
+                with job_tag(self._spark, tag):
+                    report = feed_dataframe(df, plan, feed_id=feed_id, endpoints=self._endpoints, token=self._token)
+                feed = self._commit(feed_id, report)
+        except Overflow as overflow:
+            self._release(feed_id)
+            feed = Feed(feed_id, 0, 0, 0.0, _columns(overflow.schema), overflow.schema)
         except BaseException:
             self._release(feed_id)
             raise
         finally:
-            self._answers.pop(feed_id, None)
+            with self._lock:
+                self._under_way.discard(feed_id)
+        return self._keep(df, plan, feed)
 
-    def _commit(self, df: Any, plan: FeedPlan, feed_id: str, report: FeedReport) -> Feed:
+    def _commit(self, feed_id: str, report: FeedReport) -> Feed:
         partitions = [list(partition) for partition in report.partitions]
-        for rank in range(len(self._endpoints)):
+        ranks = range(len(self._endpoints))
+        for rank in ranks:
             self._tell(rank, CommitFeed(feed_id, partitions, report.schema))
-        attached = self._await_answers(feed_id, FeedAttached)
+        attached = self._answers.await_all(feed_id, FeedAttached, ranks)
         rows = sum(answer.rows for answer in attached)
         if rows != report.rows:
             raise FeedError(
                 f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew"
             )
-        columns = tuple(map(field_column, decode_schema(report.schema)))
-        feed = Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, columns)
+        return Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, _columns(report.schema))
+
+    def _keep(self, df: Any, plan: FeedPlan, feed: Feed) -> Feed:
         key = (id(df), plan)
-        self._feeds[key] = feed
+        with self._lock:
+            self._feeds[key] = feed
+            self._in_use.add(feed.feed_id)
         weakref.finalize(df, self._forget, key).atexit = False
         return feed
 
-    def _await_answers(self, feed_id: str, kind: type[Any]) -> list[Any]:
-        """Wait for one answer of this kind from every agent."""
-        world = len(self._endpoints)
-
-        def given() -> list[Any]:
-            return [answer for answer in self._answers.get(feed_id, ()) if isinstance(answer, kind)]
-
-        with self._changed:
-            ended = self._changed.wait_for(
-                lambda: len(given()) >= world or feed_id not in self._answers, ANSWER_TIMEOUT
-            )
-            if feed_id not in self._answers:
-                raise FeedError("the workers were replaced during the feed: run the cell again to feed anew")
-            if not ended:
-                raise FeedError(
-                    f"{world - len(given())} of {world} workers did not answer {kind.__name__} within "
-                    f"{ANSWER_TIMEOUT:.0f} s: see %tfos logs, then %tfos stop and start again"
-                )
-            answers = given()
-        if problems := [answer.error for answer in answers if answer.error]:
-            raise FeedError(problems[0])
-        return answers
+    def _make_room(self, message: NeedRoom) -> None:
+        """Give up the feed that was not used for longest, unless one is going already; refuse where none can go."""
+        with self._lock:
+            there = {feed.feed_id for feed in self._feeds.values()} | self._under_way
+            if not there.issuperset(message.held):
+                return
+            idle = (key for key, feed in self._feeds.items() if not feed.streamed and feed.feed_id not in self._in_use)
+            if (oldest := next(idle, None)) is not None:
+                self._forget(oldest)
+                return
+        for rank in range(len(self._endpoints)):
+            self._tell(rank, RefuseFeed(message.feed_id, "the feed is larger than --spool-gb allows"))
 
     def _forget(self, key: tuple[int, FeedPlan]) -> None:
-        if feed := self._feeds.pop(key, None):
+        with self._lock:
+            feed = self._feeds.pop(key, None)
+        if feed is not None and not feed.streamed:
             self._release(feed.feed_id)
 
     def _release(self, feed_id: str) -> None:
@@ -136,6 +179,10 @@ class FeedStore:
 
     def cancel(self, tag: str) -> None:
         cancel_tag(self._spark, tag)
+
+
+def _columns(schema: str) -> tuple[Column, ...]:
+    return tuple(map(field_column, decode_schema(schema)))
 
 
 class FeedJobThread:

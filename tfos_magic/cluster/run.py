@@ -16,14 +16,14 @@ import cloudpickle
 from tfos_magic.cluster.attempt import Attempt
 from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.event_files import EventMirror
-from tfos_magic.cluster.feeding import feed_all
+from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.results import unpack, unpack_by_rank
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.worker_state import WorkerState
-from tfos_magic.errors import RunInterrupted, UsageError, WorkerLost
+from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
 from tfos_magic.protocol import (
     CheckpointPart,
     Display,
@@ -158,6 +158,8 @@ class Run:
         self._revive()
         feeds = feed_all(self._cluster, request.frames, self.state, self._draw)
         self._await_trainers()
+        assert self._cluster.feeds is not None
+        streams = self._cluster.feeds.streams
         attempt = Attempt(
             self._cluster,
             self.run_id,
@@ -170,12 +172,17 @@ class Run:
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)
+        except WorkerError:
+            if streams.failure is None:
+                raise
+            raise streams.failure from None  # which is why the cell found no rows
         except KeyboardInterrupt:
             self.state.phase = RunPhase.STOPPING
             attempt.stop()
             raise
         finally:
             attempt.close()
+            streams.end()
         return attempt.outcome.ends
 
     def _prepare_restart(self, loss: WorkerLost) -> None:
@@ -223,17 +230,6 @@ class Run:
 
     def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, Feed]) -> None:
         request = self._request
-        uses = {
-            name: {
-                "feed_id": feeds[name].feed_id,
-                "batch_size": request.batch_size,
-                "features": list(use.features) if use.features is not None else None,
-                "label": use.label,
-                "shuffle": request.shuffle,
-                "seed": self._seed,
-            }
-            for name, use in request.frames.items()
-        }
         cell = RunCell(
             run_id=self.run_id,
             source=request.source,
@@ -242,7 +238,7 @@ class Run:
             options=dict(request.options),
             seed=self._seed,
             outputs=list(request.outputs),
-            feeds=uses,
+            feeds=uses_of(self._cluster, request, feeds, self._seed),
             modules=dict(request.modules),
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
@@ -269,6 +265,8 @@ class Run:
                     self._mirror.take(message)
                 case EpochEnd() if self._scalars is not None:
                     self._scalars.take(message)
+        assert self._cluster.feeds is not None
+        self._cluster.feeds.streams.check()
         self._draw()
 
     def _shown(self, rank: int) -> bool:

@@ -39,7 +39,7 @@ class RunPhase(str, Enum):
 class FeedState:
     """A DataFrame on its way to the workers; ``seconds`` runs until ``done``. ``reused`` feeds were there already.
 
-    ``columns`` tells dtype and shape of every column, each in words.
+    ``streamed`` ones come anew in every epoch. ``columns`` tells dtype and shape of every column, each in words.
     """
 
     name: str
@@ -49,6 +49,7 @@ class FeedState:
     done: bool = False
     reused: bool = False
     columns: tuple[str, ...] = ()
+    streamed: bool = False
 
 
 @dataclass

@@ -19,27 +19,21 @@ import psutil
 import zmq
 
 import tfos_magic
-from tfos_magic.errors import FeedError
 from tfos_magic.node.config import AgentConfig
+from tfos_magic.node.desk import FeedDesk
+from tfos_magic.node.mailbox import Mailbox
 from tfos_magic.node.place import Place, hold_port
 from tfos_magic.node.process import TrainerProcess
-from tfos_magic.node.receiver import FeedReceiver
-from tfos_magic.node.spool import Spool
 from tfos_magic.node.uplink import Uplink
 from tfos_magic.protocol import (
     AgentEnded,
     CheckpointPart,
-    CommitFeed,
     Display,
-    FeedAttached,
-    FeedOpened,
     Heartbeat,
     KillTrainer,
     Message,
-    OpenFeed,
     Output,
     Register,
-    ReleaseFeed,
     RunCell,
     RunFinished,
     RunStarted,
@@ -67,8 +61,8 @@ class Agent:
         self.place = place
         self._uplink = Uplink(config)
         self._poller = zmq.Poller()
-        self._spool = Spool(config.spool_dir)
-        self._receiver = FeedReceiver(self.place.host, config.feed_token, self._spool)
+        self._mailbox = Mailbox()
+        self._feeds = FeedDesk(config, self.place.host, self._mailbox.put)
         self._port = hold_port(self.place.host)
         self._trainer: TrainerProcess | None = None
         self._run_id = ""
@@ -81,10 +75,11 @@ class Agent:
         """Serve until the end; gives why it ended. Everything that was opened is closed on the way out."""
         previous = [(s, signal.signal(s, self._on_signal)) for s in (signal.SIGTERM, signal.SIGHUP)]
         try:
-            self._receiver.start()
+            self._feeds.receiver.start()
             self._send(self._register())
             self._poller.register(self._uplink.socket, zmq.POLLIN)
             self._poller.register(self._uplink.monitor, zmq.POLLIN)
+            self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
             while not self._outcome:
                 self._turn()
             if self._outcome != ASKED:
@@ -104,7 +99,7 @@ class Agent:
             host=self.place.host,
             pid=os.getpid(),
             tensor_port=int(self._port.getsockname()[1]),
-            feed_uri=self._receiver.uri,
+            feed_uri=self._feeds.receiver.uri,
             gpus=self.place.gpus,
             cores=self.place.cores,
             job=self._config.job,
@@ -122,6 +117,8 @@ class Agent:
             self._uplink.note_connection()
         if self._uplink.socket in ready and (message := self._uplink.receive()) is not None:
             self._obey(message)
+        for message in self._mailbox.messages():
+            self._send(message)
         if self._trainer:
             self._listen_to_trainer(self._trainer, ready)
         self._do_what_is_due()
@@ -160,7 +157,7 @@ class Agent:
                 rss = psutil.Process(pid).memory_info().rss
             except psutil.NoSuchProcess:
                 rss = 0
-        return Heartbeat(pid, rss, self._spool.bytes, self._spool.rows())
+        return Heartbeat(pid, rss, self._feeds.spool.bytes, self._feeds.rows())
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -168,39 +165,16 @@ class Agent:
                 self._start_trainer(message)
             case RunCell():
                 self._run_id = message.run_id
-                self._to_trainer(self._with_feeds(message))
+                if self._trainer is not None:
+                    self._trainer.send(self._feeds.prepared(message, self._trainer.rank))
             case StopRun() | CheckpointPart():
                 self._to_trainer(message)
             case KillTrainer():
                 self._end_trainer()
-            case OpenFeed():
-                self._open(message)
-            case CommitFeed():
-                self._commit(message)
-            case ReleaseFeed():
-                self._spool.release(message.feed_id)
             case Shutdown():
                 self._outcome = ASKED
-
-    def _with_feeds(self, message: RunCell) -> RunCell:
-        feeds = {
-            name: {**use, "handle": self._spool.handle(str(use["feed_id"]))} for name, use in message.feeds.items()
-        }
-        return RunCell(**{**message.__dict__, "feeds": feeds})
-
-    def _open(self, message: OpenFeed) -> None:
-        try:
-            self._spool.open(message.feed_id, message.rank, message.world, message.schema)
-            self._send(FeedOpened(message.feed_id))
-        except FeedError as error:
-            self._send(FeedOpened(message.feed_id, str(error)))
-
-    def _commit(self, message: CommitFeed) -> None:
-        try:
-            rows, size = self._spool.commit(message.feed_id, message.partitions, message.schema)
-            self._send(FeedAttached(message.feed_id, rows, size))
-        except FeedError as error:
-            self._send(FeedAttached(message.feed_id, 0, 0, str(error)))
+            case _:
+                self._feeds.obey(message)
 
     def _start_trainer(self, message: StartTrainer) -> None:
         self._end_trainer()
@@ -279,7 +253,7 @@ class Agent:
 
     def _close(self) -> None:
         self._end_trainer()
-        self._receiver.close()
-        self._spool.close()
+        self._feeds.close()
+        self._mailbox.close()
         self._port.close()
         self._uplink.close()

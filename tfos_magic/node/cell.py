@@ -21,6 +21,7 @@ from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.excerpt import mark_line
 from tfos_magic.node.results import TrainingHistory
 from tfos_magic.node.showing import display
+from tfos_magic.node.streaming import stream_dataset
 from tfos_magic.protocol import RunCell
 
 
@@ -32,7 +33,8 @@ def build_namespace(cell: RunCell) -> dict[str, Any]:
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
-        names[name] = feed_dataset(
+        read = stream_dataset if "lease" in use else feed_dataset
+        names[name] = read(
             use["handle"],
             batch_size=use["batch_size"],
             features=use["features"],

@@ -11,7 +11,9 @@ HEARTBEAT_TIMEOUT = 20.0
 class AgentConfig:
     """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line.
 
-    ``job`` names that Spark job. A trainer that gives no sign of life for ``heartbeat_timeout`` seconds is ended.
+    ``job`` names that Spark job. All feeds of an agent may take ``spool_gb`` (of 2**30 bytes) of the disk of
+    ``spool_dir``; None means half of what is free. A trainer that gives no sign of life for ``heartbeat_timeout``
+    seconds is ended.
     """
 
     endpoint: str
@@ -20,5 +22,6 @@ class AgentConfig:
     secret: bytes = field(repr=False)
     feed_token: str = field(repr=False)
     spool_dir: str | None = None
+    spool_gb: float | None = None
     job: str = ""
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT

@@ -36,7 +36,8 @@ class FeedJob:
     """What every task of a feed knows. ``endpoints`` are Flight URIs by rank; ``timeout`` (s) bounds each call.
 
     A ``schema`` that is settled, base64 of its IPC form, says that rows go to streams, which want to hear of partitions
-    without rows as well. Spark's partition 0 is the feed's ``first_partition``.
+    without rows as well. Spark's partition 0 is the feed's ``first_partition``. Where ``ranks`` are given, the rows of
+    others are not sent.
     """
 
     feed_id: str
@@ -46,6 +47,7 @@ class FeedJob:
     timeout: float = 120.0
     schema: str = ""
     first_partition: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ class RankWriters:
         self._command = flight.FlightDescriptor.for_command(command.encode())
         headers = [(b"authorization", b"Bearer " + job.token.encode())]
         self._options = flight.FlightCallOptions(timeout=job.timeout, headers=headers)
-        self._clients = [flight.connect(uri) for uri in job.endpoints]
+        ranks = job.ranks or range(len(job.endpoints))
+        self._clients = {rank: flight.connect(job.endpoints[rank]) for rank in ranks}
         self._threads = ThreadPoolExecutor(min(SENDERS, len(self._clients)), thread_name_prefix="tfos-feed")
         self._sending: list[Future[None]] = []
         self.bytes = 0
@@ -129,14 +132,14 @@ class RankWriters:
 
     def __exit__(self, *exc: object) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
 
     def send(self, shares: Shares, end: End | None = None) -> None:
         """Wait for the group before, then send this one in the background; with ``end`` it is the last one."""
         self.wait()
         for rank, share in enumerate(shares):
-            if not share and end is None:
+            if rank not in self._clients or (not share and end is None):
                 continue
             self.bytes += sum(batch.nbytes for batch in share) + (end.tail.nbytes if end else 0)
             self._sending.append(self._threads.submit(self._put, rank, share, end))
@@ -152,7 +155,7 @@ class RankWriters:
         body = json.dumps(
             {"feed_id": json.loads(self._command.command)["feed_id"], "error": encode_error(reason).decode()}
         )
-        for client in self._clients:
+        for client in self._clients.values():
             # The reason itself goes to the driver; a rank that cannot be told only takes rows that nobody will read.
             with suppress(pa.ArrowException):
                 list(client.do_action(flight.Action(FAIL_ACTION, body.encode()), self._options))

@@ -203,7 +203,7 @@ class _Server(flight.FlightServerBase):
         if reason is None:
             return []
         if (stream := self._streams.get(feed_id)) is not None:
-            stream.fail(reason)
+            stream.refuse(reason)
         else:
             self._spool.fail(feed_id, reason)
         return []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -91,6 +91,7 @@ class Stream:
         self._head = self._delivered = self._waiting_bytes = 0
         self._count: int | None = None
         self._failure: TFOSError | None = None
+        self._refusal: TFOSError | None = None
         self._dropped = False
         self._held_since = 0.0
         self._changed = threading.Condition()
@@ -134,10 +135,17 @@ class Stream:
             self._count = partitions
             self._changed.notify_all()
 
+    def refuse(self, reason: TFOSError) -> None:
+        """End the tasks that send. The reader is told by :meth:`fail`, once the kernel knows of it."""
+        with self._changed:
+            self._refusal = self._refusal or reason
+            self._changed.notify_all()
+
     def fail(self, reason: TFOSError) -> None:
         """End the stream for those who send and for who reads."""
         with self._changed:
             self._failure = self._failure or reason
+            self._refusal = self._refusal or reason
             self._changed.notify_all()
 
     def drop(self) -> None:
@@ -150,7 +158,7 @@ class Stream:
             self._waiting_bytes = 0
             self._changed.notify_all()
 
-    def deliver(self, cancelled: Cancelled) -> Iterator[Delivery]:
+    def deliver(self, cancelled: Cancelled) -> Generator[Delivery, None, None]:
         """Give this rank's rows, in the DataFrame's order, each partition closed by its end; waits for rows to come.
 
         Ends when the last partition has been given, or the reader has gone. Raises what :meth:`fail` was told.
@@ -161,7 +169,7 @@ class Stream:
     def _part(self, partition: int, attempt: int) -> _Part | None:
         """The part that a task's rows belong to, None where they are not wanted."""
         with self._changed:
-            self._raise_failure()
+            _raise(self._refusal)
             if self._dropped or partition < self._head:
                 return None
             part = self._parts.get(partition)
@@ -227,7 +235,7 @@ class Stream:
 
     def _wanted(self, partition: int, part: _Part, cancelled: Cancelled) -> bool:
         """Whether rows are still to be kept. Raises where their sender is to end."""
-        self._raise_failure()
+        _raise(self._refusal)
         if self._dropped or cancelled():
             return False
         if self._parts.get(partition) is not part:
@@ -237,7 +245,7 @@ class Stream:
     def _next(self, cancelled: Cancelled) -> Delivery | None:
         with self._changed:
             while True:
-                self._raise_failure()
+                _raise(self._failure)
                 if self._dropped or cancelled():
                     return None
                 if (part := self._parts.get(self._head)) is not None:
@@ -247,7 +255,9 @@ class Stream:
                     if part.end is not None:
                         return self._close_partition(part, part.end)
                 if self._count is not None and (self._head >= self._count or part is None):
-                    return self._last(self._count)
+                    if self._head == self._count:
+                        return None
+                    raise FeedError(f"partition {self._head} of {self._count} has not come: run the cell again")
                 self._changed.wait(LOOK_SECONDS)
 
     def _take(self, part: _Part) -> pa.RecordBatch | None:
@@ -275,15 +285,12 @@ class Stream:
         self._changed.notify_all()
         return end
 
-    def _last(self, count: int) -> None:
-        if self._head < count:
-            raise FeedError(f"partition {self._head} of {count} has not come: run the cell again to feed it anew")
-
     def _forget(self, part: _Part) -> None:
         part.chunks.clear()
         if part.file is not None:
             part.file.close()
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise type(self._failure)(str(self._failure))
+
+def _raise(reason: TFOSError | None) -> None:
+    if reason is not None:
+        raise type(reason)(str(reason))

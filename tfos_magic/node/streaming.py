@@ -63,7 +63,8 @@ def stream_dataset(
             reader.close()
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
-    return mark_sharded(dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE))
+    dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
+    return mark_sharded(dataset, ends_alike=True)
 
 
 class _Reader:

@@ -39,11 +39,11 @@ def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
     )
 
 
-def check_same_input(ranks: np.ndarray, sharded: bool, steps_given: bool) -> None:
+def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None:
     """Refuse inputs that differ between ranks.
 
     ``ranks`` is an int64 array of shape (ranks, 3): batches (-1 when unknown), rows (-1 when unknown) and whether it
-    is fed.
+    is fed. ``ends_known`` tells that all ranks take as many steps even where nobody knows how many.
     """
     if (ranks != ranks[0]).any():
         listed = "; ".join(
@@ -54,7 +54,7 @@ def check_same_input(ranks: np.ndarray, sharded: bool, steps_given: bool) -> Non
             f"the workers do not have the same data to train on ({listed}). Arrays and datasets made in the cell must "
             "be the same on every worker, and a fed DataFrame must not be filtered or batched anew."
         )
-    if sharded and ranks[0][0] < 0 and not steps_given:
+    if sharded and ranks[0][0] < 0 and not ends_known:
         raise TrainingError(
             "a dataset made from a fed DataFrame has no known number of batches, so the workers may not end together. "
             "Filter in Spark before training, give steps_per_epoch (with .repeat()), or add "

@@ -27,7 +27,7 @@ from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
-from tfos_magic.training.sharding import is_sharded, shard_adapter
+from tfos_magic.training.sharding import ends_alike, is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
 
 _ADAPTING = (
@@ -164,7 +164,8 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
     own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded)]
-    checks.check_same_input(session.collectives.gather(own), sharded, steps is not None)
+    known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
+    checks.check_same_input(session.collectives.gather(own), sharded, known)
 
 
 def _adapt(original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> Any:

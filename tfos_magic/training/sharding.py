@@ -20,14 +20,39 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
 
-_MARK = "_tfos_sharded"
+_MARK, _ALIKE = "_tfos_sharded", "_tfos_ends_alike"
+_ONE_FOR_ONE = (
+    "_MapDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_OptionsDataset",
+    "_RepeatDataset",
+    "_TakeDataset",
+    "_SkipDataset",
+    "_ZipDataset",
+    "_ConcatenateDataset",
+    "CacheDataset",
+)
 _D = TypeVar("_D")
 
 
-def mark_sharded(dataset: _D) -> _D:
-    """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it."""
+def mark_sharded(dataset: _D, *, ends_alike: bool = False) -> _D:
+    """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it.
+
+    ``ends_alike`` says that all copies have as many batches, though nobody knows beforehand how many.
+    """
     setattr(dataset, _MARK, True)
+    setattr(dataset, _ALIKE, ends_alike)
     return dataset
+
+
+def ends_alike(dataset: Any) -> bool:
+    """Whether all ranks' copies have as many elements: known ones, or those of a dataset that was declared so, through
+    transformations that neither drop an element nor add one by what is in it."""
+    if getattr(dataset, _ALIKE, False) or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
+        return True
+    inputs = dataset._inputs()
+    return bool(inputs) and type(dataset).__name__ in _ONE_FOR_ONE and all(map(ends_alike, inputs))
 
 
 def is_sharded(dataset: Any) -> bool:

@@ -187,7 +187,12 @@ def test_bad_rows_reach_the_reader_by_their_own_name(ranks: Ranks, pool: ThreadP
     nulls = pa.record_batch(
         {**dict(zip(("x", "y"), spark_rows(0, 1).columns, strict=False)), "id": pa.array([None], pa.int64())}
     )
-    assert isinstance(send_partition(job, 0, 1, [nulls]).error, DataError)
+    sent = send_partition(job, 0, 1, [nulls])
+    assert isinstance(sent.error, DataError)
+    with pytest.raises(DataError, match="has nulls"):
+        send(job, [[], [9]])
+    assert not reading.done()
+    ranks.streams[0].get(job.feed_id).fail(sent.error)  # type: ignore[union-attr]
     with pytest.raises(tf.errors.OpError, match=r"DataError: column 'id' has nulls"):
         reading.result(30)
 

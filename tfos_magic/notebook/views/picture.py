@@ -172,6 +172,8 @@ def position(state: RunState) -> str:
 
 def feed_text(feed: FeedState) -> str:
     """How far a feed is: rows, size, seconds and pace."""
+    if feed.streamed:
+        return "streamed anew in every epoch"
     if feed.reused:
         return f"{count_of(feed.rows, 'row')} · already on the workers"
     parts = [count_of(feed.rows, "row")]

@@ -9,7 +9,7 @@ from tf_keras.src.engine.data_adapter import TensorLikeDataAdapter
 
 from tfos_magic.training import checks as common
 from tfos_magic.training.session import Session
-from tfos_magic.training.sharding import is_sharded, shard_batches
+from tfos_magic.training.sharding import ends_alike, is_sharded, shard_batches
 from tfos_magic.training.tfkeras import checks, steps
 
 
@@ -19,7 +19,8 @@ def share_out(session: Session, handler: Any) -> None:
     sharded = is_share(handler._dataset)
     batches = -1 if handler._inferred_steps is None else handler._inferred_steps
     own = [batches, _rows(adapter), int(sharded)]
-    common.check_same_input(session.collectives.gather(own), sharded, handler._steps_per_epoch is not None)
+    known = handler._steps_per_epoch is not None or (sharded and ends_alike(handler._dataset))
+    common.check_same_input(session.collectives.gather(own), sharded, known)
     if not sharded and not shares_numbers(adapter):
         handler._dataset = share(session, handler._dataset)
     if not loop.compared:  # the first data of a fit() is what it trains on, the second validates

@@ -1,0 +1,215 @@
+"""Streamed feeds, driver side: each epoch is a Spark job of its own, begun when the first worker asks for its rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from tfos_magic.cluster.answers import Answers
+from tfos_magic.cluster.feed import feed_dataframe
+from tfos_magic.cluster.session import Session, cancel_tag, is_stopped, job_tag
+from tfos_magic.errors import FeedError, TFOSError
+from tfos_magic.node.streams import stream_id
+from tfos_magic.protocol import EndStream, FeedDropped, FeedOpened, FeedWanted, Message, OpenStream, ReleaseFeed
+from tfos_magic.records.columns import FeedPlan
+
+HELD_TIMEOUT = 24 * 3600.0
+NEGLECT_SECONDS = 300.0
+JOIN_SECONDS = 5.0
+
+
+@dataclass
+class Epoch:
+    """One iteration of ``ranks`` over a streamed feed: who asked for it first, and who since; who wants no more."""
+
+    stream: str
+    ranks: frozenset[int]
+    begun: float = field(default_factory=time.monotonic)
+    asked: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
+    thread: threading.Thread | None = None
+    cancelled: bool = False
+
+    @property
+    def tag(self) -> str:
+        return f"tfos-stream-{self.stream.replace('/', '-')}"
+
+    @property
+    def running(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+@dataclass
+class Lease:
+    """A run's use of a streamed feed of DataFrame ``df``, which the cell knows as ``name``, by ``ranks``."""
+
+    lease: str
+    name: str
+    df: Any
+    plan: FeedPlan
+    schema: str
+    ranks: frozenset[int]
+    epochs: dict[int, list[Epoch]] = field(default_factory=dict)
+
+
+class StreamedFeeds:
+    """The leases of the run that goes on. ``tell(rank, message)`` sends to an agent. Thread-safe.
+
+    Trainers may not be asked to keep step, so a rank that begins an epoch a second time, its trainer having been
+    replaced in the middle of a run, gets the rows of that epoch by itself, and so of all that follow.
+    """
+
+    def __init__(
+        self,
+        spark: Session,
+        answers: Answers,
+        token: str,
+        tell: Callable[[int, Message], None],
+        endpoints: Sequence[str],
+    ) -> None:
+        self._spark, self._answers, self._token, self._tell = spark, answers, token, tell
+        self._endpoints = list(endpoints)
+        self.failure: TFOSError | None = None
+        self._leases: dict[str, Lease] = {}
+        self._lock = threading.RLock()
+
+    def move(self, endpoints: Sequence[str]) -> None:
+        """The agents were replaced by those at ``endpoints``."""
+        self.end()
+        self._endpoints = list(endpoints)
+
+    def lease(self, name: str, df: Any, plan: FeedPlan, schema: str, ranks: Collection[int]) -> dict[str, Any]:
+        """Let ``ranks`` read ``df`` until :meth:`end`; gives what their agents need to know of it."""
+        made = Lease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks))
+        with self._lock:
+            self._leases[made.lease] = made
+        return {"lease": made.lease, "schema": schema, "world": len(self._endpoints)}
+
+    def note(self, rank: int, message: FeedWanted | FeedDropped) -> None:
+        """Take what an agent says of its trainer; of leases that have ended nothing is wanted."""
+        with self._lock:
+            lease = self._leases.get(message.lease)
+            if lease is None:
+                return
+            if isinstance(message, FeedWanted):
+                self._want(lease, rank, message.epoch)
+            else:
+                self._drop(lease, rank, message.epoch)
+
+    def check(self) -> None:
+        """Raise :class:`FeedError` where workers wait for rows that another one, which has not asked, holds back."""
+        with self._lock:
+            for lease in self._leases.values():
+                for number, epochs in lease.epochs.items():
+                    for epoch in epochs:
+                        _check_neglect(lease, number, epoch)
+
+    def end(self) -> None:
+        """Cancel the jobs of all leases, and only them, and give back what the agents hold."""
+        with self._lock:
+            leases, self._leases = list(self._leases.values()), {}
+            self.failure = None
+        running = [epoch for lease in leases for epochs in lease.epochs.values() for epoch in epochs if epoch.running]
+        for epoch in running:
+            epoch.cancelled = True
+        for lease in leases:
+            for rank in range(len(self._endpoints)):
+                self._tell(rank, ReleaseFeed(lease.lease))
+        for epoch in running:
+            self._cancel(epoch)
+        for epoch in running:
+            assert epoch.thread is not None
+            epoch.thread.join(JOIN_SECONDS)
+
+    def _want(self, lease: Lease, rank: int, number: int) -> None:
+        epochs = lease.epochs.setdefault(number, [])
+        epoch = next((epoch for epoch in epochs if rank in epoch.ranks and rank not in epoch.asked), None)
+        if epoch is None:
+            alone = any(rank in epoch.ranks for epoch in epochs) or rank not in lease.ranks
+            if alone:
+                self._set_apart(lease, rank)
+            epoch = Epoch(stream_id(lease.lease, number), frozenset({rank}) if alone else lease.ranks)
+            epochs.append(epoch)
+            self._begin(lease, epoch)
+        epoch.asked.add(rank)
+
+    def _set_apart(self, lease: Lease, rank: int) -> None:
+        """Let nobody wait any more for a rank that has to begin anew."""
+        lease.ranks -= {rank}
+        for epochs in lease.epochs.values():
+            for epoch in epochs:
+                if rank in epoch.ranks and rank not in epoch.dropped:
+                    epoch.dropped.add(rank)
+                    self._tell(rank, self._opening(lease, epoch, rank, wanted=False))
+
+    def _drop(self, lease: Lease, rank: int, number: int) -> None:
+        for epoch in reversed(lease.epochs.get(number, [])):
+            if rank in epoch.ranks:
+                epoch.dropped.add(rank)
+                if epoch.dropped >= epoch.ranks and epoch.running:
+                    epoch.cancelled = True
+                    # In a thread of its own, for Spark may take its time and the agents' messages come through here.
+                    threading.Thread(target=self._cancel, args=(epoch,), name="tfos-stream-cancel", daemon=True).start()
+                return
+
+    def _begin(self, lease: Lease, epoch: Epoch) -> None:
+        epoch.thread = threading.Thread(
+            target=self._feed, args=(lease, epoch), name=f"tfos-stream-{epoch.stream}", daemon=True
+        )
+        epoch.thread.start()
+
+    def _feed(self, lease: Lease, epoch: Epoch) -> None:
+        """Run the job of an epoch, in its thread."""
+        try:
+            with self._answers.expected(epoch.stream):
+                for rank in epoch.ranks:
+                    self._tell(rank, self._opening(lease, epoch, rank))
+                self._answers.await_all(epoch.stream, FeedOpened, epoch.ranks)
+            with job_tag(self._spark, epoch.tag):
+                report = feed_dataframe(
+                    lease.df,
+                    lease.plan,
+                    feed_id=epoch.stream,
+                    endpoints=self._endpoints,
+                    token=self._token,
+                    timeout=HELD_TIMEOUT,
+                    schema=lease.schema,
+                    ranks=sorted(epoch.ranks),
+                )
+            self._tell_end(epoch, EndStream(epoch.stream, len(report.partitions)))
+        except Exception as error:  # told to the workers, who raise it where they read
+            if not epoch.cancelled:
+                self._fail(lease, epoch, error)
+
+    def _fail(self, lease: Lease, epoch: Epoch, error: Exception) -> None:
+        known = error if isinstance(error, TFOSError) else FeedError(f"the feed of {lease.name!r} failed: {error}")
+        with self._lock:
+            self.failure = self.failure or known
+        self._tell_end(epoch, EndStream(epoch.stream, 0, type(known).__name__, str(known)))
+
+    def _opening(self, lease: Lease, epoch: Epoch, rank: int, wanted: bool = True) -> OpenStream:
+        return OpenStream(epoch.stream, rank, len(self._endpoints), lease.schema, wanted)
+
+    def _tell_end(self, epoch: Epoch, message: EndStream) -> None:
+        for rank in epoch.ranks:
+            self._tell(rank, message)
+
+    def _cancel(self, epoch: Epoch) -> None:
+        if not is_stopped(self._spark):
+            cancel_tag(self._spark, epoch.tag)
+
+
+def _check_neglect(lease: Lease, number: int, epoch: Epoch) -> None:
+    missing: Sequence[int] = sorted(epoch.ranks - epoch.asked - epoch.dropped)
+    waiting = epoch.asked - epoch.dropped
+    if not (missing and waiting and epoch.running) or time.monotonic() - epoch.begun < NEGLECT_SECONDS:
+        return
+    raise FeedError(
+        f"{lease.name!r} is streamed, and worker {missing[0]} did not begin to read it within {NEGLECT_SECONDS:.0f} s "
+        f"of worker {min(waiting)} (time {number + 1} over it): every worker must go over it equally often, and one "
+        "may not wait for another in between; take rows on one worker alone from a smaller DataFrame"
+    )
