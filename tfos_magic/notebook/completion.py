@@ -99,9 +99,10 @@ def _names_for(what: str, line: _Line, token: str, namespace: Mapping[str, Any])
     cell = _names_of(line.cell)
     if what == "feed":
         return (frames, token, "dataframe") if "=" in line.typed else ((f"{f}={f}" for f in frames), token, "dataframe")
-    if what in ("label", "features"):
+    if what in ("label", "features", "null_mask", "fill", "pad"):
         used = {name: frame for name, frame in frames.items() if name in cell.reads} or frames
-        return dict.fromkeys(column for frame in used.values() for column in frame.columns), token, "column"
+        sign = "=" if what in ("fill", "pad") else ""
+        return dict.fromkeys(f"{column}{sign}" for frame in used.values() for column in frame.columns), token, "column"
     if what == "output":
         return sorted(cell.defines), token, "name"
     if what == "push":

@@ -95,6 +95,7 @@ data_options = grouped(
         "--pad",
         type=for_column,
         action="append",
+        default=[],
         metavar="[COL=]VALUE[:LENGTH]",
         help="Fill arrays up to the longest, or to LENGTH (ROWSxCOLUMNS); default: those that vary become ragged "
         "tensors; repeatable.",
@@ -103,6 +104,7 @@ data_options = grouped(
         "--fill",
         type=for_column,
         action="append",
+        default=[],
         metavar="[COL=]VALUE",
         help="What nulls become, in COL or wherever VALUE fits; default: they are an error; repeatable.",
     ),

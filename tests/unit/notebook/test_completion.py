@@ -65,6 +65,8 @@ def test_dataframes_follow_feed(shell: InteractiveShell) -> None:
 def test_columns_are_those_of_the_dataframes_in_the_cell(shell: InteractiveShell) -> None:
     assert offered(shell, "%%tfos_train --label |\nmodel.fit(houses)") == ["area", "price"]
     assert offered(shell, "%%tfos_train --features area,p|\nmodel.fit(houses)") == ["price"]
+    assert offered(shell, "%%tfos_train --null-mask a|\nmodel.fit(houses)") == ["area"]
+    assert offered(shell, "%%tfos_train --fill price=0 --fill a|\nmodel.fit(houses)") == ["area="]
     assert offered(shell, "%%tfos_train --label |\nhalf typed (") == ["pixels", "digit", "area", "price"]
 
 
