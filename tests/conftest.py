@@ -23,6 +23,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # suites side by side look 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark_conf")
+os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
