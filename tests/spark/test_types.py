@@ -74,7 +74,11 @@ def row(i: int) -> dict[str, Any]:
 
 def batches(ranks: Ranks, df: DataFrame, missing: Missing = NOTHING_MISSING) -> list[dict[str, Any]]:
     """All rows of each rank as one batch, after a look that both ranks have the same structure and shapes."""
-    _, handles = ranks.feed(df, missing=missing)
+    return whole(ranks.feed(df, missing=missing)[1])
+
+
+def whole(handles: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows of each rank as one batch, as :func:`batches` gives them."""
     datasets = [feed_dataset(handle, batch_size=1000) for handle in handles]
     first, other = (tf.nest.map_structure(_open_ended, dataset.element_spec) for dataset in datasets)
     assert first == other
@@ -98,9 +102,14 @@ def by_id(given: list[dict[str, Any]], name: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def fed(spark: SparkSession, ranks: Ranks) -> list[dict[str, Any]]:
+def handles(spark: SparkSession, ranks: Ranks) -> list[dict[str, Any]]:
     rows = [row(i) for i in range(ROWS)]
-    return batches(ranks, spark.createDataFrame(rows, SCHEMA).repartition(3))
+    return list(ranks.feed(spark.createDataFrame(rows, SCHEMA).repartition(3))[1])
+
+
+@pytest.fixture(scope="module")
+def fed(handles: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return whole(handles)
 
 
 @pytest.mark.parametrize("name", ["id", "tiny", "small", "flags", "grid", "bag", "nest", "pairs"])
@@ -150,6 +159,21 @@ def test_arrays_of_one_length_are_dense_and_others_ragged_where_they_differ(fed:
     assert batch["words"].shape == (count, 2)
     kinds = {name: (batch[name].shape.as_list(), batch[name].ragged_rank) for name in ("bag", "nest", "pairs")}
     assert kinds == {"bag": ([count, None], 1), "nest": ([count, None, None], 2), "pairs": ([count, None, 2], 1)}
+
+
+def test_shuffled_rows_stay_together_whatever_their_columns_are(handles: list[dict[str, Any]]) -> None:
+    for handle in handles:
+        parts = list(feed_dataset(handle, batch_size=8, shuffle=True, seed=1))
+        names = [name for name in parts[0] if name != "who"]
+        expected = {row(i)["id"]: row(i) for i in range(ROWS)}
+        numbers = [i for part in parts for i in values(part["id"])]
+        assert numbers != sorted(numbers)
+        (plain,) = feed_dataset(handle, batch_size=1000)
+        for name in names:
+            given = dict(zip(values(plain["id"]), values(plain[name]), strict=True))
+            assert [value for part in parts for value in values(part[name])] == [given[i] for i in numbers]
+        marks = [value for part in parts for value in values(part["who"]["has.dot"]["marks"])]
+        assert marks == [expected[i]["who"]["has.dot"]["marks"] for i in numbers]
 
 
 def test_vectors_dense_and_sparse_arrive_as_rows_of_float64(spark: SparkSession, ranks: Ranks) -> None:
