@@ -29,7 +29,7 @@ class CaptureError(TFOSError):
 
 
 class DataError(TFOSError):
-    """A DataFrame cannot become tensors as asked: a column, its type, nulls, ragged rows, no rows at all."""
+    """A DataFrame cannot become tensors as asked: a column, its type, nulls, arrays too long, no rows at all."""
 
 
 class ClusterError(TFOSError):

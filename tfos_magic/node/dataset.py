@@ -35,9 +35,10 @@ def feed_dataset(
 
     ``handle`` is what :meth:`Spool.handle` gave. With ``label``: ``(features, label)``, the features being one tensor
     for one column and a dict by name for several (``None``: all other columns). Without: a dict of the columns. Scalars
-    have the shape ``(rows,)``, lists ``(rows, width)``; a share may have 0 rows, and all ranks have ``ceil(total /
-    batch_size)`` steps. The mapping of the file is closed with the dataset. Raises :class:`DataError` for a column the
-    feed does not hold and :class:`FeedError` when the spool's file is gone.
+    have the shape ``(rows,)``, lists of one length ``(rows, width)``, others are ragged, structs are dicts; a share may
+    have 0 rows, and all ranks have ``ceil(total / batch_size)`` steps. The mapping of the file is closed with the
+    dataset. Raises :class:`DataError` for a column the feed does not hold and :class:`FeedError` when the spool's file
+    is gone.
 
     With ``shuffle`` every iterator that is read gives the rows of this rank in another order, as
     :class:`~tfos_magic.node.order.Order` says: the ``k``-th of this dataset, from 0, in that of epoch ``k``. Batches
