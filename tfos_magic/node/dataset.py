@@ -63,26 +63,27 @@ def feed_dataset(
 class _Batches:
     """The columns that a dataset wants, and where its batches begin among this rank's rows."""
 
+    shuffled = False
+
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
         self.rows, self.wanted, self.bounds = rows, wanted, bounds
-
-    @property
-    def steps(self) -> int:
-        return len(self.bounds) - 1
 
     def specs(self) -> TensorSpecs:
         return tensor_specs(self.rows.schema, self.wanted, _common_size(self.bounds))
 
     def begin(self) -> int:
-        """Note that an iterator begins; gives its number."""
+        """Note that an iterator begins; gives the number of its epoch."""
         return 0
 
-    def read(self, epoch: int, step: int) -> list[npt.NDArray[Any]]:
+    def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
+        """Give a batch of an epoch; without shuffle all epochs are the same."""
         return tensor_arrays(self.rows.read(self.wanted, int(self.bounds[step]), int(self.bounds[step + 1])))
 
 
 class _ShuffledBatches(_Batches):
     """Batches of as many rows, which are others in every epoch. Thread-safe: several iterators may read at once."""
+
+    shuffled = True
 
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
         super().__init__(rows, wanted, bounds)
@@ -93,7 +94,7 @@ class _ShuffledBatches(_Batches):
     def begin(self) -> int:
         return next(self._epochs)
 
-    def read(self, epoch: int, step: int) -> list[npt.NDArray[Any]]:
+    def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
         numbers = self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))
         return self._gatherer.take(numbers)
 
@@ -114,20 +115,26 @@ def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Da
             raise FeedError("the dataset of this feed is gone while it is still read: keep it in a variable")
         return found
 
-    def fetch(epoch: npt.NDArray[np.int64], step: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
-        return alive().read(int(epoch), int(step))
+    def fetch(step: npt.NDArray[np.int64], epoch: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        return alive().read(int(step), int(epoch))
 
-    def load(epoch: tf.Tensor, step: tf.Tensor) -> Any:
-        tensors = tf.numpy_function(fetch, [epoch, step], [spec.dtype for spec in specs], stateful=False)
+    def load(step: tf.Tensor, epoch: tf.Tensor | int = 0) -> Any:
+        tensors = tf.numpy_function(fetch, [step, epoch], [spec.dtype for spec in specs], stateful=False)
         return structured(assemble(wanted, specs, tensors), names, label)
 
-    def iterate(_: tf.Tensor) -> tf.data.Dataset:
+    def begin(_: tf.Tensor) -> tf.Tensor:
         epoch = tf.numpy_function(lambda: np.int64(alive().begin()), [], tf.int64)
-        epoch.set_shape(())
-        return tf.data.Dataset.range(steps).map(lambda step: load(epoch, step))
+        return tf.ensure_shape(epoch, ())
 
-    steps = batches.steps
-    return tf.data.Dataset.range(1).flat_map(iterate).apply(tf.data.experimental.assert_cardinality(steps))
+    def repeat(epoch: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(epoch).repeat(steps)
+
+    steps = len(batches.bounds) - 1
+    if not batches.shuffled:
+        return tf.data.Dataset.range(steps).map(load)
+    # Cheaper than a map inside of flat_map, by a third of what a batch costs without its rows.
+    epochs = tf.data.Dataset.range(1).map(begin).flat_map(repeat)
+    return epochs.enumerate().map(load).apply(tf.data.experimental.assert_cardinality(steps))
 
 
 def choose_columns(known: list[str], features: Sequence[str] | None, label: str | None) -> list[str]:
