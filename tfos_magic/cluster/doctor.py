@@ -45,6 +45,7 @@ class Wanted:
     driver_host: str = ""
     control_port: int = 0
     spool_dir: str | None = None
+    spool_gb: float | None = None
 
     @property
     def slots(self) -> int:

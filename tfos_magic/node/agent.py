@@ -157,7 +157,7 @@ class Agent:
                 rss = psutil.Process(pid).memory_info().rss
             except psutil.NoSuchProcess:
                 rss = 0
-        return Heartbeat(pid, rss, self._feeds.spool.bytes, self._feeds.rows())
+        return Heartbeat(pid, rss, self._feeds.spool.budget.used, self._feeds.rows())
 
     def _obey(self, message: Message) -> None:
         match message:

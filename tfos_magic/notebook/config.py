@@ -30,6 +30,9 @@ class TFOS(Configurable):
     heartbeat_timeout = Float(20.0, min=3.0, help="Seconds of silence after which a worker is lost.").tag(config=True)
     driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(config=True)
     control_port = Int(0, help="Port of the control socket; 0: any free one.").tag(config=True)
+    spool_gb = Float(
+        None, allow_none=True, min=0.0, help="Disk for fed rows on each worker (--spool-gb); None: half of the free."
+    ).tag(config=True)
     spool_dir = Unicode("", help="Directory of the executors for fed rows; empty: Spark's or the system's.").tag(
         config=True
     )

@@ -45,6 +45,12 @@ cluster_options = grouped(
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
     argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
     argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
+    argument(
+        "--spool-gb",
+        type=above_zero,
+        default=None,
+        help="Disk that fed rows may take on each worker; a larger DataFrame is streamed in every epoch.",
+    ),
 )
 
 servers_option = argument("--ps", type=counting, default=None, help="Parameter servers, for --strategy async.")

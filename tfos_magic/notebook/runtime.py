@@ -120,6 +120,7 @@ class Runtime:
             driver_host=self.config.driver_host,
             control_port=self.config.control_port,
             spool_dir=self.config.spool_dir or None,
+            spool_gb=self.config.spool_gb if args.spool_gb is None else args.spool_gb,
         )
 
     def size_for(self, args: Any) -> int:
