@@ -187,7 +187,7 @@ BAD_CELLS = {
     "unknown column": ("--features nope --label y", "train", "DataError", "'nope'"),
     "label missing": ("--label target", "train", "DataError", "target"),
     "null in a numeric column": ("--label y", "with_null", "DataError", "null"),
-    "ragged arrays": ("--label y", "ragged", "DataError", "pad"),
+    "arrays longer than they are padded to": ("--label y --pad 0:1", "ragged", "DataError", "--pad makes them 1"),
     "empty DataFrame": ("--label y", "empty", "DataError", "no rows"),
     "a name that cannot be pickled": ("", "lock", "CaptureError", "'lock'"),
     "the session itself": ("", "spark", "CaptureError", "SparkSession"),
