@@ -60,5 +60,7 @@ def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
         "  x float32 (rows, 784)",
         "  y int64 (rows,)",
     ]
+    streamed = FeedState("large", done=True, streamed=True)
+    assert describe_feeds([streamed]) == "DataFrame large: streamed anew in every epoch."
     told = json.loads(status_json(None, [feed]))
     assert (told["phase"], told["feeds"][0]["columns"]) == ("none", list(feed.columns))
