@@ -2,7 +2,7 @@
 
 Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
 is the same engine without them. In a cell, ``rank``, ``size``, ``local_rank``, ``allreduce``, ``broadcast``,
-``allgather``, ``barrier`` and ``shard`` speak of the run's workers.
+``allgather``, ``barrier`` and ``shard`` speak of the run's workers, and ``dataset`` gives each its share of files.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from tfos_magic.errors import TFOSError, WorkerError
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
+    from tfos_magic.node.files import dataset
+    from tfos_magic.records.locations import absolute_path
     from tfos_magic.records.missing import Missing
     from tfos_magic.records.tfrecord import register_tfrecord
 
@@ -25,6 +27,8 @@ __all__ = [
     "TFCluster",
     "TFOSError",
     "WorkerError",
+    "absolute_path",
+    "dataset",
     "errors",
     "load_ipython_extension",
     "register_tfrecord",
@@ -46,6 +50,14 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.records.tfrecord import register_tfrecord
 
         return register_tfrecord
+    if name == "absolute_path":
+        from tfos_magic.records.locations import absolute_path
+
+        return absolute_path
+    if name == "dataset":
+        from tfos_magic.node.files import dataset
+
+        return dataset
     if name in _RANKS:
         from tfos_magic.training import ranks
 

@@ -13,6 +13,7 @@ from tfos_magic.cluster.feed import spark_cause
 from tfos_magic.cluster.session import Session, cancel_tag, is_connect, is_stopped, job_tag
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.task import RESULT_SCHEMA, AgentTask
+from tfos_magic.records.locations import home_of
 from tfos_magic.shipping import ship_package as ship_package
 
 
@@ -34,7 +35,7 @@ class AgentJob:
     ) -> None:
         self.tag = f"tfos-{uuid4().hex[:12]}"
         self._spark, self._count, self._on_end = spark, count, on_end
-        self._task = AgentTask(replace(config, job=self.tag))
+        self._task = AgentTask(replace(config, job=self.tag), home_of(spark))
         self._profile = _resource_profile(cores, gpus)
         self._thread = threading.Thread(target=self._run, name="tfos-agents-job", daemon=True)
 

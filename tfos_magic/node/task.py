@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.place import find_place, missing_packages
+from tfos_magic.records.locations import HOME
 
 RESULT_SCHEMA = "slot bigint, outcome string"
 
 
 class AgentTask:
-    """One call per barrier task: run an agent in this slot until it ends; the result row says why it ended."""
+    """One call per barrier task: run an agent in this slot until it ends; the result row says why it ended.
 
-    def __init__(self, config: AgentConfig) -> None:
-        self._config = config
+    ``home`` is the URL of the driver's working directory, which paths in cells are relative to.
+    """
+
+    def __init__(self, config: AgentConfig, home: str) -> None:
+        self._config, self._home = config, home
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -24,6 +29,7 @@ class AgentTask:
 
         for _ in batches:
             pass
+        os.environ[HOME] = self._home  # for the trainer, which gets this environment
         place = find_place(BarrierTaskContext.get(), self._config.endpoint)
         missing = missing_packages()
         if not missing:

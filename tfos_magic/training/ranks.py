@@ -47,6 +47,17 @@ def local_rank() -> int:
     return _runs[-1].local_rank if _runs else 0
 
 
+def seed() -> int:
+    """Give the run's seed, the same on all workers; 0 outside of a run."""
+    return _runs[-1].seed if _runs else 0
+
+
+def peers() -> Collectives | None:
+    """Give what the workers meet in; None where there is one, and in runs whose workers do not wait for each other."""
+    together = bool(_runs) and _runs[-1].strategy in ("sync", "local") and size() > 1
+    return _collectives() if together else None
+
+
 def allreduce(tensor: Any, op: str = "mean") -> Any:
     """Give the mean, or the ``"sum"``, of ``tensor`` over the workers, the same bits on each.
 

@@ -1,0 +1,82 @@
+"""TFRecord files in place: a unit is a file, whose records are counted by their lengths."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_magic.errors import DataError
+from tfos_magic.records.files.sources import Unit
+from tfos_magic.records.storage import is_local, open_system
+from tfos_magic.records.tfrecord.decode import RECORD_TYPES, refuse_types
+from tfos_magic.records.tfrecord.files import AUTO, GZIP, NONE, Corrupt, DataFile, chunks, is_gzip
+from tfos_magic.records.tfrecord.frames import FOOTER, HEADER
+from tfos_magic.records.tfrecord.inference import infer
+from tfos_magic.records.tfrecord.reading import ReadOptions, batches
+
+SAMPLE_RECORDS = 100
+_LENGTH = struct.Struct("<Q")
+
+
+class TFRecordSource:
+    """The columns are inferred from the heads of all files where no ``schema`` is given.
+
+    ``compression`` is ``"GZIP"``, ``"NONE"`` or ``"AUTO"``, by the name ``.gz``; ``record_type`` is ``"Example"``,
+    ``"SequenceExample"`` or ``"ByteArray"``.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        schema: pa.Schema | None = None,
+        compression: str = AUTO,
+        record_type: str = RECORD_TYPES[0],
+    ) -> None:
+        if compression not in (AUTO, GZIP, NONE):
+            raise DataError(f"compression {compression!r} is not known to TFRecord: it can be {AUTO}, {GZIP} or {NONE}")
+        if record_type not in RECORD_TYPES:
+            raise DataError(f"record_type {record_type!r} is not known: it can be {', '.join(RECORD_TYPES)}")
+        self.files = files
+        self._options = ReadOptions(record_type=record_type, compression=compression)
+        self.schema = infer([file.url for file in files], self._options, SAMPLE_RECORDS) if schema is None else schema
+        refuse_types(self.schema, record_type)
+
+    def count(self, file: DataFile) -> list[int]:
+        system, path = open_system(file.url)
+        if is_local(system) and not is_gzip(file.url, self._options.compression):
+            return [_count_lengths(path)]
+        try:
+            return [sum(len(chunk.starts) for chunk in chunks(file.url, self._options.compression))]
+        except Corrupt as corrupt:
+            raise _corrupt(file.url, corrupt.offset, corrupt.reason) from None
+
+    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        schema = pa.schema([self.schema.field(name) for name in names])
+        yield from batches(unit.file.url, schema, self._options)
+
+
+def _count_lengths(path: str) -> int:
+    """Count records by going from length to length, which touches one page of a record; checksums wait for reading."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        return _records(mapped, len(mapped), path)
+
+
+def _records(block: Any, end: int, path: str) -> int:
+    unpack, at, rows = _LENGTH.unpack_from, 0, 0
+    while at + HEADER <= end:
+        before = at
+        at += HEADER + unpack(block, at)[0] + FOOTER
+        if at > end:
+            raise _corrupt(path, before, "the file ends within it, or its length is damaged")
+        rows += 1
+    if at != end:
+        raise _corrupt(path, at, "the file ends within it")
+    return rows
+
+
+def _corrupt(path: str, offset: int, reason: str) -> DataError:
+    return DataError(f"the record at byte {offset} of {path} is corrupt: {reason}. Write the file anew")
