@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import choose_columns, structured
-from tfos_magic.node.order import shuffled
+from tfos_magic.node.order import Epochs, shuffled
 from tfos_magic.node.receiver import decode_end, decode_error, encode_ticket
 from tfos_magic.node.rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.columns import decode_schema
@@ -48,10 +47,10 @@ def stream_dataset(
     names = choose_columns(list(schema.names), features, label)
     wanted = names if label is None else [*names, label]
     specs = tensor_specs(schema, wanted, None)
-    epochs = itertools.count()
+    epochs = Epochs()
 
     def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        epoch = next(epochs)
+        epoch = epochs.begin()
         sizes = BatchSizes(batch_size=batch_size, rank=handle["rank"], world=handle["world"])
         reader = _Reader(handle, epoch, schema, wanted, sizes)
         rows = reader.rows()
@@ -64,7 +63,7 @@ def stream_dataset(
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
     dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
-    return mark_sharded(dataset, ends_alike=True)
+    return mark_sharded(dataset, ends_alike=True, skip=epochs.skip)
 
 
 class _Reader:
