@@ -124,7 +124,7 @@ class FeedStore:
                 feed = self._commit(feed_id, report)
         except Overflow as overflow:
             self._release(feed_id)
-            feed = Feed(feed_id, 0, 0, 0.0, _columns(overflow.schema), overflow.schema)
+            feed = Feed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
         except BaseException:
             self._release(feed_id)
             raise
@@ -144,7 +144,7 @@ class FeedStore:
             raise FeedError(
                 f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew"
             )
-        return Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, _columns(report.schema))
+        return Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, columns_of(report.schema))
 
     def _keep(self, df: Any, plan: FeedPlan, feed: Feed) -> Feed:
         key = (id(df), plan)
@@ -181,7 +181,8 @@ class FeedStore:
         cancel_tag(self._spark, tag)
 
 
-def _columns(schema: str) -> tuple[Column, ...]:
+def columns_of(schema: str) -> tuple[Column, ...]:
+    """The columns of a settled schema, base64 of its IPC form."""
     return tuple(map(field_column, decode_schema(schema)))
 
 

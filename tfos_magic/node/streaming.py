@@ -36,8 +36,9 @@ def stream_dataset(
     """Give this rank's share of every global batch, as :func:`~tfos_magic.node.dataset.feed_dataset` does.
 
     Batches are those of a spooled feed; only their number is not known beforehand. With ``shuffle`` rows change places
-    within a window, as :func:`~tfos_magic.node.order.shuffled` says, with another order for every iterator. ``handle``
-    holds ``uri`` and ``token`` of the agent's receiver, ``lease``, ``schema`` (settled), ``rank`` and ``world``.
+    within a window, as :func:`~tfos_magic.node.order.shuffled` says, with another order for every iterator; those of a
+    query that runs are ``live`` and keep their order, for nobody knows when a window would be full. ``handle`` holds
+    ``uri`` and ``token`` of the agent's receiver, ``lease``, ``live``, ``schema`` (settled), ``rank`` and ``world``.
 
     Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
     """
@@ -46,6 +47,7 @@ def stream_dataset(
     schema = decode_schema(handle["schema"])
     names = choose_columns(list(schema.names), features, label)
     wanted = names if label is None else [*names, label]
+    shuffle = shuffle and not handle.get("live", False)
     specs = tensor_specs(schema, wanted, None)
     epochs = Epochs()
 
