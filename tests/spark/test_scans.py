@@ -226,6 +226,17 @@ def test_nulls_end_in_the_same_error(
     assert str(told.value) == str(by_spark.value)
 
 
+def test_a_damaged_file_is_named(spark: SparkSession, ranks: TwoRanks, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "part-0.parquet")
+    df = spark.read.parquet(str(tmp_path))
+    with (tmp_path / "part-0.parquet").open("r+b") as file:
+        file.seek(4)
+        file.write(b"\xff" * 40)
+    assert find_scan(df, df.columns) is not None
+    with pytest.raises(DataError, match=r"part-0\.parquet cannot be read"):
+        ranks.feed(df)
+
+
 def test_a_scan_in_place_reads_no_rows_in_the_jvm(
     spark: SparkSession, folder: Path, ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

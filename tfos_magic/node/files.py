@@ -55,8 +55,8 @@ def dataset(
     (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``).
     ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
     DataFrame: ``(features, label)`` with a ``label``, one tensor for one feature and a dict for several, else a dict of
-    all columns; ``fill``, ``pad`` and ``null_mask`` are those of ``%%tfos_train``. Lists are as long as the first rows
-    have them; where those differ they are ragged.
+    all columns of the files (not those that only names of folders tell); ``fill``, ``pad`` and ``null_mask`` are those
+    of ``%%tfos_train``. Lists are as long as the first rows have them; where those differ they are ragged.
 
     ``batch_size`` is that of the global batch, of which a worker gets its part, maybe of no rows. The workers together
     read every row once in an epoch, and all have ``ceil(rows / batch_size)`` steps. What a global batch holds:
@@ -64,8 +64,8 @@ def dataset(
     * ``shuffle=False``: batch ``k`` is rows ``[k*batch_size, (k+1)*batch_size)`` of the files, sorted by name, as one
       plain process would take them. For that, every worker reads and decodes all files.
     * by default every worker reads files, or row groups of Parquet, that no other worker reads (but for one at each
-      end of its share): the row groups come in a random order, each worker takes a run of rows of about equal length,
-      shuffled within windows of 16,384 rows, and a batch has rows of all runs. The order is new in every epoch, and
+      end of its share): the row groups come in a random order, each worker takes an equal run of rows, shuffled
+      within windows of 16,384 rows or 64 MB, and a batch has rows of all runs. The order is new in every epoch, and
       follows from the files, ``seed`` (default: the run's) and the number of workers. ``sync`` training is equal to one
       process that reads the batches so composed, not to one that shuffles by itself.
 

@@ -85,14 +85,21 @@ def check_file(scan: Scan, split: Split) -> None:
 
 
 def read(scan: Scan, partition: int) -> Iterator[pa.RecordBatch]:
-    """Give the rows of a partition as Spark's Arrow batches would hold them."""
+    """Give the rows of a partition as Spark's Arrow batches would hold them. Raises ``OSError`` that names the file."""
     for split in scan.partitions[partition]:
-        with open_parquet(split.path, split.size) as file:
-            columns = _columns(scan, split, file)
-            groups = groups_between(file.metadata, split.start, split.start + split.length)
-            for batch in read_groups(file, groups, list(dict.fromkeys(columns))):
-                arrays = [_as(batch.column(name), kind) for name, kind in zip(columns, scan.schema.types, strict=True)]
-                yield pa.record_batch(arrays, names=list(scan.names))
+        try:
+            yield from _read_split(scan, split)
+        except (OSError, ValueError) as error:
+            raise OSError(f"{split.path} cannot be read: {error}") from error
+
+
+def _read_split(scan: Scan, split: Split) -> Iterator[pa.RecordBatch]:
+    with open_parquet(split.path, split.size) as file:
+        columns = _columns(scan, split, file)
+        groups = groups_between(file.metadata, split.start, split.start + split.length)
+        for batch in read_groups(file, groups, list(dict.fromkeys(columns))):
+            arrays = [_as(batch.column(name), kind) for name, kind in zip(columns, scan.schema.types, strict=True)]
+            yield pa.record_batch(arrays, names=list(scan.names))
 
 
 def _columns(scan: Scan, split: Split, file: pq.ParquetFile) -> list[str]:

@@ -54,7 +54,10 @@ def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **opti
     if kind not in FORMATS:
         raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
     paths = [path] if isinstance(path, str) else list(path)
-    files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
+    try:
+        files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
+    except OSError as error:
+        raise DataError(f"{', '.join(map(repr, paths))} cannot be listed: {error}") from error
     if not files:
         raise DataError(f"{', '.join(map(repr, paths))}: there are no files with anything in them")
     given = _schema(schema)
