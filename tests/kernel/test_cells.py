@@ -99,6 +99,27 @@ day = int(rows[0]["at"]["day"][0])
     assert "--fill n=VALUE" in refused.traceback
 
 
+def test_files_are_read_in_the_workers_where_the_notebook_has_them(kernel: Kernel) -> None:
+    kernel.run("spark.range(0, 50, 1, 4).write.mode('overwrite').parquet('numbers')")
+    result = kernel.run("""%%tfos_train -o where,steps,total
+import os
+import numpy as np
+here = os.getcwd()
+os.chdir("/")
+where = tfos.absolute_path("numbers")
+batches = [batch["id"] for batch in tfos.dataset("numbers", batch_size=8).as_numpy_iterator()]
+steps, own = len(batches), np.concatenate(batches)
+total = tfos.allreduce(np.array([len(own), own.sum()], "int64"), "sum").numpy().tolist()
+os.chdir(here)
+""")
+    assert not result.error, result.traceback
+    assert kernel.run("print(steps, total)").text.strip() == "7 [50, 1225]"
+    assert kernel.run("import tfos_magic as t; print(where == t.absolute_path('numbers'), where)").text.split() == [
+        "True",
+        str(kernel.folder / "numbers"),
+    ]
+
+
 def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y -o history --log-dir scalars", epochs=4))
     assert not result.error, result.traceback

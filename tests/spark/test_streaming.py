@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
 from tfos_magic.cluster.request import Ignore
+from tfos_magic.cluster.scans import SWITCH
 from tfos_magic.cluster.state import RunState
 from tfos_magic.errors import DataError, RunInterrupted
 
@@ -106,6 +107,25 @@ def test_a_streamed_dataframe_trains_to_the_weights_of_a_spooled_one(
     assert spooled.state is not None
     assert not spooled.state.feeds["train"].streamed
     assert not spooled.state.notices
+
+
+def test_parquet_files_are_streamed_without_the_jvm_and_train_to_the_same_weights(
+    local_session: SparkSession, cluster: TFCluster, tmp_path: Path
+) -> None:
+    large(local_session).write.parquet(str(tmp_path / "rows"))
+    frame = local_session.read.parquet(str(tmp_path / "rows"))
+    results = []
+    for switch in ("true", "false"):
+        local_session.conf.set(SWITCH, switch)
+        seen = Watcher()
+        out = cluster.run(
+            CELL, frames={"train": frame}, batch_size=100, shuffle=False, outputs=["weights"], observer=seen
+        )
+        assert seen.state is not None
+        assert seen.state.feeds["train"].streamed
+        results.append(out["weights"])
+    local_session.conf.unset(SWITCH)
+    assert all((one == other).all() for one, other in zip(*results, strict=True))
 
 
 def test_epochs_take_neither_memory_nor_disk_and_one_that_is_left_early_ends_its_job(

@@ -161,10 +161,10 @@ class Spool:
         """Forget a feed and give its disk space back. Unknown feeds are ignored."""
         with self._lock:
             feed = self._feeds.pop(feed_id, None)
-        if feed is None:
-            return
-        feed.file.close()
-        with self._lock:
+            if feed is None:
+                return
+            # In one go: who has no room in between must not take it that there is none to come.
+            feed.file.close()
             feed.failure = feed.failure or FeedError("this feed was released while rows still came: feed it again")
             self._releases += 1
             self._asked.clear()

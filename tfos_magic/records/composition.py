@@ -42,6 +42,8 @@ def in_runs(total: int, *, batch_size: int, rank: int, world: int) -> Shares:
 
 def in_order(total: int, *, batch_size: int, rank: int, world: int) -> Shares:
     """The rank's slice ``[r*n//N, (r+1)*n//N)`` of the ``n`` rows of each global batch, as arrays are sliced."""
+    if world == 1:
+        return in_runs(total, batch_size=batch_size, rank=rank, world=world)
     marks = _marks(total, batch_size)
     counts = np.diff(marks)
     starts, stops = marks[:-1] + rank * counts // world, marks[:-1] + (rank + 1) * counts // world

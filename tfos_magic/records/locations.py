@@ -21,10 +21,10 @@ def absolute_path(path: str) -> str:
     """Give ``path`` as every worker opens it: ``/data/x`` on local disks, ``hdfs://host:port/data/x`` elsewhere.
 
     A path without a scheme is on the session's default file system (``fs.defaultFS``), and a relative one below the
-    working directory there: the notebook's on local disks, ``/user/NAME`` elsewhere. In a cell on the workers this is
-    the same path as in the notebook. Without a session it is of this machine. After TensorFlowOnSpark's
-    ``ctx.absolute_path``. What is given is absolute: where the default file system is not that of local disks, these
-    are ``file:///data/x``. Raises :class:`DataError` for an empty path.
+    working directory there: that of Spark's driver on local disks, ``/user/NAME`` elsewhere. In a cell on the workers
+    this is the same path as in the notebook; without a session it is of this machine. Where local disks are not the
+    default, a path there is ``file:///data/x``. After TensorFlowOnSpark's ``ctx.absolute_path``. Raises
+    :class:`DataError` for an empty path.
     """
     if not path:
         raise DataError("the path is empty: give a file, a folder or a glob")
@@ -43,13 +43,15 @@ def home_of(spark: Session) -> str:
     """The URL of a session's working directory on its default file system."""
     if is_connect(spark):
         default = str(spark.conf.get("spark.hadoop.fs.defaultFS", "file:///"))
-        user = os.environ.get("USER", "")
+        user, here = os.environ.get("USER", ""), os.getcwd()
     else:
         jvm: Any = spark.sparkContext._jvm
+        # What Spark's readers and writers take relative paths by; the kernel may have gone elsewhere since.
+        here = str(jvm.java.lang.System.getProperty("user.dir"))
         default = str(spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///"))
         user = str(jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName())
     if default.startswith("file:"):
-        return f"file://{os.getcwd()}"
+        return f"file://{here}"
     return f"{default.rstrip('/')}/user/{user}"
 
 
