@@ -235,7 +235,7 @@ class RefuseFeed(Message):
 class OpenStream(Message):
     """Take the rows of one epoch of a streamed feed; where it is not ``wanted``, forget them. ``schema`` is settled.
 
-    The answer is ``FeedOpened`` of ``stream``.
+    Of ``live`` rows ``ConfirmStream`` tells how many have been sent. The answer is ``FeedOpened`` of ``stream``.
     """
 
     stream: str
@@ -243,6 +243,15 @@ class OpenStream(Message):
     world: int
     schema: str
     wanted: bool = True
+    live: bool = False
+
+
+@dataclass(frozen=True)
+class ConfirmStream(Message):
+    """So many partitions of live rows have been sent to all workers."""
+
+    stream: str
+    partitions: int
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ def test_two_trainers_trained(executed: Executed) -> None:
 
 
 def test_the_workers_were_fed_all_rows_of_the_split_and_no_other(executed: Executed) -> None:
-    counted = re.search(r"(\d+) rows to train on, (\d+) to validate, (\d+) to test", executed.text("images = spark.read"))
+    counted = re.search(
+        r"(\d+) rows to train on, (\d+) to validate, (\d+) to test", executed.text("images = spark.read")
+    )
     assert counted is not None
     fed = dict(re.findall(r"^(\w+): ([\d,]+) rows", executed.text("%%tfos_train"), re.MULTILINE))
     assert {name: int(rows.replace(",", "")) for name, rows in fed.items()} == {

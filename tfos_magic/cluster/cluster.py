@@ -14,6 +14,7 @@ from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedMessage, FeedStore
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.live import StreamingFrame
 from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.run import Run
@@ -276,6 +277,18 @@ class TFCluster:
             max_restarts=max_restarts,
         )
         return Run(request, self.size, lambda: self).execute(observer or Ignore())
+
+    @staticmethod
+    def feed_stream(df: Any, **query: Any) -> StreamingFrame:
+        """Say how the query over a streaming DataFrame is started that feeds it to a run, as one of its ``frames``.
+
+        ``query`` is ``trigger``, a dict of what ``DataStreamWriter.trigger`` takes, and ``options``, a dict of the
+        writer's options, such as ``checkpointLocation``. Without both, ``frames`` may hold ``df`` itself. The rows of
+        its micro-batches, in their order, are one iteration that lasts until the query ends; global batches run across
+        micro-batches. An interrupt of the run stops the query. A run that is begun anew, a worker having been lost,
+        starts another query, which goes on where ``checkpointLocation`` says, else from the beginning of the source.
+        """
+        return StreamingFrame(df, **query)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End trainers, agents and spools. Waits for Spark to have its slots back. ``force`` cancels without asking.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
 from tfos_magic.cluster.scans import feed_scan, find_scan
 from tfos_magic.errors import DataError, FeedError, SpoolFull
-from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
+from tfos_magic.node.feeder import MEASURE_SCHEMA, RESULT_SCHEMA, FeedJob, feed_partition, measure_partition
 from tfos_magic.node.receiver import error_of
 from tfos_magic.records.arrow import Widths, settle
 from tfos_magic.records.columns import FeedPlan, decode_schema, encode_schema
@@ -76,6 +77,19 @@ def feed_dataframe(
     return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema)
 
 
+def measure_dataframe(df: Any, plan: FeedPlan) -> tuple[int, str]:
+    """Give the rows of ``df`` and the settled schema of its feed, empty where there are none; nothing is sent.
+
+    Raises what :func:`feed_dataframe` raises.
+    """
+    with _explained():
+        frame = _select(df, plan.sources)
+        found = list(frame.mapInArrow(partial(measure_partition, plan), MEASURE_SCHEMA).collect())
+    rows = sum(row.rows for row in found)
+    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in found), Widths())
+    return rows, encode_schema(settle(decode_schema(plan.schema), widths)) if rows else ""
+
+
 def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: Widths) -> None:
     """Raise what ended a task; that there was no room only where nothing else was wrong."""
     errors = [error_of(row.kind, row.error) for row in sorted(rows, key=lambda row: row.partition) if row.error]
@@ -88,15 +102,22 @@ def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: Widths) -> None:
 
 def _run(df: Any, job: FeedJob) -> list[Any]:
     """Run the job and collect one result row by partition."""
-    from pyspark.errors import PySparkException
-
-    try:
+    with _explained():
         frame = _select(df, job.plan.sources)
         if (scan := find_scan(frame, job.plan.sources)) is not None:
             rows = feed_scan(df.sparkSession, job, scan)
             if rows is not None:
                 return rows
         return list(frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Let Spark's errors come as ours."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
     except PySparkException as error:
         raise explain(error) from None
     except Exception as error:
@@ -115,9 +136,9 @@ def _select(df: Any, names: list[str]) -> Any:
 def explain(error: Exception) -> DataError | FeedError:
     """Give the cause of a failed feed job, without the stacks of the JVM and of Python workers."""
     text = str(error)
-    own = re.findall(r"tfos_magic\.errors\.FeedError: (.+)", text)
+    own = re.findall(r"tfos_magic\.errors\.(DataError|FeedError): (.+)", text)
     if own:
-        return FeedError(own[-1].strip())
+        return error_of(own[-1][0], own[-1][1].strip())
     if _CANCELLED.search(text):
         return FeedError("the feed was cancelled before all rows were sent: run the cell again to feed the DataFrame")
     cause = spark_cause(text)

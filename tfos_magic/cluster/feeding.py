@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.attempt import TICK
-from tfos_magic.cluster.feeds import Feed, FeedJobThread
+from tfos_magic.cluster.feeds import Feed, FeedJobThread, columns_of
+from tfos_magic.cluster.live import StreamingFrame, as_streaming
 from tfos_magic.cluster.request import FrameUse, RunRequest
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState
 from tfos_magic.errors import FeedError
@@ -30,6 +31,9 @@ def feed_all(
     cluster.feeds.begin_run()
     fed: dict[str, Feed] = {}
     for name, use in frames.items():
+        if (streaming := as_streaming(use.frame)) is not None:
+            fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
+            continue
         known = cluster.feeds.find(use.frame, use.plan)
         seconds = 0.0
         if reused := known is not None:
@@ -57,6 +61,29 @@ def feed_all(
         )
         draw()
     return fed
+
+
+def _await_first_rows(
+    cluster: TFCluster,
+    name: str,
+    frame: StreamingFrame,
+    use: FrameUse,
+    state: RunState,
+    draw: Callable[[], None],
+) -> Feed:
+    """Start the query of a streaming DataFrame and wait for rows, which tell the shapes of its columns."""
+    assert cluster.feeds is not None
+    state.phase = RunPhase.FEEDING
+    state.feeds[name] = FeedState(name, streamed=True)
+    query = cluster.feeds.streams.start_query(name, frame, use.plan)
+    while not query.wait_known(TICK):
+        cluster.roster.check()
+        cluster.roster.check_agents()
+        draw()
+    feed = Feed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
+    state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
+    draw()
+    return feed
 
 
 def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], seed: int) -> dict[str, dict[str, Any]]:

@@ -130,7 +130,7 @@ class FeedStore:
                 feed = _whole(feed_id, report, self._commit(feed_id, report, ranks))
         except Overflow as overflow:
             self._release(feed_id)
-            feed = Feed(feed_id, 0, 0, 0.0, _columns(overflow.schema), overflow.schema)
+            feed = Feed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
         except BaseException:
             self._release(feed_id)
             raise
@@ -223,14 +223,15 @@ def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> Feed:
     if rows != report.rows:
         raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
     size = sum(answer.bytes for answer in attached)
-    return Feed(feed_id, rows, size, report.seconds, _columns(report.schema), sizes=_sizes(report))
+    return Feed(feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report))
 
 
 def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
     return tuple((partition, rows) for partition, _, rows in report.partitions)
 
 
-def _columns(schema: str) -> tuple[Column, ...]:
+def columns_of(schema: str) -> tuple[Column, ...]:
+    """The columns of a settled schema, base64 of its IPC form."""
     return tuple(map(field_column, decode_schema(schema)))
 
 

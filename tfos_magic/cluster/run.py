@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -152,14 +152,25 @@ class Run:
                 self._prepare_restart(loss)
 
     def _attempt(self, payload: bytes) -> dict[int, RunFinished]:
-        """Run the cell once on every rank that is to; gives their ends."""
-        request = self._request
-        ranks = request.ranks_of(self._cluster.size)
+        """Feed what the cell names and run it once on every rank that is to; gives their ends."""
+        ranks = self._request.ranks_of(self._cluster.size)
         self._revive()
-        feeds = feed_all(self._cluster, request.frames, self.state, self._draw)
-        self._await_trainers()
         assert self._cluster.feeds is not None
         streams = self._cluster.feeds.streams
+        try:
+            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw)
+            self._await_trainers()
+            return self._run_cell(payload, feeds, ranks)
+        except WorkerError:
+            if streams.failure is None:
+                raise
+            raise streams.failure from None  # which is why the cell found no rows
+        finally:
+            streams.end()
+
+    def _run_cell(self, payload: bytes, feeds: Mapping[str, Feed], ranks: Sequence[int]) -> dict[int, RunFinished]:
+        request = self._request
+        assert self._cluster.feeds is not None
         attempt = Attempt(
             self._cluster,
             self.run_id,
@@ -172,17 +183,13 @@ class Run:
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)
-        except WorkerError:
-            if streams.failure is None:
-                raise
-            raise streams.failure from None  # which is why the cell found no rows
         except KeyboardInterrupt:
             self.state.phase = RunPhase.STOPPING
+            self._cluster.feeds.streams.end_queries()
             attempt.stop()
             raise
         finally:
             attempt.close()
-            streams.end()
         return attempt.outcome.ends
 
     def _prepare_restart(self, loss: WorkerLost) -> None:

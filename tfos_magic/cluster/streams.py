@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.answers import Answers
-from tfos_magic.cluster.feed import feed_dataframe
+from tfos_magic.cluster.feed import FeedReport, feed_dataframe
+from tfos_magic.cluster.leases import Epoch, Lease, check_neglect
+from tfos_magic.cluster.live import LiveQuery, StreamingFrame
 from tfos_magic.cluster.session import Session, cancel_tag, is_stopped, job_tag
-from tfos_magic.errors import FeedError, TFOSError
+from tfos_magic.errors import FeedError, TFOSError, UsageError
 from tfos_magic.node.streams import stream_id
-from tfos_magic.protocol import EndStream, FeedDropped, FeedOpened, FeedWanted, Message, OpenStream, ReleaseFeed
+from tfos_magic.protocol import (
+    ConfirmStream,
+    EndStream,
+    FeedDropped,
+    FeedOpened,
+    FeedWanted,
+    Message,
+    OpenStream,
+    ReleaseFeed,
+)
 from tfos_magic.records.columns import FeedPlan
 
 HELD_TIMEOUT = 24 * 3600.0
-NEGLECT_SECONDS = 300.0
 JOIN_SECONDS = 5.0
-
-
-@dataclass
-class Epoch:
-    """One iteration of ``ranks`` over a streamed feed: who asked for it first, and who since; who wants no more."""
-
-    stream: str
-    ranks: frozenset[int]
-    begun: float = field(default_factory=time.monotonic)
-    asked: set[int] = field(default_factory=set)
-    dropped: set[int] = field(default_factory=set)
-    thread: threading.Thread | None = None
-    cancelled: bool = False
-
-    @property
-    def tag(self) -> str:
-        return f"tfos-stream-{self.stream.replace('/', '-')}"
-
-    @property
-    def running(self) -> bool:
-        return self.thread is not None and self.thread.is_alive()
-
-
-@dataclass
-class Lease:
-    """A run's use of a streamed feed of DataFrame ``df``, which the cell knows as ``name``, by ``ranks``."""
-
-    lease: str
-    name: str
-    df: Any
-    plan: FeedPlan
-    schema: str
-    ranks: frozenset[int]
-    epochs: dict[int, list[Epoch]] = field(default_factory=dict)
 
 
 class StreamedFeeds:
@@ -75,6 +49,7 @@ class StreamedFeeds:
         self._endpoints = list(endpoints)
         self.failure: TFOSError | None = None
         self._leases: dict[str, Lease] = {}
+        self._queries: dict[str, LiveQuery] = {}
         self._lock = threading.RLock()
 
     def move(self, endpoints: Sequence[str]) -> None:
@@ -84,10 +59,28 @@ class StreamedFeeds:
 
     def lease(self, name: str, df: Any, plan: FeedPlan, schema: str, ranks: Collection[int]) -> dict[str, Any]:
         """Let ``ranks`` read ``df`` until :meth:`end`; gives what their agents need to know of it."""
-        made = Lease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks))
         with self._lock:
+            made = Lease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks), self._queries.get(name))
             self._leases[made.lease] = made
-        return {"lease": made.lease, "schema": schema, "world": len(self._endpoints)}
+        live = made.query is not None
+        return {"lease": made.lease, "schema": schema, "world": len(self._endpoints), "live": live}
+
+    def start_query(self, name: str, frame: StreamingFrame, plan: FeedPlan) -> LiveQuery:
+        """Start the query of a streaming DataFrame, for the lease of that name to come."""
+        query = LiveQuery(name, frame, plan, lambda partitions, error: self._query_ended(name, partitions, error))
+        with self._lock:
+            self._queries[name] = query
+        return query
+
+    def end_queries(self) -> None:
+        """Stop the queries; who waits for their rows hears that the run has ended."""
+        with self._lock:
+            queries, self._queries = list(self._queries.values()), {}
+            live = [lease for lease in self._leases.values() if lease.query is not None]
+        for lease in live:
+            self._release(lease)
+        for query in queries:
+            query.stop()
 
     def note(self, rank: int, message: FeedWanted | FeedDropped) -> None:
         """Take what an agent says of its trainer; of leases that have ended nothing is wanted."""
@@ -106,7 +99,7 @@ class StreamedFeeds:
             for lease in self._leases.values():
                 for number, epochs in lease.epochs.items():
                     for epoch in epochs:
-                        _check_neglect(lease, number, epoch)
+                        check_neglect(lease, number, epoch)
 
     def end(self) -> None:
         """Cancel the jobs of all leases, and only them, and give back what the agents hold."""
@@ -117,8 +110,8 @@ class StreamedFeeds:
         for epoch in running:
             epoch.cancelled = True
         for lease in leases:
-            for rank in range(len(self._endpoints)):
-                self._tell(rank, ReleaseFeed(lease.lease))
+            self._release(lease)
+        self.end_queries()
         for epoch in running:
             self._cancel(epoch)
         for epoch in running:
@@ -158,17 +151,17 @@ class StreamedFeeds:
 
     def _begin(self, lease: Lease, epoch: Epoch) -> None:
         epoch.thread = threading.Thread(
-            target=self._feed, args=(lease, epoch), name=f"tfos-stream-{epoch.stream}", daemon=True
+            target=self._feed if lease.query is None else self._let_through,
+            args=(lease, epoch),
+            name=f"tfos-stream-{epoch.stream}",
+            daemon=True,
         )
         epoch.thread.start()
 
     def _feed(self, lease: Lease, epoch: Epoch) -> None:
         """Run the job of an epoch, in its thread."""
         try:
-            with self._answers.expected(epoch.stream):
-                for rank in epoch.ranks:
-                    self._tell(rank, self._opening(lease, epoch, rank))
-                self._answers.await_all(epoch.stream, FeedOpened, epoch.ranks)
+            self._open(lease, epoch)
             with job_tag(self._spark, epoch.tag):
                 report = feed_dataframe(
                     lease.df,
@@ -185,6 +178,63 @@ class StreamedFeeds:
             if not epoch.cancelled:
                 self._fail(lease, epoch, error)
 
+    def _let_through(self, lease: Lease, epoch: Epoch) -> None:
+        """Open the way for the micro-batches of a query."""
+        query = lease.query
+        assert query is not None
+        try:
+            self._open(lease, epoch)
+            if sum(map(len, lease.epochs.values())) > 1:
+                raise UsageError(
+                    f"{lease.name!r} is a streaming DataFrame, of which every row comes once: go over it once, with "
+                    "epochs=1, and count what you want to see with steps_per_epoch"
+                )
+        except Exception as error:  # told to the workers, who raise it where they read
+            self._fail(lease, epoch, error)
+            return
+        query.open(lambda batch, schema, first: self._send_batch(lease, epoch, batch, first))
+        if query.outcome is not None:
+            self._tell_query_end(epoch, *query.outcome)
+
+    def _send_batch(self, lease: Lease, epoch: Epoch, batch: Any, first: int) -> FeedReport:
+        report = feed_dataframe(
+            batch,
+            lease.plan,
+            feed_id=epoch.stream,
+            endpoints=self._endpoints,
+            token=self._token,
+            timeout=HELD_TIMEOUT,
+            schema=lease.schema,
+            first_partition=first,
+            ranks=sorted(epoch.ranks),
+        )
+        for rank in epoch.ranks:
+            self._tell(rank, ConfirmStream(epoch.stream, first + len(report.partitions)))
+        return report
+
+    def _query_ended(self, name: str, partitions: int, error: TFOSError | None) -> None:
+        """Tell the workers that a query gives no more rows, now or when they begin to read it."""
+        with self._lock:
+            leases = [lease for lease in self._leases.values() if lease.name == name]
+            epochs = [epoch for lease in leases for epochs in lease.epochs.values() for epoch in epochs]
+        for epoch in epochs:
+            self._tell_query_end(epoch, partitions, error)
+
+    def _tell_query_end(self, epoch: Epoch, partitions: int, error: TFOSError | None) -> None:
+        self.failure = self.failure or error
+        kind, text = (type(error).__name__, str(error)) if error is not None else ("", "")
+        self._tell_end(epoch, EndStream(epoch.stream, partitions, kind, text))
+
+    def _release(self, lease: Lease) -> None:
+        for rank in range(len(self._endpoints)):
+            self._tell(rank, ReleaseFeed(lease.lease))
+
+    def _open(self, lease: Lease, epoch: Epoch) -> None:
+        with self._answers.expected(epoch.stream):
+            for rank in epoch.ranks:
+                self._tell(rank, self._opening(lease, epoch, rank))
+            self._answers.await_all(epoch.stream, FeedOpened, epoch.ranks)
+
     def _fail(self, lease: Lease, epoch: Epoch, error: Exception) -> None:
         known = error if isinstance(error, TFOSError) else FeedError(f"the feed of {lease.name!r} failed: {error}")
         with self._lock:
@@ -192,7 +242,7 @@ class StreamedFeeds:
         self._tell_end(epoch, EndStream(epoch.stream, 0, type(known).__name__, str(known)))
 
     def _opening(self, lease: Lease, epoch: Epoch, rank: int, wanted: bool = True) -> OpenStream:
-        return OpenStream(epoch.stream, rank, len(self._endpoints), lease.schema, wanted)
+        return OpenStream(epoch.stream, rank, len(self._endpoints), lease.schema, wanted, live=lease.query is not None)
 
     def _tell_end(self, epoch: Epoch, message: EndStream) -> None:
         for rank in epoch.ranks:
@@ -201,15 +251,3 @@ class StreamedFeeds:
     def _cancel(self, epoch: Epoch) -> None:
         if not is_stopped(self._spark):
             cancel_tag(self._spark, epoch.tag)
-
-
-def _check_neglect(lease: Lease, number: int, epoch: Epoch) -> None:
-    missing: Sequence[int] = sorted(epoch.ranks - epoch.asked - epoch.dropped)
-    waiting = epoch.asked - epoch.dropped
-    if not (missing and waiting and epoch.running) or time.monotonic() - epoch.begun < NEGLECT_SECONDS:
-        return
-    raise FeedError(
-        f"{lease.name!r} is streamed, and worker {missing[0]} did not begin to read it within {NEGLECT_SECONDS:.0f} s "
-        f"of worker {min(waiting)} (time {number + 1} over it): every worker must go over it equally often, and one "
-        "may not wait for another in between; take rows on one worker alone from a smaller DataFrame"
-    )

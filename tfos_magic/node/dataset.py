@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -14,7 +13,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.gather import Gatherer
-from tfos_magic.node.order import Numbers, Order
+from tfos_magic.node.order import Epochs, Numbers, Order
 from tfos_magic.node.rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.shares import batch_boundaries
 from tfos_magic.training.sharding import mark_sharded
@@ -57,7 +56,7 @@ def feed_dataset(
     dataset = _steps(batches, names, label).prefetch(tf.data.AUTOTUNE)
     # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
     dataset._tfos_batches = batches
-    return mark_sharded(dataset)
+    return mark_sharded(dataset, skip=batches.epochs.skip)
 
 
 class _Batches:
@@ -67,6 +66,7 @@ class _Batches:
 
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
         self.rows, self.wanted, self.bounds = rows, wanted, bounds
+        self.epochs = Epochs()
 
     def specs(self) -> TensorSpecs:
         return tensor_specs(self.rows.schema, self.wanted, _common_size(self.bounds))
@@ -88,11 +88,10 @@ class _ShuffledBatches(_Batches):
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
         super().__init__(rows, wanted, bounds)
         self._gatherer = Gatherer(rows, wanted)
-        self._epochs = itertools.count()
         self._order = lru_cache(ORDERS_KEPT)(partial(_order, int(bounds[-1]), seed, rank))
 
     def begin(self) -> int:
-        return next(self._epochs)
+        return self.epochs.begin()
 
     def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
         numbers = self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))

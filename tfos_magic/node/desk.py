@@ -14,6 +14,7 @@ from tfos_magic.node.spool import Spool
 from tfos_magic.node.streams import Streams
 from tfos_magic.protocol import (
     CommitFeed,
+    ConfirmStream,
     EndStream,
     FeedAttached,
     FeedOpened,
@@ -47,18 +48,16 @@ class FeedDesk:
                     lambda: self.spool.open(message.feed_id, message.rank, message.world, message.schema),
                 )
             case OpenStream():
-                self._answer_opened(
-                    message.stream,
-                    lambda: self.streams.open(
-                        message.stream, message.rank, message.world, message.schema, message.wanted
-                    ),
-                )
+                self._answer_opened(message.stream, lambda: self._open_stream(message))
             case CommitFeed():
                 self._commit(message)
             case RefuseFeed():
                 self.spool.fail(message.feed_id, SpoolFull(message.reason))
             case EndStream():
                 self._end(message)
+            case ConfirmStream():
+                if (stream := self.streams.get(message.stream)) is not None:
+                    stream.confirm(message.partitions)
             case ReleaseFeed():
                 if not self.streams.release(message.feed_id):
                     self.spool.release(message.feed_id)
@@ -83,6 +82,9 @@ class FeedDesk:
             return self.spool.handle(str(use["feed_id"]))
         self.streams.lease(lease["lease"])
         return {**lease, "rank": rank, "uri": self.receiver.uri, "token": self._token}
+
+    def _open_stream(self, order: OpenStream) -> None:
+        self.streams.open(order.stream, order.rank, order.world, order.schema, wanted=order.wanted, live=order.live)
 
     def _answer_opened(self, feed_id: str, open_it: Callable[[], None]) -> None:
         try:

@@ -20,14 +20,15 @@ from pyarrow import flight
 
 from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.node.dealing import Dealer, Shares
+from tfos_magic.node.parts import Superseded
 from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
-from tfos_magic.node.stream import Superseded
 from tfos_magic.records.arrow import Widths, WireConverter
 from tfos_magic.records.columns import FeedPlan, decode_schema
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
 SENDERS = 4
+MEASURE_SCHEMA = "rows bigint, widths string"
 RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string, widths string"
 
 
@@ -79,6 +80,13 @@ def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
     columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text], [sent.widths.to_json()]]
     names = [column.split()[0] for column in RESULT_SCHEMA.split(", ")]
     yield pa.record_batch([pa.array(column) for column in columns], names=names)
+
+
+def measure_partition(plan: FeedPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for ``mapInArrow`` that sends nothing: gives a partition's rows and the lengths of its lists."""
+    converter = WireConverter(plan)
+    rows = sum(converter.convert(batch).num_rows for batch in batches if batch.num_rows)
+    yield pa.record_batch({"rows": pa.array([rows]), "widths": pa.array([converter.widths.to_json()])})
 
 
 def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> Sent:

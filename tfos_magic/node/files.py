@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,7 +17,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import DataError, TFOSError
 from tfos_magic.node.dataset import choose_columns, structured
-from tfos_magic.node.order import shuffled
+from tfos_magic.node.order import Epochs, shuffled
 from tfos_magic.node.rows import assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.arrow import WireConverter
 from tfos_magic.records.columns import FeedPlan
@@ -91,7 +90,8 @@ def dataset(
     shares = divide(total, batch_size=batch_size, rank=rank, world=world)
     order = (ranks.seed() if seed is None else seed) if shuffle else None
     reader = _Reader(source, plan, units, shares, rank, order)
-    return mark_sharded(_batches(reader, choose_columns(plan.names, None, label), label))
+    dataset = _batches(reader, choose_columns(plan.names, None, label), label)
+    return mark_sharded(dataset, skip=reader.epochs.skip)
 
 
 class _Reader:
@@ -104,11 +104,11 @@ class _Reader:
         self._rank, self._seed = rank, seed
         self.shares = shares
         self.schema = _settled(source, plan, units)
-        self._epochs = itertools.count()
+        self.epochs = Epochs()
 
     def epoch(self) -> Iterator[list[npt.NDArray[Any]]]:
         """Give the arrays of every step of the next epoch."""
-        epoch = next(self._epochs)
+        epoch = self.epochs.begin()
         rows = self._rows(epoch)
         if self._seed is not None:
             rows = shuffled(rows, seed=self._seed, rank=self._rank, epoch=epoch)

@@ -8,6 +8,7 @@ files first and rows in a buffer then is how ``tf.data`` input pipelines do it (
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -69,6 +70,25 @@ class Order:
         numbers = _generator(*self._key, 1 + window).permutation(inside[inside < self.rows])
         self._latest = window, numbers
         return numbers
+
+
+class Epochs:
+    """Counts the epochs of a dataset: an iterator begins one when it is first read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> int:
+        """Give the number of the epoch that begins now, from 0."""
+        with self._lock:
+            self._next += 1
+            return self._next - 1
+
+    def skip(self, count: int) -> None:
+        """Leave ``count`` epochs behind, as if they had been read."""
+        with self._lock:
+            self._next += count
 
 
 def shuffled(

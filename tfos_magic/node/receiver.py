@@ -20,8 +20,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
+from tfos_magic.node.parts import Delivery, Superseded
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.stream import Cancelled, Delivery, Stream, Superseded
+from tfos_magic.node.stream import Cancelled, Stream
 from tfos_magic.node.streams import Streams
 from tfos_magic.records.arrow import agree
 

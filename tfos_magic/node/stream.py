@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from tfos_magic.errors import FeedError, SpoolFull, TFOSError
 from tfos_magic.node.blockfile import BlockFile, DiskFull
 from tfos_magic.node.budget import Budget
+from tfos_magic.node.parts import Chunk, Delivery, Part, Superseded
 from tfos_magic.records.columns import decode_schema
 
 HEAD_BYTES = 8 << 20
@@ -31,45 +30,15 @@ Cancelled = Callable[[], bool]
 """Whether the caller at the other end of a Flight call has gone."""
 
 
-class Superseded(FeedError):
-    """A task sends rows of a partition that a later attempt sends already."""
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What the trainer is given next: rows of its share, or a partition's ``tail`` and how many ``rows`` it had."""
-
-    batch: pa.RecordBatch
-    rows: int | None = None
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """A run of rows: in memory, or ``size`` bytes at ``offset`` of the part's file."""
-
-    rows: int
-    size: int
-    batch: pa.RecordBatch | None = None
-    offset: int = 0
-
-
-@dataclass(eq=False)
-class _Part:
-    """A partition as its latest attempt sends it. ``skip`` rows of it were delivered from an earlier one."""
-
-    attempt: int
-    skip: int = 0
-    chunks: deque[_Chunk] = field(default_factory=deque)
-    file: BlockFile | None = None
-    received: int = 0
-    end: Delivery | None = None
-
-
 class Stream:
     """The buffer. Thread-safe; its files lie in ``directory`` and take from ``budget``.
 
     ``patience`` is how long tasks are held back while the partition to be read has not begun, Spark having put its task
     behind theirs: then they are let in beyond the budget, for a feed must not hang.
+
+    Where the rows are ``live``, their end is not known and may come at any moment, and all ranks must end with the same
+    row: the trainer gets those of partitions that :meth:`confirm` tells of, and of others only when there is no room to
+    wait for that.
     """
 
     def __init__(
@@ -82,14 +51,17 @@ class Stream:
         budget: Budget,
         head_bytes: int = HEAD_BYTES,
         patience: float = HELD_SECONDS,
+        live: bool = False,
     ) -> None:
         self.schema = decode_schema(schema)
         self._rank, self._world = rank, world
         self._directory, self._budget = directory, budget
         self._head_bytes, self._patience = head_bytes, patience
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, Part] = {}
         self._head = self._delivered = self._waiting_bytes = 0
         self._count: int | None = None
+        self._confirmed: int | None = 0 if live else None
+        self._overrun = False
         self._failure: TFOSError | None = None
         self._refusal: TFOSError | None = None
         self._dropped = False
@@ -129,10 +101,21 @@ class Stream:
             part.end = Delivery(tail, rows)
             self._changed.notify_all()
 
+    def confirm(self, partitions: int) -> None:
+        """Say how many partitions of live rows have been sent to all ranks."""
+        with self._changed:
+            self._confirmed, self._overrun = partitions, False
+            self._changed.notify_all()
+
     def finish(self, partitions: int) -> None:
         """Say how many partitions there are, all of which have been sent."""
         with self._changed:
-            self._count = partitions
+            if (self._head, self._delivered) > (partitions, 0):
+                self._failure = FeedError(
+                    "the query ended in the middle of a micro-batch for which the workers had no room, so that they "
+                    "may have got different parts of it: allow more with --spool-gb, or make micro-batches smaller"
+                )
+            self._count = self._confirmed = partitions
             self._changed.notify_all()
 
     def refuse(self, reason: TFOSError) -> None:
@@ -153,7 +136,7 @@ class Stream:
         with self._changed:
             self._dropped = True
             for part in self._parts.values():
-                self._forget(part)
+                part.forget()
             self._parts.clear()
             self._waiting_bytes = 0
             self._changed.notify_all()
@@ -166,7 +149,7 @@ class Stream:
         while (delivery := self._next(cancelled)) is not None:
             yield delivery
 
-    def _part(self, partition: int, attempt: int) -> _Part | None:
+    def _part(self, partition: int, attempt: int) -> Part | None:
         """The part that a task's rows belong to, None where they are not wanted."""
         with self._changed:
             _raise(self._refusal)
@@ -181,27 +164,27 @@ class Stream:
                 raise Superseded(f"attempt {attempt} at partition {partition} has been replaced by {part.attempt}")
             return None if part.end is not None else part
 
-    def _replace(self, partition: int, before: _Part | None, attempt: int) -> _Part:
+    def _replace(self, partition: int, before: Part | None, attempt: int) -> Part:
         if before is not None:
-            self._forget(before)
+            before.forget()
             if partition == self._head:
                 self._waiting_bytes = 0
-        part = _Part(attempt, skip=self._delivered if partition == self._head else 0)
+        part = Part(attempt, skip=self._delivered if partition == self._head else 0)
         self._parts[partition] = part
         self._changed.notify_all()
         return part
 
-    def _place(self, partition: int, part: _Part, batch: pa.RecordBatch, cancelled: Cancelled) -> _Chunk | None:
+    def _place(self, partition: int, part: Part, batch: pa.RecordBatch, cancelled: Cancelled) -> Chunk | None:
         """Find room for rows in memory, where their partition is being read, or on disk; waits for it."""
         buffer: pa.Buffer | None = None
         while True:
             with self._changed:
                 if not self._wanted(partition, part, cancelled):
                     return None
-                if partition == self._head:
+                if partition == self._head and self._open:
                     if not self._waiting_bytes or self._waiting_bytes + batch.nbytes <= self._head_bytes:
                         self._waiting_bytes += batch.nbytes
-                        return _Chunk(batch.num_rows, batch.nbytes, batch)
+                        return Chunk(batch.num_rows, batch.nbytes, batch)
                     self._changed.wait(LOOK_SECONDS)
                     continue
                 beyond = self._out_of_patience()
@@ -209,9 +192,17 @@ class Stream:
             if (chunk := self._spill(part, batch.num_rows, buffer, beyond)) is not None:
                 return chunk
             with self._changed:
+                if not self._open:
+                    self._overrun = True
+                    self._changed.notify_all()
                 self._held_since = self._held_since or time.monotonic()
                 if partition != self._head:
                     self._changed.wait(LOOK_SECONDS)
+
+    @property
+    def _open(self) -> bool:
+        """Whether rows of the partition that is next may be read."""
+        return self._confirmed is None or self._head < self._confirmed or self._overrun
 
     def _out_of_patience(self) -> bool:
         """Whether tasks have been held back for long while the partition to be read has not begun."""
@@ -219,13 +210,13 @@ class Stream:
             self._held_since = 0.0
         return bool(self._held_since) and time.monotonic() - self._held_since > self._patience
 
-    def _spill(self, part: _Part, rows: int, buffer: pa.Buffer, beyond: bool) -> _Chunk | None:
+    def _spill(self, part: Part, rows: int, buffer: pa.Buffer, beyond: bool) -> Chunk | None:
         """Write rows to the part's file; None where there is no room for them, or nobody wants them any more."""
         try:
             if part.file is None:
                 part.file = BlockFile(self._directory, self._budget)
             part.file.overdraws = beyond
-            return _Chunk(rows, buffer.size, offset=part.file.write(buffer))
+            return Chunk(rows, buffer.size, offset=part.file.write(buffer))
         except FeedError as error:
             with self._changed:
                 gone = self._dropped or self._parts.get(self._head) is part or part not in self._parts.values()
@@ -233,7 +224,7 @@ class Stream:
                 return None
             raise
 
-    def _wanted(self, partition: int, part: _Part, cancelled: Cancelled) -> bool:
+    def _wanted(self, partition: int, part: Part, cancelled: Cancelled) -> bool:
         """Whether rows are still to be kept. Raises where their sender is to end."""
         _raise(self._refusal)
         if self._dropped or cancelled():
@@ -248,7 +239,8 @@ class Stream:
                 _raise(self._failure)
                 if self._dropped or cancelled():
                     return None
-                if (part := self._parts.get(self._head)) is not None:
+                part = self._parts.get(self._head) if self._open else None
+                if part is not None:
                     while part.chunks:
                         if (batch := self._take(part)) is not None:
                             return Delivery(batch)
@@ -260,7 +252,7 @@ class Stream:
                     raise FeedError(f"partition {self._head} of {self._count} has not come: run the cell again")
                 self._changed.wait(LOOK_SECONDS)
 
-    def _take(self, part: _Part) -> pa.RecordBatch | None:
+    def _take(self, part: Part) -> pa.RecordBatch | None:
         """Take a chunk off the partition that is read; None where all of it was delivered before."""
         chunk = part.chunks.popleft()
         if chunk.batch is not None:
@@ -277,18 +269,13 @@ class Stream:
         self._delivered += chunk.rows - skipped
         return batch.slice(skipped)
 
-    def _close_partition(self, part: _Part, end: Delivery) -> Delivery:
-        self._forget(part)
+    def _close_partition(self, part: Part, end: Delivery) -> Delivery:
+        part.forget()
         del self._parts[self._head]
         self._head += 1
         self._delivered = self._waiting_bytes = 0
         self._changed.notify_all()
         return end
-
-    def _forget(self, part: _Part) -> None:
-        part.chunks.clear()
-        if part.file is not None:
-            part.file.close()
 
 
 def _raise(reason: TFOSError | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import choose_columns, structured
-from tfos_magic.node.order import shuffled
+from tfos_magic.node.order import Epochs, shuffled
 from tfos_magic.node.receiver import decode_end, decode_error, encode_ticket
 from tfos_magic.node.rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.columns import decode_schema
@@ -37,8 +36,9 @@ def stream_dataset(
     """Give this rank's share of every global batch, as :func:`~tfos_magic.node.dataset.feed_dataset` does.
 
     Batches are those of a spooled feed; only their number is not known beforehand. With ``shuffle`` rows change places
-    within a window, as :func:`~tfos_magic.node.order.shuffled` says, with another order for every iterator. ``handle``
-    holds ``uri`` and ``token`` of the agent's receiver, ``lease``, ``schema`` (settled), ``rank`` and ``world``.
+    within a window, as :func:`~tfos_magic.node.order.shuffled` says, with another order for every iterator; those of a
+    query that runs are ``live`` and keep their order, for nobody knows when a window would be full. ``handle`` holds
+    ``uri`` and ``token`` of the agent's receiver, ``lease``, ``live``, ``schema`` (settled), ``rank`` and ``world``.
 
     Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
     """
@@ -47,11 +47,12 @@ def stream_dataset(
     schema = decode_schema(handle["schema"])
     names = choose_columns(list(schema.names), features, label)
     wanted = names if label is None else [*names, label]
+    shuffle = shuffle and not handle.get("live", False)
     specs = tensor_specs(schema, wanted, None)
-    epochs = itertools.count()
+    epochs = Epochs()
 
     def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        epoch = next(epochs)
+        epoch = epochs.begin()
         sizes = BatchSizes(batch_size=batch_size, rank=handle["rank"], world=handle["world"])
         reader = _Reader(handle, epoch, schema, wanted, sizes)
         rows = reader.rows()
@@ -64,7 +65,7 @@ def stream_dataset(
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
     dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
-    return mark_sharded(dataset, ends_alike=True)
+    return mark_sharded(dataset, ends_alike=True, skip=epochs.skip)
 
 
 class _Reader:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from tfos_magic.errors import FeedError
+from tfos_magic.node.parts import Delivery
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.stream import Cancelled, Delivery, Stream
+from tfos_magic.node.stream import Cancelled, Stream
 from tfos_magic.protocol import FeedDropped, FeedWanted, Message
 
 OPEN_TIMEOUT = 60.0
@@ -38,10 +39,10 @@ class Streams:
         with self._changed:
             self._leases.add(lease)
 
-    def open(self, name: str, rank: int, world: int, schema: str, wanted: bool) -> None:
+    def open(self, name: str, rank: int, world: int, schema: str, *, wanted: bool = True, live: bool = False) -> None:
         """Make room for an epoch's rows on ``rank``; those of one that is not ``wanted`` are taken and forgotten."""
         budget, directory = self._spool.budget, self._spool.directory
-        stream = Stream(schema, rank, world, directory=directory, budget=budget)
+        stream = Stream(schema, rank, world, directory=directory, budget=budget, live=live)
         if not wanted:
             stream.drop()
         with self._changed:

@@ -34,6 +34,8 @@ from tfos_magic.protocol import (
 )
 
 LIFE_SECONDS = 1.0
+QUERY_PATIENCE = 7 * 24 * 3600.0
+"""Seconds that a step may take where its rows come from a query, which may have none for long."""
 
 
 class Trainer:
@@ -107,6 +109,7 @@ class Trainer:
             self._collectives = form_cluster(
                 start.rank, start.addresses, timeout=start.timeout, threads=threads, secret=start.secret
             )
+        self._step_timeout = self._collectives.timeout
         if start.servers:
             self._servers = ServerGroup(
                 start.rank, len(start.addresses), start.servers, start.secret, start_seconds=start.timeout
@@ -192,6 +195,8 @@ class Trainer:
             local_rank=self._local_rank,
             event_files=cell.event_files,
         )
+        live = any(use.get("lease", {}).get("live") for use in cell.feeds.values())
+        self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts():
                 execute(cell, namespace, show_last=True)

@@ -8,7 +8,7 @@ is already shared out and is left alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
 
-_MARK, _ALIKE = "_tfos_sharded", "_tfos_ends_alike"
+_MARK, _ALIKE, _SKIP = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip"
 _ONE_FOR_ONE = (
     "_MapDataset",
     "_ParallelMapDataset",
@@ -36,14 +36,21 @@ _ONE_FOR_ONE = (
 _D = TypeVar("_D")
 
 
-def mark_sharded(dataset: _D, *, ends_alike: bool = False) -> _D:
+def mark_sharded(dataset: _D, *, ends_alike: bool = False, skip: Callable[[int], None] | None = None) -> _D:
     """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it.
 
-    ``ends_alike`` says that all copies have as many batches, though nobody knows beforehand how many.
+    ``ends_alike`` says that all copies have as many batches, though nobody knows beforehand how many. ``skip`` says
+    that what an iterator gives depends only on how many were read before it, and counts so many more as read.
     """
     setattr(dataset, _MARK, True)
     setattr(dataset, _ALIKE, ends_alike)
+    setattr(dataset, _SKIP, skip)
     return dataset
+
+
+def skip_of(dataset: Any) -> Callable[[int], None] | None:
+    """What leaves epochs of ``dataset`` behind without reading them, where it was declared to have that."""
+    return getattr(dataset, _SKIP, None)
 
 
 def ends_alike(dataset: Any) -> bool:

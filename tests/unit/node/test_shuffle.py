@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.gather import Gatherer
 from tfos_magic.node.rows import SpooledRows, tensor_arrays
 from tfos_magic.node.spool import Spool
+from tfos_magic.training.checkpoints.winding import WindingIterator
 
 NAMES = ["x", "flag", "s", "id"]
 PARTITIONS = [[300, 4, 80], [], [1], [200, 215]]
@@ -105,6 +106,34 @@ def test_an_iterator_that_is_never_read_counts_for_no_epoch_and_one_that_is_drop
     next(iter(dataset))
     assert ids(dataset) == epochs[2]
     assert ids(shuffled(spool).repeat(3)) == list(itertools.chain.from_iterable(epochs))
+
+
+def winding(dataset: tf.data.Dataset) -> WindingIterator:
+    return WindingIterator(distribute_strategy=tf.distribute.get_strategy(), x=dataset)
+
+
+def rows_of(epochs: WindingIterator) -> list[int]:
+    return [number for _, _, batches in epochs for batch in batches for number in batch["id"].numpy().tolist()]
+
+
+@pytest.mark.parametrize("chain", ["as it is", "mapped and zipped", "repeated", "with noise"])
+def test_epochs_that_a_resumed_fit_leaves_behind_are_read_only_where_that_is_needed(
+    spool: Spool, chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chains: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+        "as it is": lambda dataset: dataset,
+        "mapped and zipped": lambda dataset: dataset.enumerate().map(lambda _, batch: batch).shuffle(3, seed=1).take(9),
+        "repeated": lambda dataset: dataset.repeat(2),
+        "with noise": lambda dataset: dataset.map(lambda batch: {**batch, "noise": tf.random.uniform([])}),
+    }
+    undisturbed = winding(chains[chain](shuffled(spool, rank=0)))
+    expected = [rows_of(undisturbed) for _ in range(4)][3]
+    resumed = winding(chains[chain](shuffled(spool)))
+    read, take = [], Gatherer.take
+    monkeypatch.setattr(Gatherer, "take", lambda *args: (read.append(args), take(*args))[1])
+    resumed.wind(3, 0)
+    assert bool(read) == (chain in ("repeated", "with noise"))
+    assert rows_of(resumed) == expected
 
 
 def test_two_feeds_of_rows_that_belong_together_stay_side_by_side(spool: Spool) -> None:

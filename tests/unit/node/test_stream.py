@@ -13,7 +13,8 @@ import pytest
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.budget import Budget
-from tfos_magic.node.stream import Delivery, Stream, Superseded
+from tfos_magic.node.parts import Delivery, Superseded
+from tfos_magic.node.stream import Stream
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
@@ -221,3 +222,31 @@ def test_a_share_that_did_not_come_whole_is_an_error(make: Make) -> None:
     stream.finish(2)
     with pytest.raises(FeedError, match="partition 1 of 2 has not come"):
         list(stream.deliver(never))
+
+
+def test_live_rows_are_read_when_all_ranks_have_them_and_end_there(make: Make, pool: ThreadPoolExecutor) -> None:
+    stream = make(live=True)
+    send(stream, 0, [rows(1)])
+    send(stream, 1, [rows(2)])
+    send(stream, 2, [block(3)] * 20, end=False)
+    deliveries = stream.deliver(never)
+    first = pool.submit(next, deliveries)
+    assert held(first)
+    stream.confirm(2)
+    assert first.result(10).batch.column(0).to_pylist() == [1]
+    stream.finish(2)
+    assert values(deliveries) == [2]
+
+
+def test_live_rows_without_room_are_read_before_all_ranks_have_them_and_an_end_there_is_an_error(
+    make: Make, pool: ThreadPoolExecutor
+) -> None:
+    stream = make(live=True, limit=8 << 10)
+    sending = pool.submit(send, stream, 0, [block(1)] * 50)
+    deliveries = stream.deliver(never)
+    assert next(deliveries).batch.num_rows == KILOBYTE_ROWS
+    stream.finish(0)
+    with pytest.raises(FeedError, match=r"middle of a micro-batch.*--spool-gb"):
+        list(deliveries)
+    stream.drop()
+    sending.result(10)

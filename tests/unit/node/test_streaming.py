@@ -64,7 +64,7 @@ class Ranks:
 
     def open(self, lease: str, epoch: int) -> FeedJob:
         for rank, streams in enumerate(self.streams):
-            streams.open(stream_id(lease, epoch), rank, WORLD, SCHEMA, True)
+            streams.open(stream_id(lease, epoch), rank, WORLD, SCHEMA)
         return FeedJob(stream_id(lease, epoch), PLAN, self.endpoints, TOKEN, 60, SCHEMA)
 
     def spool(self, partitions: list[list[int]]) -> list[dict[str, Any]]:

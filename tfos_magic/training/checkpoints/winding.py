@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from tfos_magic.training.checkpoints.begins import feeds_begun, kinds
 
 
 class WindingIterator(TFEpochIterator):
@@ -22,7 +23,7 @@ class WindingIterator(TFEpochIterator):
         Where an epoch depends only on how often the data was begun, it is begun and not read. Elsewhere it is read.
         """
         for _ in range(epochs):
-            if self._num_batches is not None and not self.spans_epochs and self.depends_on_begins_alone:
+            if self.depends_on_begins_alone and not self.spans_epochs:
                 self._begin_epoch()
             else:
                 self._read_epoch()
@@ -47,12 +48,17 @@ class WindingIterator(TFEpochIterator):
         """Whether reading the data may run Python code, which may draw random numbers of its own."""
         if self.is_own:
             return False
-        return not isinstance(self.data_adapter, TFDatasetAdapter) or _has_outer_state(self._distributed_dataset)
+        return not isinstance(self.data_adapter, TFDatasetAdapter) or feeds_begun(self._distributed_dataset) is None
 
     @property
     def depends_on_begins_alone(self) -> bool:
-        """Whether the order of rows follows from the number of iterators made: no outer state, no cache to fill."""
-        return not self.runs_python and not _caches(self._distributed_dataset)
+        """Whether the order of rows follows from the number of iterators made: no outer state, no cache to fill.
+
+        How many Keras makes in an epoch of unknown length differs; that matters only to what ``tf.data`` shuffles.
+        """
+        kinds_of_data = kinds(self._distributed_dataset)
+        counted = self._num_batches is not None or "_ShuffleDataset" not in kinds_of_data
+        return not self.runs_python and counted and "CacheDataset" not in kinds_of_data
 
     def _begin_epoch(self) -> None:
         """Make as many iterators as Keras makes in an epoch: one to read, and one for the next epoch at its end."""
@@ -61,6 +67,9 @@ class WindingIterator(TFEpochIterator):
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = self._num_batches
         self._steps_seen = 0
+        # Feeds count the iterators that are read, which are fewer.
+        for skip in [] if self.is_own else feeds_begun(self._distributed_dataset) or []:
+            skip(1)
         self.data_adapter.on_epoch_end()
 
     def _read_epoch(self) -> None:
@@ -77,18 +86,3 @@ class WindingIterator(TFEpochIterator):
                     next(iterator, None)
                 continue
             yield begin, end, iterator
-
-
-def _has_outer_state(dataset: Any) -> bool:
-    """Whether elements depend on anything but the dataset itself: random operations, Python functions, files."""
-    try:
-        dataset._as_serialized_graph(external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL)
-        return False
-    except (tf.errors.OpError, ValueError):
-        return True
-
-
-def _caches(dataset: Any) -> bool:
-    kinds = {type(dataset).__name__}
-    sources = dataset._inputs() if hasattr(dataset, "_inputs") else []
-    return "CacheDataset" in kinds or any(_caches(source) for source in sources)
