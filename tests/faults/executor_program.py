@@ -31,7 +31,7 @@ def main(folder: Path) -> dict[str, Any]:
     spark = builder.config("spark.executor.memory", "600m").getOrCreate()
     features = F.array(*[F.rand(i).cast("float") for i in range(8)])
     train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
-    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16}
+    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
     with TFCluster(spark, workers=2) as cluster:
         undisturbed = run(cluster, "pass", folder / "nothing", **data)
         watch = Watch()

@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +19,8 @@ from pyspark.sql import functions as F
 from tests.faults.cells import Watch, furthest, run
 from tests.faults.conftest import HEARTBEAT_TIMEOUT
 from tfos_magic import TFCluster
+from tfos_magic.cluster import feeds
+from tfos_magic.cluster.feed import feed_dataframe
 from tfos_magic.errors import WorkerLost
 
 # The trainer dies with its agent, but on a busy host not before it has trained on for a while.
@@ -39,9 +40,22 @@ def train(spark: SparkSession) -> DataFrame:
     return spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
 
 
+@pytest.fixture
+def fed_to(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The ranks that each feed is sent to; none stands for all."""
+    told: list[list[int]] = []
+
+    def note(*args: Any, ranks: Sequence[int], **options: Any) -> Any:
+        told.append(list(ranks))
+        return feed_dataframe(*args, ranks=ranks, **options)
+
+    monkeypatch.setattr(feeds, "feed_dataframe", note)
+    return told
+
+
 @pytest.mark.timeout(400)
-def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
-    fresh: TFCluster, train: DataFrame, tmp_path: Path
+def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
+    fresh: TFCluster, train: DataFrame, fed_to: list[list[int]], tmp_path: Path
 ) -> None:
     data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
     undisturbed = run(fresh, "pass", tmp_path / "nothing", **data)
@@ -53,8 +67,9 @@ def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     assert not watch.state.feeds["train"].reused
     (notice,) = watch.state.notices
     assert notice.startswith("Worker 1 was lost, its executor or the Spark task in it having died in epoch 3")
-    assert not {worker.agent.pid for worker in fresh.workers} & set(before)
-    assert not [pid for pid in before if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert fed_to == [[], [1]], "the share of the lost worker was to be sent again, and no other"
+    assert fresh.workers[0].agent.pid == before[0]
+    assert fresh.workers[1].agent.pid != before[1]
 
     os.kill(fresh.workers[0].agent.pid, signal.SIGKILL)
     with fresh.roster.lock:
@@ -64,6 +79,7 @@ def test_a_killed_agent_is_replaced_fed_again_and_the_run_goes_on(
     assert furthest(results, undisturbed) <= 1e-5
     assert watch.state.restarts == 0
     assert "while nothing ran" in watch.state.notices[0]
+    assert fed_to == [[], [1], [0]]
 
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=r"Worker 1 on 127.0.0.1 did not answer for \d+ s") as caught:

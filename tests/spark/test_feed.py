@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.ranks import TOKEN, Ranks
 from tfos_magic.cluster.feed import FeedReport, feed_dataframe
+from tfos_magic.cluster.session import repeats
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.records.planning import plan_feed
@@ -221,3 +223,15 @@ def test_the_report_counts_rows_bytes_and_winning_tasks(spark: SparkSession, ran
     assert report.rows == 1000
     assert 8000 <= report.bytes < 9000
     assert report.seconds > 0
+
+
+def test_what_spark_computes_alike_again_is_told_from_what_it_may_not(spark: SparkSession, tmp_path: Path) -> None:
+    numbers = spark.range(0, 100, 1, 4).withColumn("x", F.rand(1))
+    numbers.write.parquet(str(tmp_path / "p"))
+    alike = [numbers, spark.read.parquet(str(tmp_path / "p")).where("x > 0.5"), numbers.cache()]
+    assert [repeats(df) for df in alike] == [True] * 3
+    again = numbers.orderBy("x")
+    shuffled = [again, numbers.repartition(3), numbers.groupBy("x").count(), again.cache()]
+    assert [repeats(df) for df in shuffled] == [False] * 4
+    again.unpersist()
+    numbers.unpersist()

@@ -175,7 +175,9 @@ def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -
             assert not any(secret in content for secret in secrets)
     said = "\n".join(line for lines in cluster.logs(tail=500).values() for line in lines).encode()
     assert not any(secret in said for secret in secrets)
-    assert not any(secret.decode() in repr(cluster._agents.job._task._config) for secret in secrets)  # type: ignore[union-attr]
+    configs = [repr(job._task._config) for job in cluster._agents._jobs.values()]
+    assert len(configs) == cluster.size
+    assert not any(secret.decode() in config for secret in secrets for config in configs)
 
 
 def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> None:

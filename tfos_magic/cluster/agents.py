@@ -1,12 +1,13 @@
-"""The agents of a cluster as a whole: launched in one Spark job, and after a loss launched again in another."""
+"""The agents of a cluster as a whole: launched in a Spark job each; one that is lost is launched again in another."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 from tfos_magic.cluster.control import ControlServer
-from tfos_magic.cluster.launch import AgentJob, with_remedy
+from tfos_magic.cluster.launch import AgentJob, ship_package, with_remedy
 from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.session import Session, is_stopped
 from tfos_magic.cluster.slots import await_slots
@@ -31,17 +32,21 @@ class Agents:
         spool_dir: str | None,
         spool_gb: float | None,
     ) -> None:
-        self.job: AgentJob | None = None
+        self._jobs: dict[int, AgentJob] = {}
         self._spark, self._roster = spark, roster
         self._cores, self._gpus = cores, gpus
         self._token, self._spool_dir, self._spool_gb = token, spool_dir, spool_gb
 
-    def await_slots(self, deadline: float, *, patient: bool = False) -> None:
+    def await_slots(self, deadline: float) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        await_slots(self._spark, self._roster.size, self._cores, deadline, patient=patient)
+        await_slots(self._spark, self._roster.size, self._cores, deadline)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
-        """Start the job and wait for all agents to register at ``control``."""
+        """Start all agents and wait for them to register at ``control``."""
+        ship_package(self._spark)
+        self._launch(range(self._roster.size), control, deadline)
+
+    def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
         keys = control.keys
         config = AgentConfig(
             control.endpoint,
@@ -53,42 +58,54 @@ class Agents:
             self._spool_gb,
             heartbeat_timeout=self._roster.heartbeat_timeout,
         )
-        self.job = AgentJob(
-            self._spark, self._roster.size, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_end
-        )
-        control.forget(self._roster.gather(self.job.tag))
-        self.job.start()
+        jobs = {
+            slot: AgentJob(self._spark, slot, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_end)
+            for slot in slots
+        }
+        self._jobs.update(jobs)
+        control.forget(self._roster.gather({slot: job.tag for slot, job in jobs.items()}))
+        for job in jobs.values():
+            job.start()
         self._roster.await_agents(deadline - time.monotonic(), control.endpoint)
 
-    def relaunch(self, control: ControlServer, deadline: float) -> None:
-        """End the job there is, some of its agents being lost, and launch another one in its place."""
-        self.cancel()
-        self.await_slots(deadline, patient=True)
+    def relaunch(self, control: ControlServer, deadline: float) -> list[int]:
+        """Launch others in the place of agents that are lost; gives their slots, which are their ranks."""
+        slots = self._roster.missing()
+        self._cancel(slots)
+        await_slots(self._spark, len(slots), self._cores, deadline, patient=True)
         try:
-            self.launch(control, deadline)
+            self._launch(slots, control, deadline)
         except BaseException:
-            if self.job is not None:
-                self.job.cancel()
+            for slot in slots:
+                self._jobs[slot].cancel()
+            self._roster.give_up(slots)
             raise
+        return slots
 
     def wait(self, timeout: float) -> bool:
-        """True when the job has ended within ``timeout`` seconds, or was never started."""
-        return self.job is None or self.job.wait(timeout)
+        """True when all jobs have ended within ``timeout`` seconds, or were never started."""
+        deadline = time.monotonic() + timeout
+        return all(job.wait(max(0.0, deadline - time.monotonic())) for job in self._jobs.values())
 
     def cancel(self) -> None:
-        """End the job without asking the agents."""
-        if self.job is None:
-            return
-        self.job.cancel()
-        if not self.job.wait(CANCEL_TIMEOUT):
-            log.warning("the workers' Spark job did not end within %.0f s of its cancellation", CANCEL_TIMEOUT)
+        """End all jobs without asking the agents."""
+        self._cancel(list(self._jobs))
+
+    def _cancel(self, slots: Collection[int]) -> None:
+        jobs = [self._jobs[slot] for slot in slots]
+        for job in jobs:
+            job.cancel()
+        deadline = time.monotonic() + CANCEL_TIMEOUT
+        if not all([job.wait(max(0.0, deadline - time.monotonic())) for job in jobs]):
+            log.warning("a worker's Spark job did not end within %.0f s of its cancellation", CANCEL_TIMEOUT)
 
     def _on_end(self, tag: str, reason: str) -> None:
-        if tag != self._roster.job:
+        slot = self._roster.slot_of(tag)
+        if slot is None:
             return
         if "SparkContext was shut down" in reason or is_stopped(self._spark):
-            self._roster.fail(f"The session of the workers' Spark job has ended: {reason}. Make a new one.")
-        elif self._roster.gathering:
+            self._roster.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")
+        elif self._roster.awaits(slot):
             self._roster.fail(f"The workers could not start: {with_remedy(reason)}")
         else:
-            self._roster.lose(f"their Spark job ended: {reason}")
+            self._roster.lose(f"its Spark job ended: {reason}", slot)

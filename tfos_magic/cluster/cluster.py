@@ -123,14 +123,14 @@ class TFCluster:
         return self._control
 
     def revive(self) -> None:
-        """Replace all agents by those of a new Spark job, some having been lost; what they held is to be fed anew.
+        """Replace agents that were lost, each by that of a new Spark job; what they held is to be fed anew.
 
         Returns while the new trainers load. Raises :class:`StartTimeout` when Spark has no room for the agents.
         """
         assert self._control is not None
         assert self.feeds is not None
-        self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
-        self.feeds.move([worker.agent.feed_uri for worker in self.workers])
+        replaced = self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
+        self.feeds.move([worker.agent.feed_uri for worker in self.workers], replaced)
         self.spawn_trainers()
 
     @property

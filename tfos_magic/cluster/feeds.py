@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.answers import Answers
 from tfos_magic.cluster.feed import FeedReport, Overflow, feed_dataframe
-from tfos_magic.cluster.session import Session, cancel_tag, job_tag
+from tfos_magic.cluster.session import Session, cancel_tag, job_tag, repeats
 from tfos_magic.cluster.streams import StreamedFeeds
 from tfos_magic.errors import FeedError
 from tfos_magic.protocol import (
@@ -36,7 +37,8 @@ class Feed:
     """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
 
     ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
-    nothing in the spools: it is streamed to every run.
+    nothing in the spools: it is streamed to every run. ``sizes`` are the partitions and their rows, ``missing`` the
+    ranks whose share went with their agents.
     """
 
     feed_id: str
@@ -45,6 +47,8 @@ class Feed:
     seconds: float
     columns: tuple[Column, ...] = ()
     schema: str = ""
+    sizes: tuple[tuple[int, int], ...] = ()
+    missing: frozenset[int] = frozenset()
 
     @property
     def streamed(self) -> bool:
@@ -69,11 +73,13 @@ class FeedStore:
         self._lock = threading.RLock()
         self.streams = StreamedFeeds(spark, self._answers, token, tell, endpoints)
 
-    def move(self, endpoints: Sequence[str]) -> None:
-        """The agents were replaced, and with them went what they held: all is to be fed anew, to ``endpoints``."""
+    def move(self, endpoints: Sequence[str], replaced: Collection[int]) -> None:
+        """The agents of these ranks were replaced, and with them went their shares, which are to be fed again."""
         with self._lock:
             self._endpoints = list(endpoints)
-            self._feeds = {key: feed for key, feed in self._feeds.items() if feed.streamed}
+            for key, feed in self._feeds.items():
+                if not feed.streamed:
+                    self._feeds[key] = replace(feed, missing=feed.missing.union(replaced))
         self._answers.forget()
         self.streams.move(endpoints)
 
@@ -83,18 +89,21 @@ class FeedStore:
             self._in_use.clear()
 
     def find(self, df: Any, plan: FeedPlan) -> Feed | None:
-        """The feed of this very DataFrame object with these columns, if it is there."""
+        """The feed of this very DataFrame object with these columns, if all of it is there."""
         key = (id(df), plan)
         with self._lock:
             feed = self._feeds.pop(key, None)
             if feed is not None:
                 self._feeds[key] = feed  # last, as the one that was used last
                 self._in_use.add(feed.feed_id)
-            return feed
+            return None if feed is None or feed.missing else feed
 
     def start(self, df: Any, plan: FeedPlan) -> FeedJobThread:
-        """Begin to feed ``df``; the thread's ``result`` gives the :class:`Feed` or raises what went wrong."""
-        return FeedJobThread(self, df, plan)
+        """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`Feed` or raises
+        what went wrong."""
+        with self._lock:
+            known = self._feeds.get((id(df), plan))
+        return FeedJobThread(self, df, plan, known)
 
     def note(self, rank: int, message: FeedMessage) -> None:
         """Take what an agent says about feeds."""
@@ -116,12 +125,9 @@ class FeedStore:
             self._under_way.add(feed_id)
         try:
             with self._answers.expected(feed_id):
-                for rank in ranks:
-                    self._tell(rank, OpenFeed(feed_id, rank, len(ranks), plan.schema))
-                self._answers.await_all(feed_id, FeedOpened, ranks)
-                with job_tag(self._spark, tag):
-                    report = feed_dataframe(df, plan, feed_id=feed_id, endpoints=self._endpoints, token=self._token)
-                feed = self._commit(feed_id, report)
+                self._open(feed_id, plan, ranks)
+                report = self._send(df, plan, feed_id, tag)
+                feed = _whole(feed_id, report, self._commit(feed_id, report, ranks))
         except Overflow as overflow:
             self._release(feed_id)
             feed = Feed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
@@ -133,18 +139,48 @@ class FeedStore:
                 self._under_way.discard(feed_id)
         return self._keep(df, plan, feed)
 
-    def _commit(self, feed_id: str, report: FeedReport) -> Feed:
+    def mend(self, df: Any, plan: FeedPlan, known: Feed, tag: str) -> Feed | None:
+        """Send the ranks whose share is missing that share again.
+
+        None, and all of it forgotten, where that cannot be: where Spark does not vouch that the DataFrame has the same
+        rows in the same order again, or there is no room.
+        """
+        feed = None
+        try:
+            with suppress(Overflow):
+                feed = self._mended(df, plan, known, tag) if repeats(df) else None
+            return feed
+        finally:
+            if feed is None:
+                self._forget((id(df), plan))
+
+    def _mended(self, df: Any, plan: FeedPlan, known: Feed, tag: str) -> Feed | None:
+        ranks = sorted(known.missing)
+        with self._answers.expected(known.feed_id):
+            self._open(known.feed_id, plan, ranks)
+            report = self._send(df, plan, known.feed_id, tag, ranks)
+            if _sizes(report) != known.sizes:
+                return None
+            self._commit(known.feed_id, report, ranks)
+        feed = replace(known, missing=frozenset(), seconds=report.seconds)
+        with self._lock:
+            self._feeds[(id(df), plan)] = feed
+        return feed
+
+    def _open(self, feed_id: str, plan: FeedPlan, ranks: Collection[int]) -> None:
+        for rank in ranks:
+            self._tell(rank, OpenFeed(feed_id, rank, len(self._endpoints), plan.schema))
+        self._answers.await_all(feed_id, FeedOpened, ranks)
+
+    def _send(self, df: Any, plan: FeedPlan, feed_id: str, tag: str, ranks: Sequence[int] = ()) -> FeedReport:
+        with job_tag(self._spark, tag):
+            return feed_dataframe(df, plan, feed_id=feed_id, endpoints=self._endpoints, token=self._token, ranks=ranks)
+
+    def _commit(self, feed_id: str, report: FeedReport, ranks: Collection[int]) -> list[Any]:
         partitions = [list(partition) for partition in report.partitions]
-        ranks = range(len(self._endpoints))
         for rank in ranks:
             self._tell(rank, CommitFeed(feed_id, partitions, report.schema))
-        attached = self._answers.await_all(feed_id, FeedAttached, ranks)
-        rows = sum(answer.rows for answer in attached)
-        if rows != report.rows:
-            raise FeedError(
-                f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew"
-            )
-        return Feed(feed_id, rows, sum(answer.bytes for answer in attached), report.seconds, columns_of(report.schema))
+        return self._answers.await_all(feed_id, FeedAttached, ranks)
 
     def _keep(self, df: Any, plan: FeedPlan, feed: Feed) -> Feed:
         key = (id(df), plan)
@@ -181,6 +217,19 @@ class FeedStore:
         cancel_tag(self._spark, tag)
 
 
+def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> Feed:
+    """The feed that all workers hold their shares of."""
+    rows = sum(answer.rows for answer in attached)
+    if rows != report.rows:
+        raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
+    size = sum(answer.bytes for answer in attached)
+    return Feed(feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report))
+
+
+def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
+    return tuple((partition, rows) for partition, _, rows in report.partitions)
+
+
 def columns_of(schema: str) -> tuple[Column, ...]:
     """The columns of a settled schema, base64 of its IPC form."""
     return tuple(map(field_column, decode_schema(schema)))
@@ -189,18 +238,22 @@ def columns_of(schema: str) -> tuple[Column, ...]:
 class FeedJobThread:
     """A feed under way in a thread of its own, so that the notebook's thread can draw, and be interrupted."""
 
-    def __init__(self, store: FeedStore, df: Any, plan: FeedPlan) -> None:
-        self.feed_id = uuid4().hex[:12]
-        self._store, self._df, self._plan = store, df, plan
-        self._tag = f"tfos-feed-{self.feed_id}"
+    def __init__(self, store: FeedStore, df: Any, plan: FeedPlan, known: Feed | None = None) -> None:
+        self.feed_id = known.feed_id if known is not None else uuid4().hex[:12]
+        self._store, self._df, self._plan, self._known = store, df, plan, known
+        self._tag = f"tfos-feed-{uuid4().hex[:12]}"
         self._result: Feed | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"tfos-feed-{self.feed_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._result = self._store.feed(self._df, self._plan, self.feed_id, self._tag)
+            if self._known is not None:
+                self._result = self._store.mend(self._df, self._plan, self._known, self._tag)
+                self.feed_id = uuid4().hex[:12] if self._result is None else self.feed_id
+            if self._result is None:
+                self._result = self._store.feed(self._df, self._plan, self.feed_id, self._tag)
         except BaseException as error:  # raised again where the result is asked for
             self._error = error
         self._df = None

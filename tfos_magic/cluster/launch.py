@@ -1,4 +1,4 @@
-"""The Spark job whose tasks are the agents: started in a thread of its own, it lasts as long as the cluster."""
+"""The Spark job whose one task is an agent: started in a thread of its own, it lasts as long as the agent."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from tfos_magic.shipping import ship_package as ship_package
 
 
 class AgentJob:
-    """``count`` barrier tasks with ``cores`` cores and ``gpus`` GPUs each. It calls ``on_end(tag, reason)`` at its end.
+    """A task with ``cores`` cores and ``gpus`` GPUs for one ``slot``. It calls ``on_end(tag, reason)`` at its end.
 
-    Its ``tag`` is a name of its own, which its agents know as :attr:`AgentConfig.job`.
+    Each agent has a job, so that those of the others go on when it is lost. The ``tag`` is a name of the job's own,
+    which its agent knows as :attr:`AgentConfig.job`. It is a barrier job, whose tasks know the address of their host.
     """
 
     def __init__(
         self,
         spark: Session,
-        count: int,
+        slot: int,
         *,
         cores: int,
         gpus: int,
@@ -34,13 +35,12 @@ class AgentJob:
         on_end: Callable[[str, str], None],
     ) -> None:
         self.tag = f"tfos-{uuid4().hex[:12]}"
-        self._spark, self._count, self._on_end = spark, count, on_end
-        self._task = AgentTask(replace(config, job=self.tag), home_of(spark))
+        self._spark, self._slot, self._on_end = spark, slot, on_end
+        self._task = AgentTask(replace(config, job=self.tag, slot=slot), home_of(spark))
         self._profile = _resource_profile(cores, gpus)
-        self._thread = threading.Thread(target=self._run, name="tfos-agents-job", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tfos-agent-job-{slot}", daemon=True)
 
     def start(self) -> None:
-        ship_package(self._spark)
         self._thread.start()
 
     def wait(self, timeout: float) -> bool:
@@ -57,16 +57,19 @@ class AgentJob:
         try:
             with job_tag(self._spark, self.tag):
                 reason = self._collect()
-        except Exception as error:  # whatever Spark raises is the reason the agents are gone
+        except Exception as error:  # whatever Spark raises is the reason the agent is gone
             reason = spark_cause(str(error))
         self._on_end(self.tag, reason)
 
     def _collect(self) -> str:
         if not is_connect(self._spark):
-            self._spark.sparkContext.setJobDescription(f"tfos_magic: {self._count} workers")
-        slots = self._spark.range(0, self._count, 1, self._count)
-        rows = slots.mapInArrow(self._task, RESULT_SCHEMA, barrier=True, profile=self._profile).collect()
-        return "; ".join(sorted({str(row.outcome) for row in rows}))
+            self._spark.sparkContext.setJobDescription(f"tfos_magic: worker {self._slot}")
+        rows = (
+            self._spark.range(0, 1, 1, 1)
+            .mapInArrow(self._task, RESULT_SCHEMA, barrier=True, profile=self._profile)
+            .collect()
+        )
+        return "; ".join(str(row.outcome) for row in rows)
 
 
 def _resource_profile(cores: int, gpus: int) -> Any:

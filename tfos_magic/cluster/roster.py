@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, describe_exit, rank_workers, status_of
@@ -24,7 +25,7 @@ from tfos_magic.protocol import (
 )
 
 CHECK_SECONDS = 0.5
-FAREWELL_SECONDS = 1.0
+SETTLE_SECONDS = 0.5
 PAUSE_SECONDS = 3.0
 OUTPUT_LINES = 10
 
@@ -32,9 +33,9 @@ OUTPUT_LINES = 10
 class Roster:
     """The ``size`` members of a cluster, the last ``servers`` of them parameter servers, and its phase.
 
-    ``stale`` trainers must be spawned anew. ``lost`` says why agents are missing; all are replaced then, by those of a
-    new Spark job, :attr:`job`, and while they are awaited the roster is ``gathering``. An agent is taken for lost when
-    it is silent for ``heartbeat_timeout`` seconds.
+    Each fills a slot, and its slot is its rank. ``stale`` trainers must be spawned anew. ``lost`` says why agents are
+    missing, who are replaced then by those of other Spark jobs; the others stay. An agent is taken for lost when it is
+    silent for ``heartbeat_timeout`` seconds.
     """
 
     def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT, *, servers: int = 0) -> None:
@@ -46,9 +47,10 @@ class Roster:
         self.generation = 0
         self.stale = False
         self.lost = ""
-        self.job = ""
         self.members: list[Worker] = []
-        self.gathering = False
+        self._jobs: dict[int, str] = {}
+        self._awaited: set[int] = set()
+        self._missing: set[int] = set()
         self._arrived: dict[int, tuple[bytes, Register]] = {}
         self._fallen: TrainerExited | None = None
         self._checked = time.monotonic()
@@ -82,7 +84,15 @@ class Roster:
 
     def stray(self, peer: bytes) -> bool:
         """True for an agent that has no place here: one too many, or of a job that was given up."""
-        return peer not in self.peers and not (self.gathering and peer.startswith(self.job.encode()))
+        return peer not in self.peers and not any(peer.startswith(self._jobs[slot].encode()) for slot in self._awaited)
+
+    def slot_of(self, job: str) -> int | None:
+        """The slot that a job is to fill; None for one that was given up."""
+        return next((slot for slot, known in self._jobs.items() if known == job), None)
+
+    def awaits(self, slot: int) -> bool:
+        """Whether the agent of a slot has yet to come, or others with it."""
+        return slot in self._awaited
 
     def note(self, peer: bytes, message: Message) -> Worker | None:
         """Take in one message; gives the worker it came from, once there is one."""
@@ -100,13 +110,14 @@ class Roster:
             return worker
 
     def _arrive(self, peer: bytes, message: Register) -> None:
-        if message.job != self.job:
+        slot = message.slot
+        if message.job != self._jobs.get(slot):
             return
-        if self.gathering:
-            self._arrived[message.slot] = (peer, message)
+        if slot in self._awaited:
+            self._arrived[slot] = (peer, message)
         elif peer not in self.peers:
-            # Spark runs a barrier stage again when one of its tasks is lost.
-            self.lose("Spark began the workers' tasks anew")
+            # Spark runs a task again when its executor is lost.
+            self.lose("Spark began its task anew", slot)
 
     def _note_worker(self, worker: Worker, message: Message) -> None:
         worker.seen = time.monotonic()
@@ -121,24 +132,38 @@ class Roster:
                     worker.ready = None
             case AgentEnded():
                 worker.farewell = message.reason
-                self.lose(f"the agent of worker {worker.rank} on {worker.agent.host} ended: {message.reason}")
+                self.lose(f"its agent ended: {message.reason}", worker.rank)
             case Output():
                 worker.log.extend(line for line in message.text.splitlines() if line.strip())
 
-    def gather(self, job: str) -> list[bytes]:
-        """Await the agents of ``job``; gives those there were, which count no more."""
+    def gather(self, jobs: Mapping[int, str]) -> list[bytes]:
+        """Await the agents of ``jobs``, by slot; gives those that there were in these slots, which count no more."""
         with self._changed:
-            before = self.peers
-            self.job, self.gathering = job, True
-            self._arrived = {}
+            before = [self._arrived.pop(slot)[0] for slot in jobs if slot in self._arrived]
+            self._jobs.update(jobs)
+            self._awaited.update(jobs)
+            self._missing.difference_update(jobs)
             return before
 
-    def lose(self, reason: str) -> None:
-        """Agents are missing; nothing happens unless they were there."""
+    def give_up(self, slots: Collection[int]) -> None:
+        """Await the agents of these slots no longer: they are missing still."""
         with self._changed:
-            if self.phase is ClusterPhase.RUNNING and not self.lost:
-                self.lost = reason
+            self._awaited.difference_update(slots)
+            self._missing.update(slots)
+
+    def lose(self, reason: str, slot: int) -> None:
+        """The agent of a slot is missing; nothing happens unless it was there."""
+        with self._changed:
+            if self.phase is ClusterPhase.RUNNING and slot not in self._awaited:
+                self._missing.add(slot)
+                self.lost = self.lost or f"worker {slot} on {self.members[slot].agent.host}: {reason}"
             self._changed.notify_all()
+
+    def missing(self) -> list[int]:
+        """The slots whose agents are lost. Waits a little: an executor may take several with it."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._missing) == self.size, SETTLE_SECONDS)
+            return sorted(self._missing)
 
     def fail(self, reason: str) -> None:
         """The cluster is lost, unless it has ended already."""
@@ -183,12 +208,12 @@ class Roster:
             if paused:
                 worker.seen = now
             elif now - worker.seen > self.heartbeat_timeout:
-                self.lose(f"worker {worker.rank} on {worker.agent.host} is out of reach")
+                self.lose("it is out of reach", worker.rank)
 
     def _raise_lost(self) -> NoReturn:
-        """Name the agent that was lost first: when Spark ends the others for that, they still say so."""
-        self._changed.wait_for(lambda: sum(not worker.farewell for worker in self.members) <= 1, FAREWELL_SECONDS)
-        worker = min(self.members, key=lambda worker: (bool(worker.farewell), worker.seen))
+        """Name the agent that was silent first, and of those that said why they ended none before the others."""
+        missing = [self.members[slot] for slot in self._missing]
+        worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
         silent = time.monotonic() - worker.seen
         if silent > self.heartbeat_timeout:
             how = f"did not answer for {silent:.0f} s"
@@ -199,7 +224,7 @@ class Roster:
         raise WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
-        """Wait for all agents and give them their ranks."""
+        """Wait for the agents that are to come and give all their ranks."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._arrived) >= self.size or self.phase.ended, max(0.0, timeout))
             self.check(ExecutorError)
@@ -214,7 +239,8 @@ class Roster:
             self.members = rank_workers(list(self._arrived.values()), self._servers)
             for worker in self.members:
                 worker.log = logs.get(worker.rank, worker.log)
-            self.gathering, self.lost = False, ""
+            self._awaited.clear()
+            self.lost = self.lost if self._missing else ""
             self.phase = ClusterPhase.RUNNING
 
     def begin_generation(self) -> int:

@@ -218,7 +218,9 @@ class Run:
         if not lost:
             return
         if not self.state.replaying:
-            self.state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): all are started anew.")
+            self.state.notices.append(
+                f"The cluster had lost workers while nothing ran ({lost}): they are started anew."
+            )
         self._draw()
         self._cluster.revive()
 

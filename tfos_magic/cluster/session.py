@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from tfos_magic.errors import ClusterError
@@ -124,3 +125,17 @@ def is_stopped(spark: Session) -> bool:
     if is_connect(spark):
         return bool(getattr(spark, "is_stopped", False))
     return spark.sparkContext._jsc is None
+
+
+def repeats(df: Any) -> bool:
+    """Whether Spark vouches that ``df``, computed again, has the same rows in the same order in each partition.
+
+    Not after a shuffle, whose blocks arrive in any order; a Connect session does not tell.
+    """
+    if is_connect(df.sparkSession):
+        return False
+    execution = df._jdf.queryExecution()
+    # An adaptive plan has a shuffle in it, and would be run to be looked at.
+    if "AdaptiveSparkPlan" in str(execution.executedPlan().getClass().getName()):
+        return False
+    return str(execution.toRdd().outputDeterministicLevel().toString()) == "DETERMINATE"

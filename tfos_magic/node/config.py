@@ -9,11 +9,11 @@ HEARTBEAT_TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Travels in the closure of the agents' Spark job; its secrets are in no log, environment or command line.
+    """Travels in the closure of the agent's Spark job; its secrets are in no log, environment or command line.
 
-    ``job`` names that Spark job. All feeds of an agent may take ``spool_gb`` (of 2**30 bytes) of the disk of
-    ``spool_dir``; None means half of what is free. A trainer that gives no sign of life for ``heartbeat_timeout``
-    seconds is ended.
+    ``job`` names that Spark job, ``slot`` the place in the cluster that its one task fills. All feeds of an agent may
+    take ``spool_gb`` (of 2**30 bytes) of the disk of ``spool_dir``; None means half of what is free. A trainer that
+    gives no sign of life for ``heartbeat_timeout`` seconds is ended.
     """
 
     endpoint: str
@@ -24,4 +24,5 @@ class AgentConfig:
     spool_dir: str | None = None
     spool_gb: float | None = None
     job: str = ""
+    slot: int = 0
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT

@@ -14,7 +14,7 @@ NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 @dataclass(frozen=True)
 class Place:
-    """An agent's Spark partition, its address for others, its GPU addresses and its cores."""
+    """The slot that an agent fills, its address for others, its GPU addresses and its cores."""
 
     slot: int
     host: str
@@ -22,10 +22,10 @@ class Place:
     cores: int
 
 
-def find_place(context: Any, endpoint: str) -> Place:
-    """Read the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
-    slot = int(context.partitionId())
-    advertised = os.environ.get("SPARK_LOCAL_IP") or context.getTaskInfos()[slot].address.rsplit(":", 1)[0]
+def find_place(context: Any, endpoint: str, slot: int) -> Place:
+    """Read the rest of the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
+    own = context.getTaskInfos()[context.partitionId()]
+    advertised = os.environ.get("SPARK_LOCAL_IP") or own.address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
     return Place(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))

@@ -35,7 +35,7 @@ class Probe:
         for _ in batches:
             pass
         context = BarrierTaskContext.get()
-        place = find_place(context, self._endpoint)
+        place = find_place(context, self._endpoint, int(context.partitionId()))
         found = {
             "host": place.host,
             "python": platform.python_version(),

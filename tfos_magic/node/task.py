@@ -1,4 +1,4 @@
-"""The function of the agents' Spark job. Light to import: it must load, and complain, where much is missing."""
+"""The function of an agent's Spark job. Light to import: it must load, and complain, where much is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULT_SCHEMA = "slot bigint, outcome string"
 
 
 class AgentTask:
-    """One call per barrier task: run an agent in this slot until it ends; the result row says why it ended.
+    """Run an agent in the slot of ``config`` until it ends; the result row says why it ended.
 
     ``home`` is the URL of the driver's working directory, which paths in cells are relative to.
     """
@@ -30,7 +30,7 @@ class AgentTask:
         for _ in batches:
             pass
         os.environ[HOME] = self._home  # for the trainer, which gets this environment
-        place = find_place(BarrierTaskContext.get(), self._config.endpoint)
+        place = find_place(BarrierTaskContext.get(), self._config.endpoint, self._config.slot)
         missing = missing_packages()
         if not missing:
             from tfos_magic.node.agent import Agent

@@ -9,7 +9,7 @@ import pytest
 from tfos_magic.cluster import roster as roster_module
 from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
-from tfos_magic.errors import ClusterError, WorkerLost
+from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
 from tfos_magic.protocol import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
 
 
@@ -18,15 +18,15 @@ def _register(slot: int, job: str) -> Register:
 
 
 def _running(timeout: float = 5.0) -> Roster:
-    """Two workers of job one, their trainers ready."""
+    """Two workers, of a job each, their trainers ready."""
     roster = Roster(2, timeout)
-    roster.gather("one")
+    roster.gather({0: "job-0", 1: "job-1"})
     for slot in (0, 1):
-        roster.note(b"one-%d" % slot, _register(slot, "one"))
+        roster.note(b"job-%d-a" % slot, _register(slot, f"job-{slot}"))
     roster.await_agents(1, "tcp://alpha:1")
     roster.begin_generation()
     for rank in (0, 1):
-        roster.note(b"one-%d" % rank, TrainerReady(1, rank, 200 + rank))
+        roster.note(b"job-%d-a" % rank, TrainerReady(1, rank, 200 + rank))
     return roster
 
 
@@ -36,10 +36,11 @@ def test_a_cluster_is_ready_when_all_trainers_are() -> None:
     roster.check_agents()
 
 
-def test_the_agent_that_said_nothing_is_named_and_not_those_that_were_ended_for_it() -> None:
+def test_the_agent_that_said_nothing_is_named_and_not_one_that_said_why_it_ended() -> None:
     roster = _running()
-    roster.note(b"one-1", Output("", 1, "stdout", "last words\n"))
-    roster.note(b"one-0", AgentEnded("signal 15"))
+    roster.note(b"job-1-a", Output("", 1, "stdout", "last words\n"))
+    roster.note(b"job-0-a", AgentEnded("signal 15"))
+    roster.lose("its Spark job ended", 1)
     assert not roster.ready
     with pytest.raises(WorkerLost, match=r"Worker 1 on alpha was lost(?s:.*)last words") as caught:
         roster.check_agents()
@@ -47,36 +48,60 @@ def test_the_agent_that_said_nothing_is_named_and_not_those_that_were_ended_for_
     assert roster.phase is ClusterPhase.RUNNING
 
 
-def test_a_barrier_stage_that_spark_runs_again_means_that_agents_were_lost() -> None:
+def test_a_task_that_spark_runs_again_means_that_its_agent_was_lost() -> None:
     roster = _running()
-    roster.note(b"one-9", _register(0, "one"))
-    assert roster.lost
-    assert roster.stray(b"one-9")
+    roster.note(b"job-0-b", _register(0, "job-0"))
+    assert roster.missing() == [0]
+    assert roster.stray(b"job-0-b")
 
 
-def test_agents_of_a_job_that_was_given_up_are_strays() -> None:
+def test_an_agent_that_was_lost_is_replaced_and_the_others_stay() -> None:
     roster = _running()
-    roster.lose("gone")
-    before = roster.gather("two")
-    assert before == [b"one-0", b"one-1"]
-    assert roster.stray(b"one-0")
-    assert not roster.stray(b"two-0")
-    roster.note(b"one-0", _register(0, "one"))
-    for slot in (1, 0):
-        roster.note(b"two-%d" % slot, _register(slot, "two"))
+    roster.lose("gone", 0)
+    assert roster.missing() == [0]
+    assert roster.gather({0: "other"}) == [b"job-0-a"]
+    assert roster.stray(b"job-0-a"), "it was given up"
+    assert not roster.stray(b"other-a")
+    assert not roster.stray(b"job-1-a")
+    assert [roster.slot_of(job) for job in ("job-0", "job-1", "other")] == [None, 1, 0]
+    roster.note(b"job-0-a", _register(0, "job-0"))
+    roster.note(b"other-a", _register(0, "other"))
     roster.await_agents(1, "tcp://alpha:1")
-    assert [worker.peer for worker in roster.workers] == [b"two-0", b"two-1"]
+    assert [worker.peer for worker in roster.workers] == [b"other-a", b"job-1-a"]
     assert not roster.lost
-    assert not roster.stray(b"two-0")
+    assert not roster.missing()
+
+
+def test_an_agent_that_is_lost_while_another_is_replaced_is_missing_still() -> None:
+    roster = _running()
+    roster.lose("gone", 0)
+    roster.gather({0: "other"})
+    roster.lose("gone too", 1)
+    roster.note(b"other-a", _register(0, "other"))
+    roster.await_agents(1, "tcp://alpha:1")
+    assert roster.missing() == [1]
+    with pytest.raises(WorkerLost, match="Worker 1"):
+        roster.check_agents()
+
+
+def test_an_agent_that_could_not_be_replaced_is_missing_still() -> None:
+    roster = _running()
+    roster.lose("gone", 0)
+    roster.gather({0: "other"})
+    with pytest.raises(StartTimeout):
+        roster.await_agents(0, "tcp://alpha:1")
+    roster.give_up([0])
+    assert roster.missing() == [0]
+    with pytest.raises(WorkerLost, match="Worker 0"):
+        roster.check_agents()
 
 
 def test_logs_of_a_rank_survive_its_agent() -> None:
     roster = _running()
-    roster.note(b"one-0", Output("", 0, "stdout", "before\n"))
-    roster.lose("gone")
-    roster.gather("two")
-    for slot in (0, 1):
-        roster.note(b"two-%d" % slot, _register(slot, "two"))
+    roster.note(b"job-0-a", Output("", 0, "stdout", "before\n"))
+    roster.lose("gone", 0)
+    roster.gather({0: "other"})
+    roster.note(b"other-a", _register(0, "other"))
     roster.await_agents(1, "tcp://alpha:1")
     assert list(roster.workers[0].log) == ["before"]
 
@@ -85,7 +110,7 @@ def test_a_silent_agent_is_lost_after_the_timeout(monkeypatch: pytest.MonkeyPatc
     roster, now = _running(), time.monotonic()
     for second in range(1, 5):
         monkeypatch.setattr(roster_module.time, "monotonic", lambda second=second: now + second)
-        roster.note(b"one-0", Heartbeat())
+        roster.note(b"job-0-a", Heartbeat())
         roster.check_agents()
     monkeypatch.setattr(roster_module.time, "monotonic", lambda: now + 6)
     with pytest.raises(WorkerLost, match="Worker 1 on alpha did not answer for"):
@@ -102,7 +127,7 @@ def test_a_kernel_that_was_suspended_takes_nobody_for_lost(monkeypatch: pytest.M
 def test_a_trainer_that_dies_while_it_loads_is_lost_at_once() -> None:
     roster = _running()
     roster.begin_generation()
-    roster.note(b"one-1", TrainerExited(2, 1, 0, 9, "loading"))
+    roster.note(b"job-1-a", TrainerExited(2, 1, 0, 9, "loading"))
     with pytest.raises(WorkerLost, match=r"Worker 1 on alpha was killed by signal 9 \(SIGKILL.*while it was starting"):
         roster.await_trainers(1)
 
@@ -110,8 +135,8 @@ def test_a_trainer_that_dies_while_it_loads_is_lost_at_once() -> None:
 def test_a_trainer_that_cannot_load_says_why_and_is_not_taken_for_lost() -> None:
     roster = _running()
     roster.begin_generation()
-    roster.note(b"one-1", TrainerReady(2, 1, 7, error="ImportError: no tensorflow"))
-    roster.note(b"one-1", TrainerExited(2, 1, 0, 0, ""))
+    roster.note(b"job-1-a", TrainerReady(2, 1, 7, error="ImportError: no tensorflow"))
+    roster.note(b"job-1-a", TrainerExited(2, 1, 0, 0, ""))
     with pytest.raises(ClusterError, match="no tensorflow") as caught:
         roster.await_trainers(1)
     assert not isinstance(caught.value, WorkerLost)
