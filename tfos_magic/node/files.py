@@ -63,11 +63,11 @@ def dataset(
 
     * ``shuffle=False``: batch ``k`` is rows ``[k*batch_size, (k+1)*batch_size)`` of the files, sorted by name, as one
       plain process would take them. For that, every worker reads and decodes all files.
-    * by default every worker reads files, or row groups of Parquet, that no other worker reads (but for one at each
-      end of its share): the row groups come in a random order, each worker takes an equal run of rows, shuffled
-      within windows of 16,384 rows or 64 MB, and a batch has rows of all runs. The order is new in every epoch, and
-      follows from the files, ``seed`` (default: the run's) and the number of workers. ``sync`` training is equal to one
-      process that reads the batches so composed, not to one that shuffles by itself.
+    * by default every worker reads row groups of Parquet, runs of TFRecords or CSV files that no other worker reads
+      (but for one at each end of its share): these come in a random order, each worker takes an equal run of rows,
+      shuffled within windows of 16,384 rows or 64 MB, and a batch has rows of all runs. The order is new in every
+      epoch, and follows from the files, ``seed`` (default: the run's) and the number of workers. ``sync`` training is
+      equal to one process that reads the batches so composed, not to one that shuffles by itself.
 
     Outside of a run, one process reads all. Raises :class:`DataError` for files that are not there, that differ in
     their columns, or that workers see differently, naming them.
@@ -145,7 +145,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a rank found: the files, and the units that it counted, int64 rows of ``(file, part, rows)``."""
+    """What a rank found: the files, and the units that it counted, int64 rows of ``(file, start, stop, rows)``."""
 
     source: Source
     plan: FeedPlan
@@ -230,16 +230,14 @@ def _settled(source: Source, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
 
 
 def _count(source: Source, first: int, step: int) -> npt.NDArray[np.int64]:
-    """The units of every ``step``-th file: int64, rows of ``(file, part, rows)``."""
+    """The units of every ``step``-th file: int64, rows of ``(file, start, stop, rows)``."""
     numbers = range(first, len(source.files), step)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
         counts = list(pool.map(lambda number: source.count(source.files[number]), numbers))
-    found = [
-        (number, part, rows) for number, parts in zip(numbers, counts, strict=True) for part, rows in enumerate(parts)
-    ]
-    return np.array(found, np.int64).reshape(-1, 3)
+    found = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
+    return np.array(found, np.int64).reshape(-1, 4)
 
 
 def _units(source: Source, table: npt.NDArray[np.int64]) -> list[Unit]:
     ordered = table[np.lexsort((table[:, 1], table[:, 0]))]
-    return [Unit(source.files[file], part, rows) for file, part, rows in ordered.tolist()]
+    return [Unit(source.files[file], *piece) for file, *piece in ordered.tolist()]

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tfos_magic as tfos
 from tfos_magic.errors import DataError
 from tfos_magic.records.composition import in_runs, unit_order
+from tfos_magic.records.files import open_source, tfrecord
 from tfos_magic.training import ranks
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext, StopSignal
@@ -175,6 +176,26 @@ def test_files_that_do_not_go_together_are_named(tmp_path: Path, second: dict[st
     pq.write_table(pa.table(second), tmp_path / "b.parquet")
     with pytest.raises(tf.errors.OpError, match=told):
         list(tfos.dataset(str(tmp_path), batch_size=2, shuffle=False))
+
+
+def test_tfrecord_files_are_cut_into_runs_of_records(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecord, "PIECE_BYTES", 300)
+    whole = str(folder / "tfrecord")
+    for shuffle in (False, True):
+        datasets = [on_rank(rank, 3, whole, "tfrecord", batch_size=BATCH, shuffle=shuffle) for rank in range(3)]
+        assert sorted(itertools.chain(*ids_by_step(datasets))) == list(range(ROWS))
+    kept = (folder / "tfrecord" / "part-0.tfrecord").read_bytes()
+    source = open_source(whole, "tfrecord")
+    pieces = source.count(source.files[0])
+    assert len(pieces) > 5
+    assert [start for start, _, _ in pieces[1:]] == [stop for _, stop, _ in pieces[:-1]]
+    assert pieces[-1][1] == len(kept)
+    damaged = pieces[3][0]
+    (tmp_path / "a").write_bytes(kept[: damaged + 20] + b"\0\0\0\0" + kept[damaged + 24 :])
+    with pytest.raises(tf.errors.OpError, match=rf"record at byte {damaged} of"):
+        list(tfos.dataset(str(tmp_path), "tfrecord", batch_size=2, schema={"id": "int64"}))
 
 
 def test_a_cut_tfrecord_file_is_found_when_it_is_counted(folder: Path, tmp_path: Path) -> None:

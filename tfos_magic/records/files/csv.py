@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.files.sources import Unit
+from tfos_magic.records.files.sources import Piece, Unit
 from tfos_magic.records.storage import is_local, open_system
 from tfos_magic.records.tfrecord.files import DataFile
 
@@ -44,12 +44,12 @@ class CSVSource:
             if name not in self.schema.names:
                 raise DataError(f"{files[0].url} has no column {name!r}, which schema= names")
 
-    def count(self, file: DataFile) -> list[int]:
+    def count(self, file: DataFile) -> list[Piece]:
         # One column, as text, is all that has to be converted to count the rows.
         name = self.schema.names[0]
         options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         with self._opened(file, options) as reader:
-            return [sum(batch.num_rows for batch in reader)]
+            return [(0, 0, sum(batch.num_rows for batch in reader))]
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         types = {name: self.schema.field(name).type for name in names}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.files.sources import Unit
+from tfos_magic.records.files.sources import Piece, Unit
 from tfos_magic.records.filetypes import plain_type
 from tfos_magic.records.parquet import open_parquet, read_groups
 from tfos_magic.records.tfrecord.files import DataFile
@@ -23,15 +23,15 @@ class ParquetSource:
         with _opened(files[0]) as file:
             self.schema: pa.Schema = file.schema_arrow
 
-    def count(self, file: DataFile) -> list[int]:
+    def count(self, file: DataFile) -> list[Piece]:
         with _opened(file) as opened:
-            metadata = opened.metadata
-            return [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+            groups = range(opened.metadata.num_row_groups)
+            return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         with _opened(unit.file) as file:
             self._check(unit.file, file.schema_arrow, names)
-            yield from read_groups(file, [unit.part], names)
+            yield from read_groups(file, range(unit.start, unit.stop), names)
 
     def _check(self, file: DataFile, found: pa.Schema, names: Sequence[str]) -> None:
         for name in names:

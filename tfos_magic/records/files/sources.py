@@ -14,12 +14,20 @@ from tfos_magic.records.tfrecord.files import DataFile, list_files
 FORMATS = ("parquet", "tfrecord", "csv")
 
 
+Piece = tuple[int, int, int]
+"""A unit before it is told of which file: ``start``, ``stop`` and rows."""
+
+
 @dataclass(frozen=True)
 class Unit:
-    """A part of a file that is read as a whole: a row group of Parquet, a file elsewhere. ``part`` counts in a file."""
+    """A part of a file that is read as a whole: from ``start`` to ``stop``, row groups of Parquet and bytes elsewhere.
+
+    A ``stop`` of 0 is the file's end.
+    """
 
     file: DataFile
-    part: int
+    start: int
+    stop: int
     rows: int
 
 
@@ -36,8 +44,8 @@ class Source(Protocol):
         """The columns of all files, in Arrow types."""
         ...
 
-    def count(self, file: DataFile) -> list[int]:
-        """How many rows each unit of ``file`` has."""
+    def count(self, file: DataFile) -> list[Piece]:
+        """The units of ``file``, in order."""
         ...
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:

@@ -1,4 +1,4 @@
-"""TFRecord files in place: a unit is a file, whose records are counted by their lengths."""
+"""TFRecord files in place: units are runs of records, or whole files where these are compressed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
-from tfos_magic.records.files.sources import Unit
+from tfos_magic.records.files.sources import Piece, Unit
 from tfos_magic.records.storage import is_local, open_system
 from tfos_magic.records.tfrecord.decode import RECORD_TYPES, refuse_types
 from tfos_magic.records.tfrecord.files import AUTO, GZIP, NONE, Corrupt, DataFile, chunks, is_gzip
@@ -19,6 +19,7 @@ from tfos_magic.records.tfrecord.inference import infer
 from tfos_magic.records.tfrecord.reading import ReadOptions, batches
 
 SAMPLE_RECORDS = 100
+PIECE_BYTES = 8 << 20
 _LENGTH = struct.Struct("<Q")
 
 
@@ -45,38 +46,42 @@ class TFRecordSource:
         self.schema = infer([file.url for file in files], self._options, SAMPLE_RECORDS) if schema is None else schema
         refuse_types(self.schema, record_type)
 
-    def count(self, file: DataFile) -> list[int]:
+    def count(self, file: DataFile) -> list[Piece]:
         system, path = open_system(file.url)
-        if is_local(system) and not is_gzip(file.url, self._options.compression):
-            return [_count_lengths(path)]
         try:
-            return [sum(len(chunk.starts) for chunk in chunks(file.url, self._options.compression))]
+            if is_gzip(file.url, self._options.compression):
+                return [(0, 0, sum(len(chunk.starts) for chunk in chunks(file.url, self._options.compression)))]
+            if is_local(system):
+                return _pieces_by_lengths(path)
+            return [
+                (chunk.base, chunk.base + int(chunk.ends[-1]) + FOOTER, len(chunk.starts)) for chunk in chunks(file.url)
+            ]
         except Corrupt as corrupt:
-            raise _corrupt(file.url, corrupt.offset, corrupt.reason) from None
+            raise DataError(
+                f"the record at byte {corrupt.offset} of {file.url} is corrupt: {corrupt.reason}. Write the file anew"
+            ) from None
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         schema = pa.schema([self.schema.field(name) for name in names])
-        yield from batches(unit.file.url, schema, self._options)
+        yield from batches(unit.file.url, schema, self._options, unit.start, unit.stop or None)
 
 
-def _count_lengths(path: str) -> int:
-    """Count records by going from length to length, which touches one page of a record; checksums wait for reading."""
+def _pieces_by_lengths(path: str) -> list[Piece]:
+    """Go from length to length, which touches one page of a record; checksums wait for reading."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        return _records(mapped, len(mapped), path)
+        return _pieces(mapped, len(mapped))
 
 
-def _records(block: Any, end: int, path: str) -> int:
-    unpack, at, rows = _LENGTH.unpack_from, 0, 0
+def _pieces(block: Any, end: int) -> list[Piece]:
+    unpack, pieces, start, rows, at = _LENGTH.unpack_from, [], 0, 0, 0
     while at + HEADER <= end:
-        before = at
-        at += HEADER + unpack(block, at)[0] + FOOTER
-        if at > end:
-            raise _corrupt(path, before, "the file ends within it, or its length is damaged")
-        rows += 1
+        following = at + HEADER + unpack(block, at)[0] + FOOTER
+        if following > end:
+            break
+        at, rows = following, rows + 1
+        if at - start >= PIECE_BYTES:
+            pieces.append((start, at, rows))
+            start, rows = at, 0
     if at != end:
-        raise _corrupt(path, at, "the file ends within it")
-    return rows
-
-
-def _corrupt(path: str, offset: int, reason: str) -> DataError:
-    return DataError(f"the record at byte {offset} of {path} is corrupt: {reason}. Write the file anew")
+        raise Corrupt(at, "the file ends within it, or its length is damaged")
+    return [*pieces, (start, at, rows)] if rows else pieces

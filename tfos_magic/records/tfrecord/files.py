@@ -101,16 +101,25 @@ def is_gzip(url: str, compression: str) -> bool:
     return compression == GZIP or (compression == AUTO and url.endswith((".gz", ".gzip")))
 
 
-def chunks(url: str, compression: str = AUTO, block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
-    """Read a file's records, in blocks of about ``block_bytes``. Raises :class:`Corrupt` after the last good one."""
+def chunks(
+    url: str, compression: str = AUTO, block_bytes: int = BLOCK_BYTES, start: int = 0, stop: int | None = None
+) -> Iterator[Chunk]:
+    """Read a file's records, in blocks of about ``block_bytes``. Raises :class:`Corrupt` after the last good one.
+
+    Of a file that is not compressed, those in bytes ``[start, stop)`` alone; records must begin at both.
+    """
     system, path = open_system(url)
     with system.open(path, "rb") as file:
-        stream: Any = _Inflated(file) if is_gzip(url, compression) else file
-        yield from _chunks_of(stream, block_bytes)
+        if is_gzip(url, compression):
+            yield from _chunks_of(_Inflated(file), block_bytes)
+            return
+        file.seek(start)
+        stream = file if stop is None else _Bounded(file, stop - start)
+        yield from _chunks_of(stream, block_bytes, start)
 
 
-def _chunks_of(stream: Any, block_bytes: int) -> Iterator[Chunk]:
-    rest, base, wanted = b"", 0, block_bytes
+def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[Chunk]:
+    rest, wanted = b"", block_bytes
     while True:
         try:
             fresh = stream.read(wanted - len(rest))
@@ -132,6 +141,18 @@ def _chunks_of(stream: Any, block_bytes: int) -> Iterator[Chunk]:
         wanted = max(block_bytes, found.needed)
     if rest:
         raise Corrupt(base, "the file ends within it")
+
+
+class _Bounded:
+    """The next ``left`` bytes of a file."""
+
+    def __init__(self, file: IO[bytes], left: int) -> None:
+        self._file, self._left = file, left
+
+    def read(self, size: int) -> bytes:
+        piece = self._file.read(min(size, self._left))
+        self._left -= len(piece)
+        return piece
 
 
 class _Inflated:

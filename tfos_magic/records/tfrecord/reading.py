@@ -31,8 +31,10 @@ class ReadOptions:
     block_bytes: int = BLOCK_BYTES
 
 
-def batches(url: str, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Read a file as batches of ``schema``.
+def batches(
+    url: str, schema: pa.Schema, options: ReadOptions, start: int = 0, stop: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read a file, or the records in bytes ``[start, stop)`` of one, as batches of ``schema``.
 
     At the first record that is damaged (its frame, a checksum, or bytes that are no message) a :class:`DataError` is
     raised that names the file and the byte, of its uncompressed content; with ``permissive`` the rest of the file is
@@ -40,7 +42,7 @@ def batches(url: str, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.Re
     """
     rows = 0
     try:
-        for chunk in chunks(url, options.compression, options.block_bytes):
+        for chunk in chunks(url, options.compression, options.block_bytes, start, stop):
             for batch in _decoded(chunk, schema, options.record_type):
                 rows += batch.num_rows
                 yield batch
