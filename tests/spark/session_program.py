@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.errors import DataError
+from tfos_magic.errors import TFOSError
 
 CELL = """
 import hashlib, os, socket
@@ -47,7 +47,10 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         status = cluster.status()
         results = cluster.run(CELL, frames={"train": train}, label="y", outputs=["history", "package"])
         logs = cluster.logs(tail=5)
-        refusals = [_refusal(cluster, spark.sql(query)) for query in options.get("refused", [])]
+        frames = [spark.sql(query) for query in options.get("refused", [])]
+        if options.get("streaming"):
+            frames.append(spark.readStream.format("rate").load())
+        refusals = [_refusal(cluster, frame) for frame in frames]
     started = time.monotonic()
     count = spark.range(9).count()
     return {
@@ -65,8 +68,8 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
 def _refusal(cluster: TFCluster, frame: DataFrame) -> str:
     """What is said of a DataFrame that cannot be fed."""
     try:
-        cluster.run(CELL, frames={"train": frame}, label="y")
-    except DataError as error:
+        cluster.run(CELL, frames={"train": frame}, label="y" if "y" in frame.columns else None)
+    except TFOSError as error:
         return str(error)
     return ""
 

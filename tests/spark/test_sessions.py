@@ -68,12 +68,13 @@ def test_executors_without_tensorflow_give_one_error_naming_the_host(tmp_path: P
 
 def test_a_connect_session_trains_and_refuses_as_cleanly(tmp_path: Path) -> None:
     refused = ["select 1 y, int(null) x", "select 1 y, 1 div (id * 0) x from range(3)"]
-    outcome = _run({"remote": "local[3]", "refused": refused}, tmp_path)
+    outcome = _run({"remote": "local[3]", "refused": refused, "streaming": True}, tmp_path)
     _assert_trained(outcome)
     assert ".zip" in outcome["package"]
-    nulls, division = outcome["refusals"]
+    nulls, division, streaming = outcome["refusals"]
     assert "column 'x' has nulls" in nulls
     assert "DIVIDE_BY_ZERO" in division
+    assert "foreachBatch runs on the server" in streaming
     assert not any("\n" in refusal for refusal in outcome["refusals"])
 
 
