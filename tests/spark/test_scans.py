@@ -113,13 +113,12 @@ def evolved(spark: SparkSession, folder: Path) -> DataFrame:
 
 IN_PLACE: dict[str, Frame] = {
     "all columns": whole,
-    "columns in another order": lambda spark, folder: whole(spark, folder).select("raw", "pixels", "id"),
-    "columns spelled by another case": lambda spark, folder: whole(spark, folder).select("ID", "small"),
-    "columns renamed and doubled": lambda spark, folder: whole(spark, folder).select(
-        F.col("id").alias("half"), F.col("half").alias("id"), F.col("id").alias("twin")
+    "columns in another order, case and name, one of them twice": lambda spark, folder: whole(spark, folder).select(
+        "raw", "PIXELS", "small", F.col("id").alias("half"), F.col("half").alias("id"), F.col("id").alias("twin")
     ),
-    "a name with a dot": lambda spark, folder: whole(spark, folder).select("`with.dot`", "flag"),
-    "fixed lists of Arrow's": lambda spark, folder: spark.read.parquet(str(folder / "rows")).select("fixed", "id"),
+    "names with dots and fixed lists of Arrow's": lambda spark, folder: spark.read.parquet(str(folder / "rows")).select(
+        "fixed", "`with.dot`"
+    ),
     "files of partitioned folders": lambda spark, folder: by_year(spark, folder).drop("year"),
     "a view": lambda spark, folder: viewed(whole(spark, folder)),
 }
