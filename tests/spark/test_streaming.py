@@ -78,12 +78,12 @@ def large(spark: SparkSession) -> DataFrame:
 
 
 def idle(spark: SparkSession, cluster: TFCluster, seconds: float = 10.0) -> bool:
-    """Whether no job but the agents' runs, and no agent holds rows, before so many seconds have passed."""
+    """Whether no jobs but the agents' run, and no agent holds rows, before so many seconds have passed."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         jobs = len(spark.sparkContext.statusTracker().getActiveJobsIds())
         rows = sum(sum(worker.beat.feeds.values()) + worker.beat.spool_bytes for worker in cluster.workers)
-        if jobs == 1 and not rows:
+        if jobs == len(cluster.workers) and not rows:
             return True
         time.sleep(0.1)
     return False
