@@ -133,6 +133,11 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             session.replicas.build(session.loops[-1].model, self._distributed_dataset.element_spec)
             session.recorder.watch(self)
 
+        def _interrupted_warning(self) -> None:
+            # Keras says of data of unknown length that it ran out, when its first epoch has ended as it should.
+            if self.data_adapter.num_batches is not None or self.steps_per_epoch is not None:
+                super()._interrupted_warning()
+
         def _get_iterator(self) -> Any:
             # Keras makes an iterator when an epoch ends and another when the next begins. For arrays the first will do;
             # the order of a dataset may depend on how often it was begun.
