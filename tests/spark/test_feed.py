@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.ranks import TOKEN, Ranks
+from tfos_magic.cluster.batching import SETTING, WIDE_ROWS, small_batches
 from tfos_magic.cluster.feed import FeedReport, feed_dataframe
 from tfos_magic.cluster.session import repeats
 from tfos_magic.errors import DataError, FeedError
@@ -235,3 +236,25 @@ def test_what_spark_computes_alike_again_is_told_from_what_it_may_not(spark: Spa
     assert [repeats(df) for df in shuffled] == [False] * 4
     again.unpersist()
     numbers.unpersist()
+
+
+def test_wide_rows_come_in_small_batches_and_the_session_is_left_as_it_is(spark: SparkSession) -> None:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"rows": [max(batch.num_rows for batch in batches)]})
+
+    def most(frame: DataFrame) -> int:
+        return max(row.rows for row in frame.mapInArrow(count, "rows bigint").collect())
+
+    narrow = numbered(spark, 3000, 1)
+    wide = narrow.select(F.array(F.col("id").cast("float")).alias("x"))
+    own = spark.conf.get(SETTING)
+    with small_batches(spark, plan_feed(wide.schema)):
+        assert most(wide) == int(own)
+    spark.conf.unset(SETTING)
+    try:
+        for frame, rows in ((wide, WIDE_ROWS), (wide.repartition(1), WIDE_ROWS), (narrow, 3000)):
+            with small_batches(spark, plan_feed(frame.schema)):
+                assert most(frame) == rows
+        assert most(wide) == 3000
+    finally:
+        spark.conf.set(SETTING, own)

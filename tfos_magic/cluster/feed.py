@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
+from tfos_magic.cluster.batching import small_batches
 from tfos_magic.cluster.scans import feed_scan, find_scan
 from tfos_magic.errors import DataError, FeedError, SpoolFull
 from tfos_magic.node.feeder import MEASURE_SCHEMA, RESULT_SCHEMA, FeedJob, feed_partition, measure_partition
@@ -108,7 +109,8 @@ def _run(df: Any, job: FeedJob) -> list[Any]:
             rows = feed_scan(df.sparkSession, job, scan)
             if rows is not None:
                 return rows
-        return list(frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+        with small_batches(df.sparkSession, job.plan):
+            return list(frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
 
 
 @contextmanager

@@ -224,10 +224,22 @@ def _convert(converter: WireConverter, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _messages(share: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the rows of ``share`` in batches of about ``MESSAGE_BYTES``: neither crumbs nor lumps."""
-    if not share:
+    """Give the rows of ``share`` in batches of about ``MESSAGE_BYTES``: neither crumbs, which are joined, nor lumps."""
+    crumbs: list[pa.RecordBatch] = []
+    size = 0
+    for batch in share:
+        crumbs.append(batch)
+        size += batch.nbytes
+        if size >= MESSAGE_BYTES:
+            yield from _cut(crumbs, size)
+            crumbs, size = [], 0
+    yield from _cut(crumbs, size)
+
+
+def _cut(crumbs: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    if not crumbs:
         return
-    whole = share[0] if len(share) == 1 else pa.concat_batches(share)
-    step = max(1, MESSAGE_BYTES * whole.num_rows // max(1, whole.nbytes))
-    for start in range(0, whole.num_rows, step):
+    whole = crumbs[0] if len(crumbs) == 1 else pa.concat_batches(crumbs)
+    step = -(-whole.num_rows // max(1, round(size / MESSAGE_BYTES)))
+    for start in range(0, whole.num_rows, max(1, step)):
         yield whole.slice(start, step)
