@@ -2,11 +2,12 @@ import os
 
 import pytest
 
+from tfos_magic.cluster.request import RunRequest
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import COMMANDS, parse
-from tfos_magic.notebook.strategies import checkpoints_of, options_of, servers_for
+from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of, servers_for
 
 
 def arguments(line: str):
@@ -42,6 +43,16 @@ def test_a_strategy_gets_the_options_that_were_given(line: str, options: dict) -
 def test_options_of_another_strategy_are_refused(line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         options_of(arguments(line))
+
+
+def test_rows_are_shuffled_unless_told_otherwise_and_a_seed_is_one_that_numpy_takes() -> None:
+    config = TFOS(batch_size=16)
+    assert reading_of(arguments(""), config) == {"batch_size": 16, "shuffle": True, "seed": None}
+    told = reading_of(arguments("--no-shuffle --seed 0 --batch-size 8"), config)
+    assert told == {"batch_size": 8, "shuffle": False, "seed": 0}
+    assert RunRequest("", **reading_of(arguments("--seed 4294967295"), config)).seed == 2**32 - 1
+    with pytest.raises(UsageError, match="from 0 to 4294967295"):
+        RunRequest("", **reading_of(arguments("--seed 4294967296"), config))
 
 
 @pytest.mark.parametrize(
