@@ -125,7 +125,8 @@ class StreamedFeeds:
             alone = any(rank in epoch.ranks for epoch in epochs) or rank not in lease.ranks
             if alone:
                 self._set_apart(lease, rank)
-            epoch = Epoch(stream_id(lease.lease, number), frozenset({rank}) if alone else lease.ranks)
+            ranks = frozenset({rank}) if alone else lease.ranks
+            epoch = Epoch(stream_id(lease.lease, number, len(epochs)), ranks)
             epochs.append(epoch)
             self._begin(lease, epoch)
         epoch.asked.add(rank)

@@ -1,7 +1,8 @@
 """The streamed feeds of one agent: who sends to them, who reads them, and what the kernel is told about it.
 
 A run leases a streamed feed; the ``k``-th iteration over it, on every rank, is its epoch ``k``, a :class:`Stream` named
-``lease/k``. The kernel feeds an epoch when the first trainer begins to read it, and not before.
+``lease/k``, or ``lease/k+n`` for a rank that begins an epoch again, its trainer having been replaced. The kernel feeds
+an epoch when the first trainer begins to read it, and not before.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from tfos_magic.protocol import FeedDropped, FeedWanted, Message
 OPEN_TIMEOUT = 60.0
 
 
-def stream_id(lease: str, epoch: int) -> str:
-    """What one epoch of a leased feed is called where rows are sent."""
-    return f"{lease}/{epoch}"
+def stream_id(lease: str, epoch: int, again: int = 0) -> str:
+    """What one epoch of a leased feed is called where rows are sent; ``again`` counts how often it was begun anew."""
+    return f"{lease}/{epoch}" + (f"+{again}" if again else "")
 
 
 class Streams:
@@ -31,6 +32,7 @@ class Streams:
     def __init__(self, spool: Spool, tell: Callable[[Message], None]) -> None:
         self._spool, self._tell = spool, tell
         self._streams: dict[str, Stream] = {}
+        self._unread: dict[str, Stream] = {}
         self._leases: set[str] = set()
         self._changed = threading.Condition()
 
@@ -42,12 +44,18 @@ class Streams:
     def open(self, name: str, rank: int, world: int, schema: str, *, wanted: bool = True, live: bool = False) -> None:
         """Make room for an epoch's rows on ``rank``; those of one that is not ``wanted`` are taken and forgotten."""
         budget, directory = self._spool.budget, self._spool.directory
-        stream = Stream(schema, rank, world, directory=directory, budget=budget, live=live)
+        with self._changed:
+            before = self._streams.get(name)
+            stream = before or Stream(schema, rank, world, directory=directory, budget=budget, live=live)
+            self._streams[name] = stream
+            epoch = name.partition("+")[0]
+            if wanted:
+                self._unread[epoch] = stream
+            else:
+                self._unread.pop(epoch, None)
+            self._changed.notify_all()
         if not wanted:
             stream.drop()
-        with self._changed:
-            self._streams[name] = stream
-            self._changed.notify_all()
 
     def get(self, name: str) -> Stream | None:
         """The stream of that name, if it is one."""
@@ -63,10 +71,10 @@ class Streams:
         self._tell(FeedWanted(lease, epoch))
         with self._changed:
             opened = self._changed.wait_for(
-                lambda: name in self._streams or lease not in self._leases or cancelled(), OPEN_TIMEOUT
+                lambda: name in self._unread or lease not in self._leases or cancelled(), OPEN_TIMEOUT
             )
-            if name in self._streams:
-                return self._streams[name]
+            if name in self._unread:
+                return self._unread.pop(name)
         if opened:
             raise FeedError("this feed belongs to a run that has ended: run the cell again")
         raise FeedError(f"the kernel did not begin to feed epoch {epoch} within {OPEN_TIMEOUT:.0f} s: run it again")
@@ -90,6 +98,8 @@ class Streams:
             self._leases.discard(lease)
             gone = [name for name in self._streams if name.startswith(f"{lease}/")]
             streams = [self._streams.pop(name) for name in gone]
+            for name in gone:
+                self._unread.pop(name.partition("+")[0], None)
             self._changed.notify_all()
         for stream in streams:
             stream.fail(FeedError("the run that this feed belongs to has ended: run the cell again"))

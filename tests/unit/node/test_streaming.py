@@ -207,3 +207,22 @@ def test_a_reader_of_a_run_that_ends_is_let_go(ranks: Ranks, pool: ThreadPoolExe
     for read in reading:
         with pytest.raises(tf.errors.OpError, match="has ended"):
             read.result(10)
+
+
+def test_a_trainer_in_the_place_of_another_reads_its_epoch_from_the_beginning(
+    ranks: Ranks, pool: ThreadPoolExecutor
+) -> None:
+    handle = ranks.lease("l")[0]
+    job = ranks.open("l", 0)
+    first = iter(stream_dataset(handle, batch_size=30))
+    sending = pool.submit(send, job, [[50_000] * 20])
+    next(first)
+    again = pool.submit(lambda: next(iter(stream_dataset(handle, batch_size=30)))["id"].numpy().tolist())
+    assert [ranks.told.get(timeout=10) for _ in range(2)] == [(0, FeedWanted("l", 0))] * 2
+    for rank, streams in enumerate(ranks.streams):
+        streams.open(job.feed_id, rank, WORLD, SCHEMA, wanted=False)
+        streams.open(stream_id("l", 0, 1), rank, WORLD, SCHEMA)
+    assert sending.result(60), "tasks that were held back by the stream that nobody reads any more"
+    anew = FeedJob(stream_id("l", 0, 1), PLAN, ranks.endpoints, TOKEN, 60, SCHEMA, ranks=(0,))
+    send(anew, [[300]])
+    assert again.result(20) == list(range(0, 30, 3))
