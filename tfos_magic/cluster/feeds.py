@@ -26,10 +26,11 @@ from tfos_magic.protocol import (
     OpenFeed,
     RefuseFeed,
     ReleaseFeed,
+    TrainerExited,
 )
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, field_column
 
-FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped
+FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped | TrainerExited
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class FeedStore:
                 self._make_room(message)
             case FeedWanted() | FeedDropped():
                 self.streams.note(rank, message)
+            case TrainerExited():
+                self.streams.lose(rank)
 
     def feed(self, df: Any, plan: FeedPlan, feed_id: str, tag: str) -> Feed:
         """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left.

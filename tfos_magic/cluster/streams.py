@@ -33,8 +33,8 @@ JOIN_SECONDS = 5.0
 class StreamedFeeds:
     """The leases of the run that goes on. ``tell(rank, message)`` sends to an agent. Thread-safe.
 
-    Trainers may not be asked to keep step, so a rank that begins an epoch a second time, its trainer having been
-    replaced in the middle of a run, gets the rows of that epoch by itself, and so of all that follow.
+    A rank whose trainer has died in the middle of a run, and was replaced, gets the rows of its epochs by itself: the
+    others have gone on.
     """
 
     def __init__(
@@ -92,6 +92,12 @@ class StreamedFeeds:
                 self._want(lease, rank, message.epoch)
             else:
                 self._drop(lease, rank, message.epoch)
+
+    def lose(self, rank: int) -> None:
+        """The trainer of ``rank`` has died: nobody waits for it, and one in its place gets its rows by itself."""
+        with self._lock:
+            for lease in self._leases.values():
+                self._set_apart(lease, rank)
 
     def check(self) -> None:
         """Raise :class:`FeedError` where workers wait for rows that another one, which has not asked, holds back."""
