@@ -41,8 +41,9 @@ class Order:
     def numbers(self, start: int, stop: int) -> Numbers:
         """Give the row numbers at places ``[start, stop)`` of this order: int64, shape ``(stop - start,)``.
 
-        Cheap when asked for one run of places after another.
+        Cheap when asked for one run of places after another. There is nothing at places beyond the last row.
         """
+        stop = min(stop, self.rows)
         parts = []
         window = self._window_at(start)
         while start < stop:

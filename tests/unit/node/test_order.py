@@ -51,6 +51,7 @@ def test_places_in_any_pieces_give_the_same_order() -> None:
     pieces = [order.numbers(begin, end) for begin, end in itertools.pairwise(bounds)]
     assert np.array_equal(np.concatenate(pieces), expected)
     assert np.array_equal(order.numbers(100, 200), expected[100:200])
+    assert np.array_equal(order.numbers(rows - 5, rows + 5), expected[-5:])
 
 
 def test_seed_rank_and_epoch_make_the_order_and_nothing_else_does() -> None:
