@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -109,6 +110,20 @@ def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
     assert watch.state.restarts == 1
     assert len(results["history"].history["loss"]) == 4
     assert watch.state.feeds["train"].rows == 96
+
+
+def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
+    fresh: TFCluster, tmp_path: Path
+) -> None:
+    before = [worker.agent.pid for worker in fresh.workers]
+    daemon = psutil.Process(before[0]).parent()
+    assert daemon is not None
+    daemon.terminate()
+    daemon.wait(20)
+    with fresh.roster.lock:
+        assert not fresh.roster.lock.wait_for(lambda: bool(fresh.roster.lost), 3)
+    assert len(run(fresh, "pass", tmp_path / "nothing")["history"].history["loss"]) == 4
+    assert [worker.agent.pid for worker in fresh.workers] == before
 
 
 @pytest.mark.timeout(300)

@@ -21,6 +21,7 @@ import zmq
 import tfos_magic
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.desk import FeedDesk
+from tfos_magic.node.lifeline import Lifeline
 from tfos_magic.node.mailbox import Mailbox
 from tfos_magic.node.place import Place, hold_port
 from tfos_magic.node.process import TrainerProcess
@@ -59,6 +60,7 @@ class Agent:
     def __init__(self, config: AgentConfig, place: Place) -> None:
         self._config = config
         self.place = place
+        self._lifeline = Lifeline()
         self._uplink = Uplink(config)
         self._poller = zmq.Poller()
         self._mailbox = Mailbox()
@@ -91,6 +93,8 @@ class Agent:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP and self._lifeline.known:
+            return
         self._outcome = self._outcome or f"signal {number}"
 
     def _register(self) -> Register:
@@ -130,6 +134,8 @@ class Agent:
         if now - self._beat >= HEARTBEAT:
             self._beat = now
             self._send(self._heartbeat())
+        if self._lifeline.cut:
+            self._outcome = "its Spark task has ended"
         if self._uplink.out_of_reach > GRACE:
             self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
         if self._trainer:
