@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 import tfos_magic
 from tests import sessions
+from tfos_magic.records.tfrecord.source import PruningTFRecordSource, TFRecordSource
 
 ROWS = 1000
 SCHEMA = "id bigint, flag bigint, x array<float>, name string, raw binary, tags array<string>"
@@ -183,3 +185,60 @@ def test_registering_again_changes_nothing(
     tfos_magic.unload_ipython_extension(shell)
     assert capsys.readouterr().out == ""
     assert read(spark, written, "id bigint").schema.names == ["id"]
+
+
+@pytest.fixture(scope="module")
+def by_day(frame: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten rows in each of day=1 to day=3, and of the unknown day."""
+    folder = tmp_path_factory.mktemp("tfrecord") / "days"
+    for place, first in (("day=1/at=a%20b", 0), ("day=2/at=c", 10), ("day=3/at=c", 20), (f"{UNKNOWN}/at=c", 30)):
+        rows = frame.where(f"id >= {first} and id < {first + 10}").select("id").coalesce(1)
+        rows.write.format("tfrecord").mode("append").save(f"{folder}/{place}")
+    return folder
+
+
+UNKNOWN = "day=__HIVE_DEFAULT_PARTITION__"
+
+
+def test_folders_are_columns(spark: SparkSession, by_day: Path) -> None:
+    read = spark.read.format("tfrecord").load(str(by_day))
+    assert dict(read.dtypes) == {"id": "bigint", "day": "int", "at": "string"}
+    rows = read.orderBy("id").collect()
+    assert [row.id for row in rows] == list(range(40))
+    assert [row.day for row in rows] == [1] * 10 + [2] * 10 + [3] * 10 + [None] * 10
+    assert [row["at"] for row in rows] == ["a b"] * 10 + ["c"] * 30
+    given = spark.read.format("tfrecord").schema("day string, id bigint").load(str(by_day)).orderBy("id").first()
+    assert given is not None
+    assert (given.day, given.id) == ("1", 0)
+    with pytest.raises(PySparkException, match="at=a b, which is no int32: declare 'at' as string"):
+        spark.read.format("tfrecord").schema("at int, id bigint").load(str(by_day)).collect()
+
+
+def test_conditions_on_folders_leave_files_unread(spark: SparkSession, by_day: Path, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        spark.dataSource.register(PruningTFRecordSource)
+        broken = by_day / "day=2" / "at=c" / "part-broken.tfrecord"
+        broken.write_bytes(b"no record at all")
+        read = spark.read.format("tfrecord").schema("id bigint, day int, at string").load(str(by_day))
+        assert sorted(row.id for row in read.where("day = 3").collect()) == list(range(20, 30))
+        assert sorted(row.id for row in read.where("day in (1, 3) and id > 5").collect()) == [
+            *range(6, 10),
+            *range(20, 30),
+        ]
+        assert read.where("day is null").count() == 10
+        assert read.where("day < 2 and at = 'a b'").count() == 10
+        with pytest.raises(PySparkException, match="corrupt"):
+            read.where("day <= 2").count()
+        broken.unlink()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        spark.dataSource.register(TFRecordSource)
+
+
+def test_files_in_folders_of_different_kinds_are_refused(spark: SparkSession, by_day: Path, tmp_path: Path) -> None:
+    for place in ("day=1", "month=2"):
+        (tmp_path / place).mkdir()
+        shutil.copy(next((by_day / "day=2" / "at=c").glob("part-*")), tmp_path / place)
+    with pytest.raises(PySparkException, match=r"lies in folders of \['day'\] and .* of \['month'\]"):
+        spark.read.format("tfrecord").load(str(tmp_path))

@@ -326,7 +326,7 @@ def test_small_files_share_a_task_and_large_ones_have_their_own(tmp_path: Path) 
     for name, size in (("a", 10), ("b", 10), ("c", 5 << 20), ("d", 10)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
-    groups = grouped(list_files([str(tmp_path)]), 4 << 20)
+    groups = [[file.url for file in group] for group in grouped(list_files([str(tmp_path)]), 4 << 20)]
     assert [[Path(url).name for url in urls] for urls in groups] == [["a", "b"], ["c"], ["d"]]
 
 

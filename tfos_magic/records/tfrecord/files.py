@@ -7,7 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tfos_magic.errors import DataError
@@ -22,10 +22,12 @@ _MAGIC = frozenset("*?[{")
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file as a path or URL that every process opens alike, and its size in bytes."""
+    """A file as a path or URL that every process opens alike, its size in bytes, and its path ``below`` the folder that
+    was asked for."""
 
     url: str
     bytes: int
+    below: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def _files_of(path: str) -> Iterator[DataFile]:
                 continue
             for name, below in sorted(system.find(top, detail=True).items()):
                 if not _hidden(name[len(str(top)) :]):
-                    yield _data_file(system, name, below)
+                    yield replace(_data_file(system, name, below), below=name[len(str(top)) :].lstrip("/"))
 
 
 def _data_file(system: Any, name: str, info: dict[str, Any]) -> DataFile:

@@ -84,15 +84,15 @@ def _first_malformed(block: Block, starts: Offsets, ends: Offsets, schema: pa.Sc
     return low
 
 
-def grouped(files: list[DataFile], target: int) -> list[list[str]]:
+def grouped(files: list[DataFile], target: int) -> list[list[DataFile]]:
     """Put files that follow each other into groups of about ``target`` bytes. Opening a file counts as a mebibyte."""
-    groups: list[list[str]] = []
+    groups: list[list[DataFile]] = []
     room = 0
     for file in files:
         cost = file.bytes + (1 << 20)
         if not groups or cost > room:
             groups.append([])
             room = target
-        groups[-1].append(file.url)
+        groups[-1].append(file)
         room -= cost
     return groups

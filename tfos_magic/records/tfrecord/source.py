@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -22,6 +23,7 @@ from pyspark.sql.types import StructType
 from tfos_magic.errors import UsageError
 from tfos_magic.records.tfrecord.decode import EXAMPLE, RECORD_TYPES, refuse_types
 from tfos_magic.records.tfrecord.files import AUTO, GZIP, NONE, DataFile, list_files
+from tfos_magic.records.tfrecord.folders import fits, folder_schema, typed
 from tfos_magic.records.tfrecord.inference import infer
 from tfos_magic.records.tfrecord.reading import ReadOptions, batches, grouped
 from tfos_magic.records.tfrecord.writing import Job, new_job
@@ -40,6 +42,9 @@ class TFRecordSource(DataSource):
     compress). Options of reading: ``sampleRecords`` (how many records of each file the schema is inferred from),
     ``binary`` (``true``: bytes are never strings), ``mode`` (``FAILFAST`` or ``PERMISSIVE``), ``pathGlobFilter``
     (on file names) and ``maxPartitionBytes`` (files below it share a task; a file is never split).
+
+    Folders such as ``day=3`` below the path are columns. Conditions on them leave whole files unread where the session
+    lets Python sources see conditions: :class:`PruningTFRecordSource` is registered there.
     """
 
     @classmethod
@@ -47,11 +52,14 @@ class TFRecordSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Inferred from the heads of the files."""
+        """Inferred from the heads of the files; columns of folders come last, also where records have their name."""
         binary = _choice(self.options, "binary", {"FALSE": False, "TRUE": True}, False)
         sample = _number(self.options, "sampleRecords", SAMPLE_RECORDS)
-        urls = [file.url for file in _files(self.options)]
-        return from_arrow_schema(infer(urls, _read_options(self.options), sample, binary))
+        files = _files(self.options)
+        folders = folder_schema(files)
+        inside = infer([file.url for file in files], _read_options(self.options), sample, binary)
+        fields = [field for field in inside if field.name not in folders.names]
+        return from_arrow_schema(pa.schema([*fields, *folders]))
 
     def reader(self, schema: StructType) -> TFRecordReader:
         return TFRecordReader(dict(self.options), schema)
@@ -60,11 +68,18 @@ class TFRecordSource(DataSource):
         return TFRecordWriter(dict(self.options), schema, overwrite)
 
 
+class PruningTFRecordSource(TFRecordSource):
+    """For sessions with ``spark.sql.python.filterPushdown.enabled``; others refuse a source that takes conditions."""
+
+    def reader(self, schema: StructType) -> PruningReader:
+        return PruningReader(dict(self.options), schema)
+
+
 @dataclass
 class Files(InputPartition):
     """What one task reads."""
 
-    urls: list[str]
+    files: list[DataFile]
 
 
 class TFRecordReader(DataSourceReader):
@@ -73,18 +88,42 @@ class TFRecordReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._schema = to_arrow_schema(schema)
         self._options = _read_options(options)
-        refuse_types(self._schema, self._options.record_type)
         self._files = _files(options)
+        folders = folder_schema(self._files).names
+        self._folders = [field for field in self._schema if field.name in folders]
+        self._inside = pa.schema([field for field in self._schema if field.name not in folders])
+        refuse_types(self._inside, self._options.record_type)
         self._target = _number(options, "maxPartitionBytes", PARTITION_BYTES)
 
     def partitions(self) -> list[InputPartition]:
-        return [Files(urls) for urls in grouped(self._files, self._target)] or [Files([])]
+        return [Files(files) for files in grouped(self._files, self._target)] or [Files([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Files)
         logging.basicConfig()  # a Python worker of Spark has no handler: what is left out shall be seen in its log
-        for url in partition.urls:
-            yield from batches(url, self._schema, self._options)
+        for file in partition.files:
+            values = typed(file, self._folders)
+            for batch in batches(file.url, self._inside, self._options):
+                yield self._whole(batch, values)
+
+    def _whole(self, batch: pa.RecordBatch, values: dict[str, pa.Scalar]) -> pa.RecordBatch:
+        """Add the columns of folders, which are the same in all rows of a file."""
+        if not values:
+            return batch
+        columns = [
+            pa.repeat(values[name], len(batch)) if name in values else batch.column(name) for name in self._schema.names
+        ]
+        return pa.record_batch(columns, schema=self._schema)
+
+
+class PruningReader(TFRecordReader):
+    """Leaves out files whose folders rule them out. Spark looks at the conditions again, whatever they are."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        values = [{name: value.as_py() for name, value in typed(f, self._folders).items()} for f in self._files]
+        pairs = zip(self._files, values, strict=True)
+        self._files = [file for file, known in pairs if all(fits(known, condition) for condition in filters)]
+        return filters
 
 
 @dataclass
