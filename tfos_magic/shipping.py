@@ -12,7 +12,7 @@ from typing import Any
 
 import tfos_magic
 
-SHIPPED_ROOMS = ("records", "training", "node", "frames")
+SHIPPED_ROOMS = ("protocol", "records", "training", "node", "frames")
 
 Session = Any
 """A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
