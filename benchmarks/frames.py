@@ -9,7 +9,6 @@ sums over 1,000 groups. All data lie in Spark's memory; each result is summed by
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from sessions import CORES, local_session
 from turns import Turn, processor, ratio, take_turns, wall
 
 import tfos_magic.frames as tfs
 
-CORES = 2
 GROUPS = 1000
 PIXELS = 784
 SMALL = 20_000
@@ -108,17 +107,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", str(CORES))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(driver__memory="2g", sql__shuffle__partitions=str(CORES))
     numbers = spark.range(0, options.scalars, 1, CORES).select((F.col("id") % GROUPS).alias("k"), F.rand(1).alias("x"))
     # One draw to a row, spread over its pixels: what the values are does not matter, drawing them takes long.
     pixels = F.transform(F.sequence(F.lit(1), F.lit(PIXELS)), lambda i: (i * F.col("r") % 1.0).cast("float"))

@@ -26,6 +26,7 @@ import pyspark
 import tensorflow as tf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from sessions import CORES, local_session
 from turns import Turn, processor, ratio, take_turns, wall
 
 import tfos_magic.frames as tfs
@@ -34,7 +35,6 @@ WIDTH = 0.5
 POINTS = 1000
 BLOCK = 1024
 SMALL = 20_000
-CORES = 2
 OURS = "map_blocks, float64"
 AIMS = {"Scala UDF, optimised": 2.2, "Scala UDF": 10.0}
 
@@ -94,18 +94,6 @@ def compile_scala(folder: Path) -> None:
     subprocess.run([*command, str(source)], check=True, timeout=300)
 
 
-def session_with(folder: Path) -> SparkSession:
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraClassPath", str(folder))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def prepare(spark: SparkSession, count: int) -> tuple[DataFrame, Any]:
     """Samples in Spark's memory and points, the same in every run; the Scala functions registered."""
     points = np.random.default_rng(0).normal(size=POINTS)
@@ -145,11 +133,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryDirectory(prefix="tfos-benchmark-") as folder:
         compile_scala(Path(folder))
-        spark = session_with(Path(folder))
+        spark = local_session(driver__extraClassPath=folder)
         samples, points = prepare(spark, options.samples)
         few = samples.limit(SMALL).repartition(CORES).cache()
         rivals, small = (rivals_over(spark, *each) for each in ((samples, points, "samples"), (few, points, "few")))

@@ -21,11 +21,11 @@ from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, FloatType
+from sessions import CORES, local_session
 from turns import Turn, processor, ratio, take_turns, wall
 
 import tfos_magic.frames as tfs
 
-CORES = 2
 PIXELS = 784
 CLASSES = 10
 SMALL = 4096
@@ -105,16 +105,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(driver__memory="2g")
     frame = images(spark, options.rows)
     few: Any = frame.limit(SMALL).repartition(CORES).cache()
     agree = []

@@ -11,7 +11,6 @@ over a column, and the size of what is written, must agree.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,13 +24,13 @@ import tensorflow as tf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from sessions import CORES, local_session
 from turns import Turn, processor, ratio, take_turns, wall
 
 import tfos_magic
 from tfos_magic.records.tfrecord.reading import ReadOptions, batches
 from tfos_magic.records.tfrecord.writing import Job
 
-CORES = 2
 FILES = 4
 BATCH = 1024
 OURS = "ours, to Arrow"
@@ -138,16 +137,7 @@ def main() -> None:
     parser.add_argument("--narrow", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(driver__memory="2g")
     tfos_magic.register_tfrecord(spark)
     agree = []
     with tempfile.TemporaryDirectory(prefix="tfos-tfrecord-") as scratch:

@@ -12,6 +12,7 @@ from tfos_magic.cluster.roster import Roster
 from tfos_magic.cluster.session import Session, is_stopped
 from tfos_magic.cluster.slots import await_slots
 from tfos_magic.node.config import AgentConfig
+from tfos_magic.records.locations import home_of
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -57,6 +58,7 @@ class Agents:
             self._spool_dir,
             self._spool_gb,
             heartbeat_timeout=self._roster.heartbeat_timeout,
+            home=home_of(self._spark),
         )
         jobs = {
             slot: AgentJob(self._spark, slot, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_end)

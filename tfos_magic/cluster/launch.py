@@ -13,7 +13,6 @@ from tfos_magic.cluster.feed import spark_cause
 from tfos_magic.cluster.session import Session, cancel_tag, is_connect, is_stopped, job_tag
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.node.task import RESULT_SCHEMA, AgentTask
-from tfos_magic.records.locations import home_of
 from tfos_magic.shipping import ship_package as ship_package
 
 
@@ -36,7 +35,7 @@ class AgentJob:
     ) -> None:
         self.tag = f"tfos-{uuid4().hex[:12]}"
         self._spark, self._slot, self._on_end = spark, slot, on_end
-        self._task = AgentTask(replace(config, job=self.tag, slot=slot), home_of(spark))
+        self._task = AgentTask(replace(config, job=self.tag, slot=slot))
         self._profile = _resource_profile(cores, gpus)
         self._thread = threading.Thread(target=self._run, name=f"tfos-agent-job-{slot}", daemon=True)
 

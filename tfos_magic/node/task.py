@@ -15,13 +15,10 @@ RESULT_SCHEMA = "slot bigint, outcome string"
 
 
 class AgentTask:
-    """Run an agent in the slot of ``config`` until it ends; the result row says why it ended.
+    """Run an agent in the slot of ``config`` until it ends; the result row says why it ended."""
 
-    ``home`` is the URL of the driver's working directory, which paths in cells are relative to.
-    """
-
-    def __init__(self, config: AgentConfig, home: str) -> None:
-        self._config, self._home = config, home
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -29,7 +26,7 @@ class AgentTask:
 
         for _ in batches:
             pass
-        os.environ[HOME] = self._home  # for the trainer, which gets this environment
+        os.environ[HOME] = self._config.home  # for the trainer, which gets this environment
         place = find_place(BarrierTaskContext.get(), self._config.endpoint, self._config.slot)
         missing = missing_packages()
         if not missing:
