@@ -11,9 +11,10 @@ from typing import Any
 from tfos_magic.cluster.doctor import Finding
 from tfos_magic.cluster.orphans import Orphan
 from tfos_magic.cluster.run import RunRequest
-from tfos_magic.cluster.state import FeedState
+from tfos_magic.cluster.state import FeedState, RunState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
+from tfos_magic.notebook.views.picture import seconds_by_phase
 
 _MEGABYTE = 1e6
 
@@ -44,10 +45,26 @@ def describe_feeds(feeds: Sequence[FeedState]) -> str:
     return "\n".join(lines)
 
 
-def status_json(status: ClusterStatus | None, feeds: Sequence[FeedState]) -> str:
-    """The cluster, or that there is none, and the DataFrames that were fed, as JSON."""
+def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: RunState | None) -> dict[str, Any]:
+    """The cluster, or that there is none, the DataFrames that were fed, and the last run, if any: as JSON has it."""
     known: dict[str, Any] = {"phase": "none"} if status is None else asdict(status)
-    return json.dumps({**known, "feeds": [asdict(feed) for feed in feeds]})
+    plain = {**known, "feeds": [asdict(feed) for feed in feeds], "run": None if run is None else run_dict(run)}
+    return dict(json.loads(json.dumps(plain)))
+
+
+def run_dict(run: RunState) -> dict[str, Any]:
+    """A run so far: ``history`` by epoch, ``seconds`` of all and ``phases`` of each part, and bytes sent per epoch."""
+    return {
+        "name": run.name,
+        "strategy": run.strategy,
+        "phase": run.phase.value,
+        "epochs": run.epochs,
+        "history": run.history,
+        "seconds": run.elapsed,
+        "phases": seconds_by_phase(run),
+        "sent_per_epoch": run.sent_per_epoch,
+        "restarts": run.restarts,
+    }
 
 
 def describe_finding(finding: Finding) -> str:

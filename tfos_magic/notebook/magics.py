@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 from typing import Any
 
@@ -24,7 +25,7 @@ from tfos_magic.notebook.describe import (
     describe_orphans,
     describe_plan,
     describe_status,
-    status_json,
+    status_dict,
 )
 from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.options import (
@@ -82,9 +83,12 @@ class TFOSMagics(Magics):
         print(describe_status(self.runtime.start(args).status()))
 
     def _status(self, args: Any) -> None:
-        cluster = self.runtime.cluster
-        if args.json:
-            print(status_json(cluster.status() if cluster else None, self.runtime.fed))
+        cluster, run = self.runtime.cluster, self.runtime.last_run
+        known = status_dict(cluster.status() if cluster else None, self.runtime.fed, run.state if run else None)
+        if args.output:
+            self.shell.push({args.output: known})
+        elif args.json:
+            print(json.dumps(known))
         elif cluster is None:
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:

@@ -248,7 +248,11 @@ def command_parser(name: str, *decorators: Decorator) -> Any:
 
 COMMANDS = {
     "start": command_parser("%tfos_start", cluster_options, servers_option),
-    "status": command_parser("%tfos_status", argument("--json", action="store_true", help="Print JSON.")),
+    "status": command_parser(
+        "%tfos_status",
+        argument("--json", action="store_true", help="Print JSON."),
+        argument("-o", "--output", default=None, help="Name for the same as a dict; prints nothing."),
+    ),
     "logs": command_parser(
         "%tfos_logs",
         argument("-w", "--worker", type=int, default=None, help="One rank only."),

@@ -1,13 +1,11 @@
 """What options say of missing values, and what is shown of columns."""
 
-import json
-
 import pytest
 
 from tfos_magic.cluster.state import FeedState
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.notebook.capture import capture_cell
-from tfos_magic.notebook.describe import describe_feeds, status_json
+from tfos_magic.notebook.describe import describe_feeds, status_dict
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
 from tfos_magic.records.missing import Missing, Rule
@@ -62,5 +60,5 @@ def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
     ]
     streamed = FeedState("large", done=True, streamed=True)
     assert describe_feeds([streamed]) == "DataFrame large: streamed anew in every epoch."
-    told = json.loads(status_json(None, [feed]))
+    told = status_dict(None, [feed], None)
     assert (told["phase"], told["feeds"][0]["columns"]) == ("none", list(feed.columns))

@@ -112,7 +112,14 @@ def take_picture(state: RunState) -> Picture:
 
 
 def take_phases(state: RunState) -> list[Phase]:
-    """Where the time went, in order: parts that took none are left out.
+    """Where the time went, in order: parts that took none are left out."""
+    parts = seconds_by_phase(state)
+    whole = sum(parts.values())
+    return [Phase(name, round(part / whole, 4), duration(part)) for name, part in parts.items() if part >= 0.05]
+
+
+def seconds_by_phase(state: RunState) -> dict[str, float]:
+    """Where the time went, in seconds, in order.
 
     What ranks waited within training, on the average, is told apart from it where it was measured.
     """
@@ -122,7 +129,7 @@ def take_phases(state: RunState) -> list[Phase]:
     training = times.get("train", 0.0)
     data = min(training, sum(worker.data_seconds for worker in state.workers) / workers)
     peers = min(training - data, sum(worker.peer_seconds for worker in state.workers) / workers)
-    parts = {
+    return {
         "start": max(0.0, times.get("start", 0.0) - fed),
         "feed": fed,
         "prepare": times.get("cell", 0.0),
@@ -132,8 +139,6 @@ def take_phases(state: RunState) -> list[Phase]:
         "validate": times.get("validate", 0.0),
         "checkpoint": times.get("checkpoint", 0.0),
     }
-    whole = sum(parts.values())
-    return [Phase(name, round(part / whole, 4), duration(part)) for name, part in parts.items() if part >= 0.05]
 
 
 def summary(state: RunState) -> str:
