@@ -71,6 +71,27 @@ print("seen by", units)
     assert kernel.run("print(shape, total, where)").text.strip() == "(None, 3) 6.0 __main__"
 
 
+def test_autograph_converts_functions_of_the_notebook_and_tracebacks_show_their_lines(kernel: Kernel) -> None:
+    kernel.run("""
+def halved_if_even(x):
+    if x % 2 == 0:
+        x = x // 2
+    return x
+def fail():
+    raise ValueError("on purpose")
+""")
+    result = kernel.run("""%%tfos_train -o values
+import tensorflow as tf
+values = list(tf.data.Dataset.range(6).map(halved_if_even).as_numpy_iterator())
+""")
+    assert not result.error, result.traceback
+    assert "AutoGraph" not in result.text
+    assert kernel.run("print([int(value) for value in values])").text.strip() == "[0, 1, 1, 3, 2, 5]"
+    failed = kernel.run("%%tfos_train\nfail()\n")
+    assert 'raise ValueError("on purpose")' in failed.traceback
+    assert "-->   2 fail()" in failed.traceback
+
+
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
     kernel.run("""odd = spark.range(12).selectExpr(
     "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import cloudpickle
-
 from tfos_magic.cluster.attempt import Attempt
 from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.event_files import EventMirror
@@ -35,6 +33,7 @@ from tfos_magic.protocol import (
     RunFinished,
     TrainerExited,
 )
+from tfos_magic.values import pack
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -78,7 +77,7 @@ class Run:
         """
         payload = self._request.payload
         if payload is None:
-            payload = cloudpickle.dumps(dict(self._request.names))
+            payload = pack(self._request.names)
         self._observer = observer
         self._observer.update(self.state)
         try:

@@ -23,13 +23,13 @@ from tfos_magic.node.results import TrainingHistory
 from tfos_magic.node.showing import display
 from tfos_magic.node.streaming import stream_dataset
 from tfos_magic.protocol import RunCell
+from tfos_magic.values import cache_source, unpack
 
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
     """The cell's global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets."""
     names: dict[str, Any] = {"display": display, "tfos": tfos_magic}
-    if cell.payload:
-        names.update(cloudpickle.loads(cell.payload))
+    names.update(unpack(cell.payload))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
@@ -72,12 +72,14 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
     previous = sys.modules["__main__"]
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
-    linecache.cache[cell.filename] = (len(cell.source), None, cell.source.splitlines(keepends=True), cell.filename)
+    known = set(linecache.cache)
+    cache_source(cell.filename, cell.source)
     try:
         yield module.__dict__
     finally:
         sys.modules["__main__"] = previous
-        linecache.cache.pop(cell.filename, None)
+        for filename in linecache.cache.keys() - known:
+            linecache.cache.pop(filename, None)
         module.__dict__.clear()
         _forget_session()
 

@@ -15,13 +15,14 @@ from tfos_magic.cluster.run import FrameUse, frame_use
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
 from tfos_magic.records.missing import NOTHING_MISSING, Missing
+from tfos_magic.values import pack
 
 HINT_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A cell's needs, ready to be sent. ``payload`` is the pickle of ``{name: value}`` for the names in ``values``."""
+    """A cell's needs, ready to be sent. ``payload`` is what ``pack`` makes of the ``values``."""
 
     payload: bytes
     values: tuple[str, ...] = ()
@@ -135,7 +136,7 @@ def _pickle(values: Mapping[str, Any]) -> bytes:
     for name, value in values.items():
         _refuse_spark(name, value)
     try:
-        return bytes(cloudpickle.dumps(dict(values)))
+        return pack(values)
     except Exception as error:
         name, reason = next(_unpicklable(values), (next(iter(values)), error))
     raise CaptureError(

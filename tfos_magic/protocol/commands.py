@@ -32,7 +32,7 @@ class StartTrainer(Message):
 
 @dataclass(frozen=True)
 class RunCell(Message):
-    """Run a cell. ``payload`` is a cloudpickle of ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
+    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
 
     ``options`` are the strategy's: ``bucket_mb`` and ``compression`` (sync), ``max_staleness`` (async), ``sync_every``,
     ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints`` says when they are taken:

@@ -1,0 +1,42 @@
+"""Values on their way to a cell take the text of the notebook's functions along."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tfos_magic.values import cache_source, pack, unpack
+
+CELL = "def outer():\n    def inner(x):\n        return 2 * x\n    return inner\nfunction = outer()\n"
+NAME = "<a cell of the notebook>"
+
+
+@pytest.fixture
+def function() -> Iterator[Any]:
+    """As IPython makes it: compiled from text that is in no file."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    cache_source(NAME, CELL)
+    exec(compile(CELL, NAME, "exec"), namespace)
+    yield namespace["function"]
+    linecache.cache.pop(NAME, None)
+
+
+def test_a_function_has_its_text_where_it_arrives_however_deep_it_lies(function: Any) -> None:
+    payload = pack({"held": [{"by": function}], "other": 1})
+    linecache.cache.pop(NAME)
+    values = unpack(payload)
+    arrived = values["held"][0]["by"]
+    assert (arrived(4), values["other"]) == (8, 1)
+    assert inspect.getsource(arrived) == "    def inner(x):\n        return 2 * x\n"
+
+
+def test_without_functions_of_a_notebook_nothing_is_added(function: Any) -> None:
+    assert unpack(b"") == {}
+    assert pack({"x": 1}).endswith(b"{}")
+    here = pack({"f": test_without_functions_of_a_notebook_nothing_is_added})
+    assert here.endswith(b"{}"), "what has a file needs no text"
+    assert pack({"function": function})[-2:] != b"{}"
