@@ -81,9 +81,10 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     tmp_path: Path,
 ) -> None:
     """Of a cluster that was fed, or is just being fed, and of a TensorBoard."""
-    spool = tmp_path / "spool"
+    spool, temporary = tmp_path / "spool", tmp_path / "tmp"
     spool.mkdir()
-    kernel = new_kernel()
+    temporary.mkdir()
+    kernel = new_kernel(TMPDIR=str(temporary))
     _run(kernel, "%load_ext tfos_magic", f"%config TFOS.spool_dir = {str(spool)!r}", SESSION)
     _run(kernel, "%tfos tensorboard runs --link")
     moment(kernel)
@@ -91,6 +92,7 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     commands = {process.pid: command_of(process) for process in processes}
     trainers = sum("tfos_magic.node.trainer" in command for command in commands.values())
     assert trainers == 1
+    assert list(temporary.glob("tfos-trainer-*"))
     assert any("tensorboard" in command for command in commands.values())
     started = time.monotonic()
     way(kernel)
@@ -98,6 +100,14 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     left = [commands[process.pid] for process in alive if command_of(process)]
     assert not left
     assert not list(spool.iterdir())
+    while (kept := _ours(temporary)) and time.monotonic() - started < LIMIT_SECONDS:
+        time.sleep(0.05)
+    assert not kept
+
+
+def _ours(folder: Path) -> list[str]:
+    """Temporary files that are ours, or of the TensorFlow that we started; Spark's own end with its JVM or stay."""
+    return [path.name for path in folder.iterdir() if path.name.startswith(("tfos", "__autograph"))]
 
 
 def _run(kernel: Kernel, *cells: str) -> None:

@@ -117,14 +117,17 @@ def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Da
     def fetch(step: npt.NDArray[np.int64], epoch: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         return alive().read(int(step), int(epoch))
 
+    @tf.autograph.experimental.do_not_convert
     def load(step: tf.Tensor, epoch: tf.Tensor | int = 0) -> Any:
         tensors = tf.numpy_function(fetch, [step, epoch], [spec.dtype for spec in specs], stateful=False)
         return structured(assemble(wanted, specs, tensors), names, label)
 
+    @tf.autograph.experimental.do_not_convert
     def begin(_: tf.Tensor) -> tf.Tensor:
         epoch = tf.numpy_function(lambda: np.int64(alive().begin()), [], tf.int64)
         return tf.ensure_shape(epoch, ())
 
+    @tf.autograph.experimental.do_not_convert
     def repeat(epoch: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensors(epoch).repeat(steps)
 

@@ -201,6 +201,7 @@ def _batches(reader: _Reader, names: list[str], label: str | None) -> tf.data.Da
         for arrays in alive.epoch():
             yield tuple(arrays)
 
+    @tf.autograph.experimental.do_not_convert
     def load(*tensors: tf.Tensor) -> Any:
         columns = assemble(reader_names, specs, tensors)
         return structured({name: columns[name] for name in wanted}, names, label)

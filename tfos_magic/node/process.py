@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from tfos_magic.errors import ProtocolError
+from tfos_magic.node.temporary import PrivateFolder
 from tfos_magic.protocol import Alive, Message, TrainerReady, decode, encode
 
 LINK_VARIABLE = "TFOS_LINK_FD"
@@ -80,7 +81,9 @@ class TrainerProcess:
         self.heard = time.monotonic()
         self.ready = False
         ours, theirs = Pipe(duplex=True)
-        env = dict(environment)
+        # What TensorFlow and cells write to temporary files goes with the trainer.
+        self._folder = PrivateFolder("tfos-trainer-")
+        env = {**environment, "TMPDIR": self._folder.path}
         env[LINK_VARIABLE] = str(theirs.fileno())
         env[PARENT_VARIABLE] = str(os.getpid())
         self._process = subprocess.Popen(
@@ -185,7 +188,7 @@ class TrainerProcess:
         return (code, 0) if code >= 0 else (0, -code)
 
     def kill(self, timeout: float = 5.0) -> None:
-        """End the trainer and whatever it started, and free the pipes. Waits at most ``timeout`` seconds for each."""
+        """End the trainer and all it started, free its pipes and files. Waits at most ``timeout`` seconds for each."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout)
@@ -198,3 +201,4 @@ class TrainerProcess:
         for _, stream in self.streams.values():
             stream.close()
         self.streams.clear()
+        self._folder.close()

@@ -156,6 +156,7 @@ def _take(held: deque[pa.RecordBatch], size: int) -> pa.RecordBatch | None:
 
 
 def _assembler(specs: TensorSpecs, wanted: list[str], names: list[str], label: str | None) -> Callable[..., Any]:
+    @tf.autograph.experimental.do_not_convert
     def build(*tensors: tf.Tensor) -> Any:
         return structured(assemble(wanted, specs, tensors), names, label)
 

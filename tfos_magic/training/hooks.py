@@ -179,6 +179,7 @@ def _adapt(original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> A
 
 
 def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop) -> None:
+    @tf.autograph.experimental.do_not_convert
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if session.applying:  # an optimizer around another one: the gradients are combined already
             return original(optimizer, grads, trainable_variables)

@@ -58,6 +58,7 @@ def peers() -> Collectives | None:
     return _collectives() if together else None
 
 
+@tf.autograph.experimental.do_not_convert
 def allreduce(tensor: Any, op: str = "mean") -> Any:
     """Give the mean, or the ``"sum"``, of ``tensor`` over the workers, the same bits on each.
 
@@ -70,6 +71,7 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     return tf.nest.pack_sequence_as(tensor, _summed(leaves, 1.0 / size() if op == "mean" else 1.0))
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast(tensor: Any, root: int = 0) -> Any:
     """Give every worker the ``tensor``, or structure of tensors, of worker ``root``."""
     if not 0 <= root < size():
@@ -79,6 +81,7 @@ def broadcast(tensor: Any, root: int = 0) -> Any:
     return tf.nest.pack_sequence_as(tensor, [tf.cast(s, leaf.dtype) for s, leaf in zip(sent, leaves, strict=True)])
 
 
+@tf.autograph.experimental.do_not_convert
 def allgather(tensor: Any) -> tf.Tensor:
     """Concatenate the workers' tensors along the first axis, whose length may differ; scalars become a vector."""
     leaf = tf.convert_to_tensor(tensor)
@@ -86,6 +89,7 @@ def allgather(tensor: Any) -> tf.Tensor:
     return tf.cast(_collectives().concat([rows if rows.shape.rank else rows[tf.newaxis]])[0], leaf.dtype)
 
 
+@tf.autograph.experimental.do_not_convert
 def barrier() -> None:
     """Return when every worker has come here."""
     _collectives().barrier()

@@ -94,6 +94,7 @@ def shard_adapter(adapter: Any, rank: int, size: int) -> Any:
 def shard_batches(dataset: Any, rank: int, size: int) -> Any:
     """Cut each batch of ``dataset`` to this rank's rows; sparse, ragged and nested elements included."""
 
+    @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> Any:
         batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
         begin, end = rank_slice(_rows_of(batch), rank, size)
@@ -115,13 +116,14 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
     numbers = copy.copy(adapter)
     numbers._inputs = (np.arange(adapter._num_samples),)
 
+    @tf.autograph.experimental.do_not_convert
     def gather(batch: Any) -> Any:
         begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
         mine = batch[begin:end]
         return tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
 
     # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
-    return numbers.get_tf_dataset().map(lambda *batch: gather(batch[0])).prefetch(tf.data.AUTOTUNE)
+    return numbers.get_tf_dataset().map(gather).prefetch(tf.data.AUTOTUNE)
 
 
 def _source_kinds(dataset: Any) -> set[bool]:
