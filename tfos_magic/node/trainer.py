@@ -102,7 +102,7 @@ class Trainer:
         if start.role == "ps":
             self._server = ParameterServer(start.servers[start.rank - len(start.addresses)], start.secret)
             return
-        threads = max(1, (os.cpu_count() or 1) // max(1, start.local_size))
+        threads = threads_of_operations(start.local_size)
         if start.late:
             self._collectives = Collectives(start.rank, len(start.addresses))
         else:
@@ -230,6 +230,17 @@ class Trainer:
             self._link.send(message)
         except OSError:
             os._exit(0)
+
+
+def threads_of_operations(local_size: int) -> int:
+    """Threads for one operation, of a trainer among ``local_size`` on its host: what TensorFlow's own variable says.
+
+    Else it is a share of the cores, of which a container sees all that the machine has.
+    """
+    said = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    return max(1, (os.cpu_count() or 1) // max(1, local_size))
 
 
 def main() -> None:
