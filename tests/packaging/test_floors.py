@@ -15,6 +15,7 @@ FLOORS = {
     "tfos_magic.protocol": 0,
     "tfos_magic.delivery": 0,
     "tfos_magic.values": 0,
+    "tfos_magic.quiet": 0,
     "tfos_magic.records": 1,
     "tfos_magic.shipping": 1,
     "tfos_magic.frames": 2,

@@ -7,9 +7,9 @@ from typing import Any
 
 import cloudpickle
 
-from tfos_magic.cluster.quiet import quiet_tensorflow
 from tfos_magic.errors import CaptureError
 from tfos_magic.protocol import RunFinished
+from tfos_magic.quiet import quiet_tensorflow
 
 
 def unpack(end: RunFinished) -> dict[str, Any]:

@@ -55,9 +55,23 @@ def vectorised(call: Body) -> Body:
     """``call`` for every index of the first dimension at once, by TensorFlow's parallel for (Agarwal, 2019)."""
 
     def body(*blocks: Any) -> dict[str, Any]:
-        return dict(tf.vectorized_map(lambda cells: call(*cells), blocks, warn=False))
+        made = tf.vectorized_map(lambda cells: call(*cells), _at_least_two(blocks), warn=False)
+        rows = tf.shape(blocks[0])[0]
+        return {name: value[:rows] for name, value in made.items()}
 
     return body
+
+
+def _at_least_two(blocks: Sequence[Any]) -> Sequence[Any]:
+    """The blocks, one of a single index twice: the parallel for lets tf.squeeze, and so tf.norm, drop its dimension."""
+
+    def twice() -> list[Any]:
+        return [tf.concat([block, block], 0) for block in blocks]
+
+    known = blocks[0].shape[0]
+    if known is None:
+        return tf.cond(tf.shape(blocks[0])[0] == 1, twice, lambda: list(blocks))
+    return twice() if known == 1 else blocks
 
 
 def _over_pairs(program: Program, call: Body) -> Body:

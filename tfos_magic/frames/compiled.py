@@ -35,6 +35,11 @@ _NO_WORK = {
     "Cast",
     "Reshape",
     "StridedSlice",
+    "Shape",
+    "Equal",
+    "If",
+    "StatelessIf",
+    "ConcatV2",
 }
 _FEWEST_FUSED = 3
 

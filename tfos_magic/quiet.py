@@ -12,8 +12,9 @@ from contextlib import contextmanager
 def quiet_tensorflow() -> Iterator[None]:
     """Drop what C++ code writes to standard error in this block, unless TensorFlow is loaded already.
 
-    A model among a run's results loads TensorFlow in the kernel, whose first act is to write half a dozen lines about
-    CPU instructions past all of its own log settings. In a kernel, where ``sys.stderr`` is no file, that one goes on.
+    A model among a run's results, or a map, loads TensorFlow in the kernel, whose first act is to write half a dozen
+    lines about CPU instructions past all of its own log settings. In a kernel, where ``sys.stderr`` is no file, that
+    one goes on. What Spark's local Python workers write ends up under the cell as well.
     """
     if "tensorflow" in sys.modules:
         yield
