@@ -14,7 +14,7 @@ WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME; $(ACTIVA
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test test-fast clean
+.PHONY: help env java chromium demo lab lint test test-fast binder pins clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -22,6 +22,8 @@ help:
 	@echo "make test       lint, types and the whole test suite (up to 25 minutes)"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"
+	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
+	@echo "make pins       pin anew, in binder/environment.yml, what Binder installs"
 	@echo "make env        only make .venv, with everything the above need"
 	@echo "make clean      delete what runs and builds leave behind (.venv stays)"
 
@@ -56,6 +58,12 @@ test: java chromium lint
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit --durations=10
+
+binder: $(STAMP)
+	@$(BIN)/python tools/binder.py
+
+pins: $(STAMP)
+	@$(BIN)/python tools/pins.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log

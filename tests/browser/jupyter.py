@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Lab:
-    """A running JupyterLab: its folder of notebooks, its address and token."""
+    """A running JupyterLab: its folder of notebooks, its address up to the base URL's last slash, its token."""
 
     root: Path
     url: str
@@ -46,15 +46,21 @@ class Lab:
 
 
 @contextmanager
-def run_lab(folder: Path) -> Iterator[Lab]:
-    """Start JupyterLab in ``folder`` with settings of its own, and stop it with its kernels."""
+def run_lab(
+    folder: Path, before: Sequence[str] = (), base_url: str = "/", environment: Mapping[str, str] | None = None
+) -> Iterator[Lab]:
+    """Start JupyterLab in ``folder`` with settings of its own, and stop it with its kernels.
+
+    ``before`` stands in front of its command, and ``environment`` comes on top of ours.
+    """
     root, token = folder / "notebooks", secrets.token_hex(16)
     root.mkdir()
     _write_settings(folder / "settings")
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    command = [*before, sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
     options = [
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.port=0",
+        f"--ServerApp.base_url={base_url}",
         f"--ServerApp.root_dir={root}",
         f"--IdentityProvider.token={token}",
     ]
@@ -62,7 +68,7 @@ def run_lab(folder: Path) -> Iterator[Lab]:
     own = {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "IPYTHONDIR": str(folder / "ipython")}
     server = subprocess.Popen(
         [*command, *options],
-        env={**os.environ, **homes, **own},
+        env={**os.environ, **homes, **own, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -106,7 +112,7 @@ class _Log:
     def _read(self) -> None:
         for line in self._stream:
             self._lines.append(line)
-            if not self._url and (found := re.search(r"(http://127\.0\.0\.1:\d+)/lab\?token=", line)):
+            if not self._url and (found := re.search(r"(http://127\.0\.0\.1:\d+\S*)/lab\?token=", line)):
                 self._url = found[1]
                 self._settled.set()
         self._settled.set()

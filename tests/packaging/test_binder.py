@@ -1,0 +1,159 @@
+"""What Binder builds from: pins that agree with setup.py and with each other, and scripts that do what Binder asks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = "tfos-magic"
+EXTRAS = ("cpu", "notebook")
+TOLD = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+
+
+@pytest.fixture(scope="module")
+def dependencies(project: Path) -> list[str | dict[str, list[str]]]:
+    found: list[str | dict[str, list[str]]] = yaml.safe_load((project / "binder" / "environment.yml").read_text())[
+        "dependencies"
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def pins(dependencies: list[str | dict[str, list[str]]]) -> dict[str, str]:
+    """Names and versions of the pip section."""
+    (section,) = (line["pip"] for line in dependencies if isinstance(line, dict))
+    return dict(line.split("==") for line in section)
+
+
+def requirements(name: str, extras: tuple[str, ...] = ("",)) -> list[Requirement]:
+    """What an installed package asks for under this Python, with ``extras``."""
+    every = [Requirement(line) for line in metadata.requires(name) or []]
+    return [one for one in every if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in extras)]
+
+
+def unmet(asked: list[Requirement], pins: dict[str, str]) -> list[str]:
+    """Those that no pin meets."""
+    held = ((one, pins.get(canonicalize_name(one.name), "")) for one in asked)
+    return [f"{one} ({version or 'no pin'})" for one, version in held if not version or version not in one.specifier]
+
+
+def test_conda_brings_python_and_pip_and_pip_brings_the_rest(
+    dependencies: list[str | dict[str, list[str]]], pins: dict[str, str]
+) -> None:
+    assert dependencies[:2] == ["python=3.11", "pip"]
+    assert len(dependencies) == 3
+    assert all(re.fullmatch(r"[\w.]+", version) for version in pins.values())
+    assert list(pins) == [canonicalize_name(name) for name in pins]
+
+
+def test_pins_meet_what_setup_asks_for(pins: dict[str, str]) -> None:
+    asked = requirements(PROJECT, EXTRAS)
+    assert len(asked) > 15
+    assert unmet(asked, pins) == []
+
+
+def test_pins_meet_what_the_pinned_packages_need(pins: dict[str, str]) -> None:
+    here = {canonicalize_name(found.metadata["Name"]): found.version for found in metadata.distributions()}
+    # Another version of a package, in an environment of later days, may ask for other things.
+    same = [name for name, version in pins.items() if here.get(name) == version]
+    assert {name: missing for name in same if (missing := unmet(requirements(name), pins))} == {}
+
+
+def test_everything_the_tutorials_import_is_pinned(project: Path, pins: dict[str, str]) -> None:
+    modules = {name for path in (project / "notebooks").glob("*.ipynb") for name in imported(path)}
+    assert "sklearn" in modules
+    bringers = metadata.packages_distributions()
+    foreign = modules - set(sys.stdlib_module_names) - {"tfos_magic"}
+    pinned = {name for name in foreign if {canonicalize_name(found) for found in bringers.get(name, [])} & set(pins)}
+    assert foreign - pinned == set()
+
+
+def imported(notebook: Path) -> set[str]:
+    """Top-level modules that the notebook's cells import."""
+    cells = (cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code")
+    plain = ("\n".join(line for line in source.splitlines() if not line.startswith("%")) for source in cells)
+    nodes = [node for source in plain for node in ast.walk(ast.parse(source))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_apt_installs_a_java_that_spark_runs_on(project: Path) -> None:
+    lines = (project / "binder" / "apt.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["openjdk-17-jre-headless"]
+
+
+@pytest.mark.parametrize("name", ["postBuild", "start"])
+def test_scripts_are_executable_and_end_at_the_first_failure(project: Path, name: str, tmp_path: Path) -> None:
+    script = project / "binder" / name
+    assert os.access(script, os.X_OK)
+    beginning = script.read_text().partition("\n\n")[0]
+    broken = tmp_path / name
+    broken.write_text(f"{beginning}\nfalse\necho went on\n")
+    assert subprocess.run(["bash", str(broken)], capture_output=True, check=False).stdout == b""
+
+
+def test_post_build_installs_this_project_and_no_more(project: Path, tmp_path: Path) -> None:
+    log = tmp_path / "called"
+    for name in ("pip", "python", "jupyter"):
+        stand_in = tmp_path / "bin" / name
+        stand_in.parent.mkdir(exist_ok=True)
+        stand_in.write_text(f'#!{shutil.which("sh")}\necho {name} "$@" >> {log}\n')
+        stand_in.chmod(0o755)
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    subprocess.run([str(project / "binder" / "postBuild")], env=environment, check=True, timeout=60)
+    installs = [line for line in log.read_text().splitlines() if line.startswith("pip install ")]
+    assert len(installs) == 1
+    assert "--no-deps" in installs[0].split()
+    assert installs[0].split()[-1] == "."
+
+
+def started(project: Path, **environment: str) -> tuple[list[str], dict[str, str]]:
+    """The arguments and the environment of a command that ``start`` runs."""
+    command = [str(project / "binder" / "start"), sys.executable, "-c", TOLD, "one", "two words", "$HOME"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    arguments, seen = json.loads(done.stdout)
+    return arguments, seen
+
+
+def test_start_becomes_the_command_it_is_given(project: Path) -> None:
+    assert started(project)[0] == ["one", "two words", "$HOME"]
+    replaced = [str(project / "binder" / "start"), sys.executable, "-c", "import os; print(os.getpid())"]
+    with subprocess.Popen(replaced, stdout=subprocess.PIPE, text=True) as process:
+        assert int(process.communicate(timeout=60)[0]) == process.pid
+
+
+def test_start_passes_on_how_the_command_ends(project: Path) -> None:
+    assert subprocess.run([str(project / "binder" / "start"), "sh", "-c", "exit 7"], check=False).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("prefix", "url"),
+    [
+        ({}, "/proxy/%PORT%/"),
+        ({"JUPYTERHUB_SERVICE_PREFIX": "/"}, "/proxy/%PORT%/"),
+        ({"JUPYTERHUB_SERVICE_PREFIX": "/user/x/"}, "/user/x/proxy/%PORT%/"),
+    ],
+)
+def test_tensorboards_own_magic_finds_the_proxy_of_the_session(project: Path, prefix: dict[str, str], url: str) -> None:
+    assert started(project, **prefix)[1]["TENSORBOARD_PROXY_URL"] == url
+
+
+def test_start_asks_spark_for_little_and_keeps_what_was_asked_before(project: Path) -> None:
+    seen = started(project, SPARK_SUBMIT_OPTS="-Dmine=1")[1]
+    assert seen["SPARK_DRIVER_MEMORY"] == "512m"
+    assert seen["SPARK_SUBMIT_OPTS"].split()[-1] == "-Dmine=1"
+    assert started(project, SPARK_DRIVER_MEMORY="900m")[1]["SPARK_DRIVER_MEMORY"] == "900m"

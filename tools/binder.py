@@ -1,0 +1,301 @@
+"""Replay Binder's build and start in an empty environment, as far as that goes without Docker.
+
+Usage: ``python tools/binder.py [--keep FOLDER]``, or ``make binder``. Takes the commit that is checked out, not changes
+since. Downloads about 1 GB, unless pip has it in its cache. Exits with 1 at the first step that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PREFIX = "/user/replay/"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# How this machine reaches package indexes, and what it has already fetched from them.
+PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT")
+STEP_SECONDS = 1800.0
+ANSWER_SECONDS = 60.0
+END_SECONDS = 15.0
+TAIL = 40
+INSTALL = """
+. tools/apt.sh
+for package in "$@"; do
+    if dpkg-query -W -f '${Status}' "$package" 2> /dev/null | grep -q 'install ok installed'; then
+        echo "$package is here"
+    else
+        apt_install "$package (of binder/apt.txt)" "$package"
+    fi
+done
+"""
+IMPORTED = """
+import tfos_magic, tfos_magic.widgets, keras, tensorflow, pyspark
+print("tfos_magic", tfos_magic.__version__, "from", tfos_magic.__file__)
+print("Keras", keras.__version__, "TensorFlow", tensorflow.__version__, "Spark", pyspark.__version__)
+"""
+
+
+class StepFailed(Exception):
+    """A step went wrong; the message says what was seen."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The places of one replay, all of them in ``folder``: the tree, the environment, and the home of its user."""
+
+    folder: Path
+
+    @property
+    def tree(self) -> Path:
+        return self.folder / "tree"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "env" / "bin" / "python"
+
+    @property
+    def log(self) -> Path:
+        """What servers of the session print."""
+        return self.folder / "session.log"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a session's processes see: nothing of whoever runs this."""
+        passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        cache = os.environ.get("PIP_CACHE_DIR", os.path.expanduser("~/.cache/pip"))
+        own = {
+            "HOME": str(self.folder / "home"),
+            "LANG": "C.UTF-8",
+            "PATH": f"{self.python.parent}:{SYSTEM_PATH}",
+            "PIP_CACHE_DIR": cache,
+            "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+        }
+        return passed | own
+
+    def run(self, *command: str) -> str:
+        """Run a command in the tree, and give what it printed."""
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.tree,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=STEP_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailed(f"{command[0]} did not end within {STEP_SECONDS:.0f} s\n{error.output or ''}") from error
+        if done.returncode:
+            raise StepFailed(f"{command[0]} ended with exit status {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    @contextmanager
+    def serving(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        """A process of a session, started as Binder starts it, with pipes for its input and output."""
+        with self.log.open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                ["binder/start", *command],
+                cwd=self.tree,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            yield process
+        except (StepFailed, OSError) as error:
+            raise StepFailed(f"{error}\n{self.log.read_text(encoding='utf-8')}") from error
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate(timeout=END_SECONDS)
+
+
+def check_out(replay: Replay) -> str:
+    """The tree of the commit that is checked out, which is what Binder clones."""
+    replay.tree.mkdir(parents=True)
+    (replay.folder / "home").mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", str(replay.tree)], input=archive, check=True)
+    return git("log", "-1", "--format=%h %s")
+
+
+def install_packages(replay: Replay) -> str:
+    """The packages of apt.txt."""
+    lines = (replay.tree / "binder" / "apt.txt").read_text(encoding="utf-8").splitlines()
+    packages = [line.partition("#")[0].strip() for line in lines]
+    return replay.run("sh", "-euc", INSTALL, "apt", *filter(None, packages))
+
+
+def make_environment(replay: Replay) -> str:
+    """An empty environment with the Python that environment.yml names."""
+    (version,) = (line.partition("=")[2] for line in dependencies(replay) if str(line).startswith("python="))
+    python = sys.executable if platform.python_version().startswith(f"{version}.") else shutil.which(f"python{version}")
+    if python is None:
+        raise StepFailed(f"environment.yml wants Python {version}, and there is no python{version} on the PATH")
+    subprocess.run([python, "-m", "venv", str(replay.python.parent.parent)], check=True)
+    return replay.run(str(replay.python), "--version")
+
+
+def install_pins(replay: Replay) -> str:
+    """The pip section, in the way of conda: from a file beside environment.yml."""
+    (section,) = (line["pip"] for line in dependencies(replay) if isinstance(line, dict))
+    requirements = replay.tree / "binder" / "condaenv.requirements.txt"
+    requirements.write_text("\n".join(section) + "\n", encoding="utf-8")
+    try:
+        replay.run("pip", "install", "--upgrade", "--requirement", str(requirements))
+    finally:
+        requirements.unlink()
+    size = sum(path.stat().st_size for path in replay.python.parent.parent.rglob("*") if path.is_file())
+    return f"{len(section)} packages, {size / 1e9:.1f} GB\n"
+
+
+def post_build(replay: Replay) -> str:
+    """What comes last in the image; pip then finds nothing missing and no versions that quarrel."""
+    return replay.run("binder/postBuild") + replay.run("pip", "check")
+
+
+def import_all(replay: Replay) -> str:
+    """The package, its widgets and what it stands on."""
+    return replay.run("binder/start", "python", "-c", IMPORTED)
+
+
+def open_lab(replay: Replay) -> str:
+    """JupyterLab under a base URL, behind a token, and TensorBoard through its proxy."""
+    token = secrets.token_hex(16)
+    allow = ["--allow-root"] if os.geteuid() == 0 else []
+    options = [f"--ServerApp.base_url={PREFIX}", f"--IdentityProvider.token={token}", "--ServerApp.ip=127.0.0.1"]
+    board = ["python", "-m", "tfos_magic.cluster.tensorboard_main", str(replay.folder / "runs")]
+    lab = replay.serving("jupyter", "lab", "--no-browser", "--ServerApp.port=0", *options, *allow)
+    with lab as server, replay.serving(*board) as tensorboard:
+        url = address(replay, server)
+        port = (tensorboard.stdout.readline() if tensorboard.stdout else "").strip()
+        version = json.loads(ask(f"{url}api", token))["version"]
+        if "jupyter-config-data" not in ask(f"{url}lab", token):
+            raise StepFailed(f"{url}lab is not JupyterLab")
+        environment = f"{url}proxy/{port}/data/environment"
+        logs = json.loads(ask(environment, token))["data_location"]
+        refused = status(environment)
+        if refused != 403:
+            raise StepFailed(f"without the token, {environment} answers {refused} and not 403")
+    return (
+        f"Jupyter server {version} at {PREFIX}\nTensorBoard of {logs} through {PREFIX}proxy/{port}/, with the token\n"
+    )
+
+
+def run_quickstart(replay: Replay) -> str:
+    """The first tutorial, from top to bottom."""
+    return replay.run("binder/start", "python", "tools/demo.py")
+
+
+STEPS = {
+    "the tree of HEAD": check_out,
+    "packages of apt.txt": install_packages,
+    "an empty environment": make_environment,
+    "the pip section of environment.yml": install_pins,
+    "postBuild, and pip check": post_build,
+    "start: import the package": import_all,
+    "start: JupyterLab and TensorBoard": open_lab,
+    "start: the quickstart": run_quickstart,
+}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Replay Binder's build and start without Docker.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder to work in, which stays")
+    keep = parser.parse_args(arguments).keep
+    print("Not replayed: Docker, its base image, conda and what repo2docker itself installs. In their place are")
+    print(f"{system()}, a virtual environment, and pip with the same list of packages.", flush=True)
+    if keep:
+        return replay_in(keep.resolve())
+    with tempfile.TemporaryDirectory(prefix="tfos-binder-") as folder:
+        return replay_in(Path(folder))
+
+
+def replay_in(folder: Path) -> int:
+    replay = Replay(folder)
+    for number, (title, step) in enumerate(STEPS.items(), start=1):
+        print(f"\n[{number}/{len(STEPS)}] {title} ...", flush=True)
+        began = time.monotonic()
+        try:
+            said = step(replay)
+        except (StepFailed, OSError, subprocess.CalledProcessError) as error:
+            print(shown(str(error)), f"\nFailed after {time.monotonic() - began:.1f} s: {title}")
+            return 1
+        print(shown(said), f"    {time.monotonic() - began:.1f} s", sep="\n", flush=True)
+    print("\nBinder would start.")
+    return 0
+
+
+def dependencies(replay: Replay) -> list[Any]:
+    found: list[Any] = yaml.safe_load((replay.tree / "binder" / "environment.yml").read_text())["dependencies"]
+    return found
+
+
+def address(replay: Replay, server: subprocess.Popen[str]) -> str:
+    """Where the server listens, from the file that it writes once it does."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    folder = replay.folder / "home" / ".local" / "share" / "jupyter" / "runtime"
+    while not (found := list(folder.glob("jpserver-*.json"))):
+        if server.poll() is not None:
+            raise StepFailed(f"JupyterLab ended with exit status {server.returncode} before it listened")
+        if time.monotonic() > deadline:
+            raise StepFailed(f"JupyterLab did not listen within {ANSWER_SECONDS:.0f} s")
+        time.sleep(0.1)
+    url: str = json.loads(found[0].read_text())["url"]
+    return url
+
+
+def ask(url: str, token: str) -> str:
+    request = urllib.request.Request(url, headers={"Authorization": f"token {token}"})
+    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def shown(text: str) -> str:
+    """The end of what a step said, set off to the right."""
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-TAIL:])
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def system() -> str:
+    return platform.freedesktop_os_release().get("PRETTY_NAME", platform.platform())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
