@@ -53,7 +53,8 @@ def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: R
 
 
 def run_dict(run: RunState) -> dict[str, Any]:
-    """A run so far: ``history`` by epoch, ``seconds`` of all and ``phases`` of each part, and bytes sent per epoch."""
+    """A run so far: ``history`` by epoch, ``seconds`` of all and ``phases`` of each part, bytes sent per epoch, and what
+    the user was told of it."""
     return {
         "name": run.name,
         "strategy": run.strategy,
@@ -64,6 +65,7 @@ def run_dict(run: RunState) -> dict[str, Any]:
         "phases": seconds_by_phase(run),
         "sent_per_epoch": run.sent_per_epoch,
         "restarts": run.restarts,
+        "notices": run.notices,
     }
 
 
