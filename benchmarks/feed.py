@@ -23,9 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from feed_ranks import Ranks, receivers
 from feed_rereading import BATCH, Reader, reader
-from feed_tfos import TFoS, tensorflowonspark
 from first_step import prepare_environment
 from pyspark.sql import DataFrame, SparkSession
+from tfos_peer import NAME as TFOS
+from tfos_peer import TFoS, tensorflowonspark
 from turns import Turn, processor, ratio, take_turns, wall
 
 from tfos_magic.cluster.scans import SWITCH, find_scan
@@ -35,7 +36,7 @@ PIXELS = 784
 ROW_BYTES = PIXELS * 4 + 8
 SMALL = 1_000
 FILES = 8
-BARE, ORDINARY, IN_PLACE, TFOS = "bare mapInArrow", "feed", "feed, files in place", "TensorFlowOnSpark 2.2.5"
+BARE, ORDINARY, IN_PLACE = "bare mapInArrow", "feed", "feed, files in place"
 SPOOL, MEMORY = "spool", "memory"
 SPOOL_IN_ORDER, MEMORY_IN_ORDER = "spool in order", "memory in order"
 Rivals = dict[str, Callable[[], object]]
@@ -90,7 +91,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Turn]]:
         write_rows(folder / name, rows)
         for name, rows in (("large", options.rows), ("small", SMALL), ("fewer", options.peer_rows))
     )
-    tfos = nullcontext(None) if options.no_tfos else tensorflowonspark(folder / "tfos.log")
+    tfos = nullcontext(None) if options.no_tfos else tensorflowonspark("feed_tfos.py", folder / "tfos.log")
     with receivers(options.workers) as ranks, reader() as reading, tfos as peer:
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
@@ -103,7 +104,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Turn]]:
         for rival in again.values():
             rival()
         if isinstance(peer, TFoS):
-            rivals[TFOS], warm[TFOS] = lambda: peer.feed(fewer), lambda: peer.feed(small)
+            rivals[TFOS], warm[TFOS] = lambda: peer.ask(fewer), lambda: peer.ask(small)
         taken = take_turns(rivals, options.rounds, warm)
         taken |= take_turns(again, 2 * options.rounds, dict.fromkeys(again, lambda: None))
         spark.stop()
