@@ -13,12 +13,9 @@ import pyarrow.compute as pc
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.batches import joined
 from tfos_magic.frames.cells import from_numpy, to_numpy
-from tfos_magic.frames.keys import Grouping, grouping_of
+from tfos_magic.frames.keys import grouping_of
 from tfos_magic.frames.program import AGGREGATE, Program, TensorFunction, reduce_program
-from tfos_magic.frames.source import SparkSource, quoted
-from tfos_magic.frames.specs import field_of_spec
 from tfos_magic.frames.worker import compiled_for
-from tfos_magic.shipping import ship_package
 
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 18, 64 << 20
 _ROW = "__row"
@@ -33,45 +30,25 @@ def aggregate(
 ) -> Any:
     """Reduce columns to one cell for each group: ``aggregate(lambda x_input: {"x": …}, df.groupBy("key"))``.
 
-    The function is that of :func:`reduce_blocks`. Gives a Spark DataFrame of the keys and the outputs, lazily. Groups
-    may be many: those of a partition are reduced together, and partial results alone are shuffled.
+    The function is that of :func:`reduce_blocks`. Gives a DataFrame of the keys and the outputs: of Spark, lazily, or
+    of pandas for ``df.groupby("key")``, at once and sorted by key. Groups may be many: those of a partition are reduced
+    together, and partial results alone are shuffled.
 
     Raises :class:`DataError` and :class:`UsageError` as :func:`reduce_blocks` does.
     """
     grouping = grouping_of(grouped)
-    source = SparkSource(grouping.frame)
-    reading = reduce_program(AGGREGATE, function, source.specs, feed_dict, constants, False)
+    reading = reduce_program(AGGREGATE, function, grouping.source.specs, feed_dict, constants, False)
     program = reading.program
-    _refuse_taken(program, grouping)
+    _refuse_taken(program, grouping.names)
     compiled_for(program)
-    ship_package(grouping.frame.sparkSession)
-    names = tuple(spec.name for spec in program.inputs)
-    keys = grouping.columns
-    values = [quoted_as(column, name) for column, name in zip(reading.columns, names, strict=True)]
-    rows = grouping.frame.select(*[key.expression.alias(key.name) for key in keys], *values)
-    task = GroupTask(program, tuple(key.name for key in keys), final=False)
-    schema = _schema(rows, program, keys_count=len(keys))
-    partials = rows.mapInArrow(task, schema)
-    by_key = [quoted(key.name) for key in keys]
-    sorted_partials = partials.repartition(*by_key).sortWithinPartitions(*by_key)
-    return sorted_partials.mapInArrow(GroupTask(program, task.keys, final=True), schema)
+    read = dict(zip((spec.name for spec in program.inputs), reading.columns, strict=True))
+    tasks = [GroupTask(program, grouping.names, final) for final in (False, True)]
+    return grouping.run(read, program.inputs, *tasks)
 
 
-def quoted_as(column: str, name: str) -> Any:
-    from pyspark.sql import functions as F
-
-    return F.col(quoted(column)).alias(name)
-
-
-def _schema(rows: Any, program: Program, keys_count: int) -> Any:
-    from pyspark.sql.types import StructType
-
-    return StructType(rows.schema.fields[:keys_count] + [field_of_spec(spec) for spec in program.inputs])
-
-
-def _refuse_taken(program: Program, grouping: Grouping) -> None:
-    keys = {key.name.casefold() for key in grouping.columns}
-    taken = [spec.name for spec in program.inputs if spec.name.casefold() in keys]
+def _refuse_taken(program: Program, keys: tuple[str, ...]) -> None:
+    folded = {key.casefold() for key in keys}
+    taken = [spec.name for spec in program.inputs if spec.name.casefold() in folded]
     if taken:
         raise UsageError(
             f"output {taken[0]!r} is already a column, a key of the groups: feed_dict gives it another name"

@@ -1,11 +1,35 @@
-"""The keys of ``df.groupBy(…)``, which Spark keeps to itself."""
+"""Grouped DataFrames of Spark and pandas seen alike: their keys, and two tasks run over their groups."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from tfos_magic.errors import UsageError
+from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, quoted
+from tfos_magic.frames.specs import ColumnSpec, field_of_spec
+from tfos_magic.shipping import ship_package
+
+
+class Grouping(Protocol):
+    """A DataFrame and the keys by which it is grouped."""
+
+    @property
+    def source(self) -> Source:
+        """The DataFrame."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the keys' columns."""
+
+    def run(self, read: Mapping[str, str], made: Sequence[ColumnSpec], first: Task, last: Task) -> Any:
+        """The DataFrame of keys and columns ``made``: ``first`` sees any rows, ``last`` all of a key, sorted by it.
+
+        ``read`` are the columns that become others, by the names of these.
+        """
 
 
 @dataclass(frozen=True)
@@ -17,23 +41,82 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """A DataFrame and the keys by which it is grouped."""
+class SparkGrouping:
+    """``df.groupBy(…)`` of Spark, whose partial results alone are shuffled."""
 
     frame: Any
-    columns: tuple[Key, ...]
+    keys: tuple[Key, ...]
+
+    @property
+    def source(self) -> Source:
+        return SparkSource(self.frame)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(key.name for key in self.keys)
+
+    def run(self, read: Mapping[str, str], made: Sequence[ColumnSpec], first: Task, last: Task) -> Any:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        ship_package(self.frame.sparkSession)
+        values = [F.col(quoted(column)).alias(name) for name, column in read.items()]
+        rows = self.frame.select(*[key.expression.alias(key.name) for key in self.keys], *values)
+        schema = StructType(rows.schema.fields[: len(self.keys)] + [field_of_spec(spec) for spec in made])
+        by_key = [quoted(name) for name in self.names]
+        partials = rows.mapInArrow(first, schema).repartition(*by_key).sortWithinPartitions(*by_key)
+        return partials.mapInArrow(last, schema)
+
+
+@dataclass(frozen=True)
+class PandasGrouping:
+    """``df.groupby(…)`` of pandas by columns; ``dropna`` leaves rows without a key out, as pandas does."""
+
+    frame: Any
+    names: tuple[str, ...]
+    dropna: bool
+
+    @property
+    def source(self) -> Source:
+        return PandasSource(self.frame)
+
+    def run(self, read: Mapping[str, str], made: Sequence[ColumnSpec], first: Task, last: Task) -> Any:
+        keys = list(self.names)
+        rows = self.frame.dropna(subset=keys) if self.dropna else self.frame
+        rows = rows.sort_values(keys, kind="stable")
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+        columns = [table.column(name) for name in (*keys, *read.values())]
+        table = pa.Table.from_arrays(columns, [*keys, *read])
+        batches = list(last(table.to_batches()))
+        if not batches:
+            return rows[keys].reindex(columns=[*keys, *read])
+        return pa.Table.from_batches(batches).to_pandas()
 
 
 def grouping_of(grouped: Any) -> Grouping:
-    """Read ``df.groupBy(…)`` of a classic or a Connect session. Raises :class:`UsageError` for anything else."""
-    if type(grouped).__name__ != "GroupedData" or not type(grouped).__module__.startswith("pyspark.sql"):
-        raise UsageError(f"aggregate takes df.groupBy('key'), not {type(grouped).__name__}")
+    """Read a grouped DataFrame of Spark or pandas. Raises :class:`UsageError` for anything else."""
+    module, name = type(grouped).__module__, type(grouped).__name__
+    if name == "GroupedData" and module.startswith("pyspark.sql"):
+        return _of_spark(grouped)
+    if name == "DataFrameGroupBy" and module.startswith("pandas"):
+        return _of_pandas(grouped)
+    raise UsageError(f"aggregate takes df.groupBy('key'), or df.groupby('key') of pandas, not {name}")
+
+
+def _of_pandas(grouped: Any) -> PandasGrouping:
+    given = grouped.keys if isinstance(grouped.keys, list) else [grouped.keys]
+    if not all(isinstance(key, str) and key in grouped.obj.columns for key in given):
+        raise UsageError("a pandas DataFrame is aggregated by columns that it has: df.groupby(['a', 'b'])")
+    return PandasGrouping(grouped.obj, tuple(given), grouped.dropna)
+
+
+def _of_spark(grouped: Any) -> SparkGrouping:
     frame = grouped._df
     expressions = _expressions(grouped)
     if not expressions:
         raise UsageError("groupBy() without keys is one group: use reduce_blocks")
     fields = frame.select(*expressions).schema.fields
-    return Grouping(frame, tuple(Key(f.name, _normal(f, e)) for f, e in zip(fields, expressions, strict=True)))
+    return SparkGrouping(frame, tuple(Key(f.name, _normal(f, e)) for f, e in zip(fields, expressions, strict=True)))
 
 
 def _expressions(grouped: Any) -> list[Any]:

@@ -42,6 +42,21 @@ def test_vectors_are_reduced_to_vectors() -> None:
     np.testing.assert_array_equal(least, [0, -9])
 
 
+def test_groups_of_pandas_are_aggregated_by_their_keys() -> None:
+    frame = pd.DataFrame({"k": [1, 0, 1, 0, 1], "s": ["a", "a", "b", "a", None], "x": np.arange(5.0)})
+    total = lambda x_input: {"x": tf.reduce_sum(x_input, axis=0)}  # noqa: E731 - as users write it
+    assert tfs.aggregate(total, frame.groupby("k")).to_dict("list") == {"k": [0, 1], "x": [4.0, 6.0]}
+    for options in ({}, {"dropna": False}):
+        made = tfs.aggregate(total, frame.groupby(["k", "s"], **options))
+        expected = frame.groupby(["k", "s"], **options)["x"].sum().reset_index()
+        pd.testing.assert_frame_equal(made.fillna("-"), expected.fillna("-"))
+    assert tfs.aggregate(total, frame[:0].groupby("k")).to_dict("list") == {"k": [], "x": []}
+    with pytest.raises(UsageError, match="by columns that it has"):
+        tfs.aggregate(total, frame.groupby(frame["x"] % 2))
+    with pytest.raises(UsageError, match="'x' is already a column, a key"):
+        tfs.aggregate(total, frame.groupby("x"))
+
+
 def test_several_outputs_come_back_by_name() -> None:
     made = tfs.reduce_rows(
         lambda low_1, low_2, high_1, high_2: {"low": tf.minimum(low_1, low_2), "high": tf.maximum(high_1, high_2)},
