@@ -14,7 +14,7 @@ WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME; $(ACTIVA
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test test-fast binder pins clean
+.PHONY: help env java chromium demo lab lint test test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
 	@echo "make pins       pin anew, in binder/environment.yml, what Binder installs"
+	@echo "make badge      print the Binder badge of this clone, from where it was cloned"
 	@echo "make env        only make .venv, with everything the above need"
 	@echo "make clean      delete what runs and builds leave behind (.venv stays)"
 
@@ -64,6 +65,9 @@ binder: $(STAMP)
 
 pins: $(STAMP)
 	@$(BIN)/python tools/pins.py
+
+badge: $(STAMP)
+	@$(BIN)/python tools/badge.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache spark-warehouse metastore_db derby.log

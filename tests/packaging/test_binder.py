@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import nbformat
 import pytest
@@ -18,21 +21,32 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PROJECT = "tfos-magic"
-EXTRAS = ("cpu", "notebook")
 TOLD = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 
 
+def tool(project: Path, name: str) -> ModuleType:
+    """A script of ``tools/`` as a module."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", project / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
-def dependencies(project: Path) -> list[str | dict[str, list[str]]]:
-    found: list[str | dict[str, list[str]]] = yaml.safe_load((project / "binder" / "environment.yml").read_text())[
-        "dependencies"
-    ]
+def pinning(project: Path) -> ModuleType:
+    return tool(project, "pins")
+
+
+@pytest.fixture(scope="module")
+def dependencies(pinning: ModuleType) -> list[Any]:
+    found: list[Any] = yaml.safe_load(pinning.TARGET.read_text())["dependencies"]
     return found
 
 
 @pytest.fixture(scope="module")
-def pins(dependencies: list[str | dict[str, list[str]]]) -> dict[str, str]:
+def pins(dependencies: list[Any]) -> dict[str, str]:
     """Names and versions of the pip section."""
     (section,) = (line["pip"] for line in dependencies if isinstance(line, dict))
     return dict(line.split("==") for line in section)
@@ -50,17 +64,22 @@ def unmet(asked: list[Requirement], pins: dict[str, str]) -> list[str]:
     return [f"{one} ({version or 'no pin'})" for one, version in held if not version or version not in one.specifier]
 
 
-def test_conda_brings_python_and_pip_and_pip_brings_the_rest(
-    dependencies: list[str | dict[str, list[str]]], pins: dict[str, str]
-) -> None:
+def test_conda_brings_python_and_pip_and_pip_brings_the_rest(dependencies: list[Any], pins: dict[str, str]) -> None:
     assert dependencies[:2] == ["python=3.11", "pip"]
     assert len(dependencies) == 3
     assert all(re.fullmatch(r"[\w.]+", version) for version in pins.values())
     assert list(pins) == [canonicalize_name(name) for name in pins]
 
 
-def test_pins_meet_what_setup_asks_for(pins: dict[str, str]) -> None:
-    asked = requirements(PROJECT, EXTRAS)
+def test_environment_yml_is_as_the_tool_writes_it(pinning: ModuleType, pins: dict[str, str]) -> None:
+    asked = pinning.asked_for(metadata.requires(pinning.PROJECT))
+    assert asked <= set(pins)
+    needed = {name: version for name, version in pins.items() if name not in asked}
+    assert pinning.TARGET.read_text() == pinning.render({name: pins[name] for name in asked}, needed)
+
+
+def test_pins_meet_what_setup_asks_for(pinning: ModuleType, pins: dict[str, str]) -> None:
+    asked = requirements(pinning.PROJECT, pinning.EXTRAS)
     assert len(asked) > 15
     assert unmet(asked, pins) == []
 
@@ -157,3 +176,45 @@ def test_start_asks_spark_for_little_and_keeps_what_was_asked_before(project: Pa
     assert seen["SPARK_DRIVER_MEMORY"] == "512m"
     assert seen["SPARK_SUBMIT_OPTS"].split()[-1] == "-Dmine=1"
     assert started(project, SPARK_DRIVER_MEMORY="900m")[1]["SPARK_DRIVER_MEMORY"] == "900m"
+
+
+def test_a_replay_ends_at_the_step_that_fails_and_says_why(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaying = tool(project, "binder")
+
+    def fail(replay: Any) -> str:
+        return str(replay.run("sh", "-c", "echo no such thing; exit 3"))
+
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setattr(replaying, "STEPS", {"goes": lambda replay: "well", "breaks": fail, "later": fail})
+    assert replaying.main(["--keep", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "conda" in said.splitlines()[0]
+    assert "[1/3] goes ...\n    well\n" in said
+    assert "sh ended with exit status 3\n    no such thing" in said
+    assert "later" not in said
+    monkeypatch.setattr(replaying, "STEPS", {"goes": lambda replay: "well"})
+    assert replaying.main([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("origin", "place"),
+    [
+        ("https://github.com/owner/name.git", "gh/owner/name"),
+        ("https://user:secret@github.com/owner/name", "gh/owner/name"),
+        ("git@github.com:owner/name.git", "gh/owner/name"),
+        ("ssh://git@gitlab.com/group/part/name.git", "gl/group%2Fpart%2Fname"),
+        ("https://git.example.org:8443/a/b.git", "git/https%3A%2F%2Fgit.example.org%3A8443%2Fa%2Fb.git"),
+        ("git@git.example.org:a/b.git", "git/https%3A%2F%2Fgit.example.org%2Fa%2Fb.git"),
+    ],
+)
+def test_the_badge_names_the_repository_that_was_cloned(project: Path, origin: str, place: str) -> None:
+    opened = "urlpath=lab%2Ftree%2Fnotebooks%2F00_quickstart.ipynb"
+    assert tool(project, "badge").badge(origin, "main").endswith(f"](https://mybinder.org/v2/{place}/main?{opened})")
+
+
+@pytest.mark.parametrize("origin", ["/srv/name", "../name", "name"])
+def test_there_is_no_badge_for_what_binder_cannot_reach(project: Path, origin: str) -> None:
+    with pytest.raises(ValueError, match="could clone"):
+        tool(project, "badge").badge(origin, "main")
