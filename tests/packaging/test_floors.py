@@ -16,6 +16,7 @@ FLOORS = {
     "tfos_magic.delivery": 0,
     "tfos_magic.values": 0,
     "tfos_magic.quiet": 0,
+    "tfos_magic.lean": 0,
     "tfos_magic.records": 1,
     "tfos_magic.shipping": 1,
     "tfos_magic.frames": 2,

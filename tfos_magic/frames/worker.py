@@ -19,6 +19,7 @@ from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import cell_shapes, from_numpy, to_numpy
 from tfos_magic.frames.program import BLOCKS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
+from tfos_magic.lean import load_tensorflow
 from tfos_magic.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def compiled_for(program: Program) -> Compiled:
 def _compile(program: Program) -> Compiled:
     try:
         with quiet_tensorflow():
+            load_tensorflow()
             import tensorflow
     except ImportError:
         raise UsageError(_NO_TENSORFLOW) from None

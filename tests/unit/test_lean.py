@@ -1,0 +1,50 @@
+"""TensorFlow loads without what Keras seldom needs, and all of Keras is there all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+LOAD = """
+import sys
+from tfos_magic.lean import load_tensorflow
+load_tensorflow()
+"""
+
+
+def run(program: str) -> None:
+    """Run a program in a process of its own, where TensorFlow is not loaded yet."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_keras_seldom_needs_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    run(f"""{LOAD}
+assert "tensorflow" in sys.modules and "keras" in sys.modules
+assert not {{"sklearn", "matplotlib"}} & set(sys.modules)
+
+import keras
+from keras.wrappers import SKLearnClassifier
+from sklearn.base import BaseEstimator, clone
+assert issubclass(SKLearnClassifier, BaseEstimator)
+assert keras.wrappers.SKLearnClassifier is SKLearnClassifier
+clone(SKLearnClassifier(lambda X, y: None))
+assert not hasattr(keras.wrappers, "Nothing")
+
+import numpy as np
+keras.visualization.plot_image_gallery(
+    np.zeros((4, 8, 8, 3)), rows=2, cols=2, value_range=(0, 1), path={str(tmp_path / "gallery.png")!r}
+)
+""")
+    assert (tmp_path / "gallery.png").stat().st_size > 100
+
+
+def test_what_is_loaded_already_stays() -> None:
+    run(f"""
+import sklearn.base
+{LOAD}
+assert sys.modules["sklearn"] is sklearn
+import keras
+assert issubclass(keras.wrappers.SKLearnClassifier, sklearn.base.BaseEstimator)
+""")
