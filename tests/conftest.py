@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -13,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import jvm
+
 # Inherited by every process the suite starts, however far down and whoever adopts it: so leaks can be told from
 # processes of other suites on the same machine.
 MARK = "TFOS_TEST_SUITE"
@@ -20,11 +24,16 @@ SUITE = os.environ.setdefault(MARK, uuid.uuid4().hex)
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # suites side by side look after their own processes only
     SUITE = os.environ[MARK] = f"{SUITE}-{worker}"
 
+# Where programs leave their temporary files, killed ones too; not in pytest's own folders, whose long names are more
+# than the path of a socket may have, and which are kept.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tfos-suite-")
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark_conf")
-os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1"
+os.environ.update(jvm.settings())
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -37,6 +46,7 @@ HELPERS = (JVM, "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 # Files that take long come first, so that two processes end at nearly the same time. Those of a folder stay together,
 # for they share what is slow to start.
 FOLDERS = ("notebooks", "spark", "faults", "kernel", "browser", "frames", "training", "packaging", "unit")
+WITH_SPARK = FOLDERS[:6]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,11 +56,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: min((rank[up] for up in item.path.parents if up in rank), default=len(rank)))
 
 
+def pytest_unconfigure() -> None:
+    """Delete the temporary files of all processes of the suite, which have ended."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_jvms(request: pytest.FixtureRequest) -> None:
+    """Where tests use Spark, see that there is an archive of its classes."""
+    folders = {Path(__file__).parent / name for name in WITH_SPARK}
+    if any(folders.intersection(item.path.parents) for item in request.session.items):
+        jvm.make_archive()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left_behind() -> Iterator[None]:
     """Fail the suite when a process that it started outlives it."""
     yield
     _, leaked = psutil.wait_procs(_processes_of_the_suite(), timeout=GRACE_SECONDS)
+    leaked = [process for process in leaked if _is_marked(process)]  # and not ended, with a parent yet to take note
     commands = [f"{process.pid}: {_command(process)}" for process in leaked]
     for process in leaked:
         process.kill()

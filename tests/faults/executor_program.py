@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.faults.cells import Watch, furthest, run
+from tests.jvm import EXECUTORS
 from tfos_magic import TFCluster
 
 KILL_EXECUTOR = (
@@ -26,9 +27,8 @@ KILL_EXECUTOR = (
 
 def main(folder: Path) -> dict[str, Any]:
     builder = SparkSession.builder.master("local-cluster[3,1,600]")
-    for key in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
-        builder = builder.config(key, "false")
-    spark = builder.config("spark.executor.memory", "600m").getOrCreate()
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.executor.memory": "600m"}
+    spark = builder.config(map=quiet | EXECUTORS).getOrCreate()
     features = F.array(*[F.rand(i).cast("float") for i in range(8)])
     train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
     data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}

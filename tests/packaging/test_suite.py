@@ -74,7 +74,7 @@ def _suite(project: Path, folder: Path, test: str) -> subprocess.CompletedProces
     (folder / "test_it.py").write_text(test)
     (folder / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if name != "TFOS_TEST_SUITE"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(project / "tests")])
+    environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(project / "tests"), str(project)])
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-p", "fixtures_with_less_patience"]
     return subprocess.run(
         [*command, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False

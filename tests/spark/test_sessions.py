@@ -15,9 +15,15 @@ from typing import Any
 
 import pytest
 
+from tests.jvm import EXECUTORS
+
 PROGRAM = Path(__file__).with_name("session_program.py")
 TIMEOUT = 170
-QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.executor.memory": "600m"}
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.executor.memory": "600m",
+} | EXECUTORS
 
 
 def _run(options: dict[str, Any], folder: Path, python: str = sys.executable) -> dict[str, Any]:

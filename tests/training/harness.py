@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import linecache
 import multiprocessing
 import os
@@ -243,6 +244,7 @@ def _serve(
     from tfos_magic.training.collectives import Collectives, form_cluster
     from tfos_magic.training.servers.client import ServerGroup
 
+    gc.freeze()  # as in a trainer: what is loaded is never garbage
     np.random.seed()  # or it would draw what its siblings draw
     try:
         exec(prepare, {"rank": rank})
