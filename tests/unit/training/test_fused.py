@@ -26,30 +26,34 @@ OPTIMIZERS = {
 }
 
 
-def _updated(optimizer: Any, *, sparse: bool = False) -> list[np.ndarray]:
-    """The variables of a model and of its optimizer after five steps on given gradients, some rows of which are twice
-    in a ``sparse`` one."""
+STEPS = 50
+
+
+def _updated(optimizer: Any, dtype: str, *, sparse: bool = False) -> list[np.ndarray]:
+    """The variables of a model and of its optimizer after ``STEPS`` steps on given gradients, some rows of which are
+    twice in a ``sparse`` one."""
     random = np.random.default_rng(2)
-    variables = [keras.Variable(random.normal(size=(6, 3)).astype("float32")) for _ in range(2)]
+    variables = [keras.Variable(random.normal(size=(6, 3)).astype(dtype)) for _ in range(2)]
     step = tf.function(lambda *gradients: optimizer.apply(list(gradients), variables), autograph=False)
     optimizer.build(variables)
-    for _ in range(5):
-        first, second = (tf.constant(random.normal(size=(6, 3)).astype("float32")) for _ in range(2))
+    for _ in range(STEPS):
+        first, second = (tf.constant(random.normal(size=(6, 3)).astype(dtype)) for _ in range(2))
         step(tf.IndexedSlices(first, tf.constant([4, 0, 1, 4, 5, 0]), tf.constant([6, 3])) if sparse else first, second)
     return [v.numpy() for v in [*variables, *optimizer.variables]]
 
 
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2e-6), ("float64", 1e-14)])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_fused_updates_equal_those_of_keras(name: str, sparse: bool) -> None:
+def test_fused_updates_equal_those_of_keras(name: str, sparse: bool, dtype: str, rounding: float) -> None:
     if sparse and name in ("adamw", "accumulating"):
         pytest.skip("Keras itself does not clip or accumulate these")
-    expected = _updated(OPTIMIZERS[name](), sparse=sparse)
+    expected = _updated(OPTIMIZERS[name](), dtype, sparse=sparse)
     with ExitStack() as stack:
         fused.install(stack)
-        got = _updated(OPTIMIZERS[name](), sparse=sparse)
+        got = _updated(OPTIMIZERS[name](), dtype, sparse=sparse)
     for mine, plain in zip(got, expected, strict=True):
-        np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mine, plain, rtol=rounding, atol=rounding)
 
 
 def test_the_fused_kernel_takes_the_step_and_keras_is_itself_afterwards() -> None:
