@@ -40,10 +40,11 @@ def test_it_opens_with_what_you_will_learn_and_how_long_it_takes(notebook: nbfor
     assert len(re.findall(r"^(?:\d\.|-) \S", opening.source, re.MULTILINE)) >= 2
 
 
-def test_it_ends_with_what_to_try(notebook: nbformat.NotebookNode) -> None:
+def test_it_ends_with_what_to_try_and_where_to_go(notebook: nbformat.NotebookNode) -> None:
     ending = notebook.cells[-1]
     assert ending.cell_type == "markdown"
     assert "## What to try next\n" in ending.source
+    assert re.search(r"\]\(\d\d_\w+\.ipynb\)", ending.source)
 
 
 def test_its_cluster_is_stopped_where_one_is_started(notebook: nbformat.NotebookNode) -> None:
