@@ -9,10 +9,13 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tfos_magic
 
 SHIPPED_ROOMS = ("protocol", "records", "training", "node", "frames")
+
+_shipped: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 Session = Any
 """A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
@@ -49,17 +52,37 @@ def ship_package(spark: Session) -> None:
     content = _zip_package()
     name = f"tfos_magic-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     if is_connect(spark):
-        _add_artifact(spark, name, content)
+        _add_artifact(spark, name, content, pyfile=True)
     else:
         _add_py_file(spark, name, content)
 
 
-def _add_artifact(spark: Session, name: str, content: bytes) -> None:
+def ship_file(spark: Session, kind: str, content: bytes) -> str:
+    """Send bytes to the executors of a Connect session, once; gives the name by which :func:`read_shipped` finds them.
+
+    What travels with a query must fit into one of Connect's messages, which end at 128 MB, and goes to every task.
+    """
+    name = f"tfos_magic-{kind}-{hashlib.sha256(content).hexdigest()[:24]}"
+    shipped = _shipped.setdefault(spark, set())
+    if name not in shipped:
+        _add_artifact(spark, name, content, file=True)
+        shipped.add(name)
+    return name
+
+
+def read_shipped(name: str) -> bytes:
+    """The bytes that :func:`ship_file` sent; for tasks."""
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.getRootDirectory(), name).read_bytes()
+
+
+def _add_artifact(spark: Session, name: str, content: bytes, **kind: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="tfos_magic-") as folder:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            spark.addArtifacts(str(path), pyfile=True)
+            spark.addArtifacts(str(path), **kind)
         except Exception as error:
             # The name holds the content's hash: what is there already is this very file.
             if "ALREADY_EXISTS" not in str(error):

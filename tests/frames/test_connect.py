@@ -21,6 +21,7 @@ def test_a_connect_session_maps_reduces_and_aggregates(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["map"] == [float(i) for i in range(3, 13)]
+    assert said["large"] == [float(i) for i in range(7, 17)]
     assert said["reduce"] == 45
     assert said["aggregate"] == [[0.0, 20.0], [1.0, 25.0]]
     assert said["shapes"].splitlines()[1:] == [" |-- v: float64[?,2]", " |-- w: float64[?,2]"]

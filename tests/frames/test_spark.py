@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,27 @@ def test_with_a_schema_nothing_is_traced_here_and_the_workers_check_it(spark: Sp
     assert [row.z for row in tfs.map_blocks(elsewhere, frame, schema="z double").collect()] == [3, 4, 5]
     with pytest.raises(Exception, match=r"'z' as float32\[\?\], the function makes float64\[\?\]"):
         tfs.map_blocks(elsewhere, frame, schema="z float").collect()
+
+
+def test_with_a_schema_the_driver_needs_no_tensorflow(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def root(x: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        return {"z": tf.sqrt(x)}
+
+    keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(3.0)]).save(tmp_path / "m.keras")
+    for name in ("tensorflow", "keras"):
+        monkeypatch.setitem(sys.modules, name, None)
+    frame = doubles(spark, 5, 2).where("x > 0")
+    made = tfs.map_blocks(root, frame, schema="z double")
+    made = tfs.predict(str(tmp_path / "m.keras"), made, features=["x"], schema="prediction array<float>")
+    assert sorted((row.x, row.z, *row.prediction) for row in made.collect()) == [
+        (x, pytest.approx(x**0.5), 3 * x) for x in (1.0, 2.0, 3.0, 4.0)
+    ]
+    with pytest.raises(UsageError, match=r"TensorFlow is not installed here.*schema="):
+        tfs.map_blocks(root, frame)
 
 
 def test_a_function_is_traced_once_in_each_python_worker(spark: SparkSession) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import tensorflow as tf
 
 from tfos_magic.errors import UsageError
@@ -16,7 +15,7 @@ Body = Callable[..., dict[str, Any]]
 
 def load(program: Program) -> Body:
     """The user's function over tensors in the order of the parameters; what it returns is checked."""
-    function, constants = cloudpickle.loads(program.payload)
+    function, constants = program.load()
     tensors = {name: tf.constant(value) for name, value in constants.items()}
 
     def call(*inputs: Any) -> dict[str, Any]:

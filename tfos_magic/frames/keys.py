@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, quoted
+from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, map_in_arrow, quoted
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec
-from tfos_magic.shipping import ship_package
 
 
 class Grouping(Protocol):
@@ -59,13 +58,12 @@ class SparkGrouping:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
-        ship_package(self.frame.sparkSession)
         values = [F.col(quoted(column)).alias(name) for name, column in read.items()]
         rows = self.frame.select(*[key.expression.alias(key.name) for key in self.keys], *values)
         schema = StructType(rows.schema.fields[: len(self.keys)] + [field_of_spec(spec) for spec in made])
         by_key = [quoted(name) for name in self.names]
-        partials = rows.mapInArrow(first, schema).repartition(*by_key).sortWithinPartitions(*by_key)
-        return partials.mapInArrow(last, schema)
+        partials = map_in_arrow(rows, first, schema).repartition(*by_key).sortWithinPartitions(*by_key)
+        return map_in_arrow(partials, last, schema)
 
 
 @dataclass(frozen=True)

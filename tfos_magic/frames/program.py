@@ -11,14 +11,18 @@ from typing import Any
 
 import cloudpickle
 
-from tfos_magic.errors import CaptureError, DataError, UsageError
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.frames.pickling import pack
 from tfos_magic.frames.specs import ColumnSpec
 from tfos_magic.records.planning import suggestion
+from tfos_magic.shipping import is_connect, read_shipped, ship_file
 
 BLOCKS, ROWS = "map_blocks", "map_rows"
 REDUCE_BLOCKS, REDUCE_ROWS, AGGREGATE = "reduce_blocks", "reduce_rows", "aggregate"
 
 TensorFunction = Callable[..., Any]
+# From here on Spark itself would broadcast, and not send it with every task.
+_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Program:
 
     ``payload`` is the pickle of the function and its constants, ``inputs`` the columns in the order of ``params``. For
     reductions ``inputs`` are the columns reduced, each named as the output it becomes. ``xla`` of None leaves the
-    choice to the graph.
+    choice to the graph. ``shipped`` names a file that the executors have in place of the payload.
     """
 
     mode: str
@@ -35,12 +39,27 @@ class Program:
     params: tuple[str, ...]
     inputs: tuple[ColumnSpec, ...]
     xla: bool | None = None
+    shipped: str = ""
 
     @cached_property
     def key(self) -> str:
         """Names this program in caches."""
-        rest = repr((self.mode, self.params, self.inputs, self.xla))
+        rest = repr((self.mode, self.params, self.inputs, self.xla, self.shipped))
         return hashlib.sha256(self.payload + rest.encode()).hexdigest()
+
+    def load(self) -> tuple[TensorFunction, dict[str, Any]]:
+        """The function and its constants."""
+        function, constants = cloudpickle.loads(read_shipped(self.shipped) if self.shipped else self.payload)
+        return function, constants
+
+    def light(self, spark: Any) -> Program:
+        """This program for the tasks of a Spark session; a large payload has gone ahead of them.
+
+        Classic sessions broadcast what is large by themselves.
+        """
+        if len(self.payload) < _LARGE_BYTES or not is_connect(spark):
+            return self
+        return replace(self, payload=b"", shipped=ship_file(spark, "function", self.payload))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "key"}
@@ -106,17 +125,6 @@ def reduce_program(
         raise DataError(f"column {columns[ragged[0].name]!r} holds {ragged[0].element_name}: only numbers are reduced")
     program = Program(mode, pack(function, constants), tuple(wanted), inputs, xla)
     return Reading(program, tuple(columns.values()))
-
-
-def pack(function: TensorFunction, constants: Mapping[str, Any] | None) -> bytes:
-    """Pickle a function with what it closes over. Raises :class:`CaptureError` where that cannot be."""
-    try:
-        return bytes(cloudpickle.dumps((function, dict(constants or {}))))
-    except Exception as error:  # whatever the function closes over may refuse in its own way
-        raise CaptureError(
-            f"the function cannot be sent to the workers: {type(error).__name__}: {error}. Let it close over arrays, "
-            "tf.Variables, Keras models and plain values only."
-        ) from None
 
 
 def _column_parameters(function: TensorFunction, constants: Mapping[str, Any] | None) -> dict[str, bool]:

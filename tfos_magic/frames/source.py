@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,12 +48,11 @@ class SparkSource:
     def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
         from pyspark.sql.types import StructType
 
-        ship_package(self.frame.sparkSession)
         _refuse_dots(passed or read)
         frame = self.frame if passed else select(self.frame, read)
         known = {field.name: field for field in self.frame.schema.fields}
         fields = [known[name] for name in passed] + [field_of_spec(spec) for spec in made]
-        return frame.mapInArrow(task, StructType(fields))
+        return map_in_arrow(frame, task, StructType(fields))
 
     def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
         partial_rows = SparkSource(self.run(task, (), made, read)).frame.repartition(1)
@@ -103,6 +102,15 @@ def source_of(frame: Any) -> Source:
     if name == "DataFrame" and module.startswith("pandas"):
         return PandasSource(frame)
     raise UsageError(f"a Spark or pandas DataFrame is needed, not {type(frame).__name__}")
+
+
+def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
+    """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there."""
+    spark = frame.sparkSession
+    ship_package(spark)
+    if hasattr(task, "program"):
+        task = replace(task, program=task.program.light(spark))
+    return frame.mapInArrow(task, schema)
 
 
 def select(frame: Any, names: Sequence[str]) -> Any:

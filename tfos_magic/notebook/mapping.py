@@ -53,7 +53,7 @@ def predict_line(args: Any, namespace: Mapping[str, Any]) -> Any:
         namespace.get(args.model, args.model),
         namespace[args.frame],
         features=args.features,
-        output=args.columns,
+        output=args.output,
         batch_size=args.batch_size,
         argmax=args.argmax,
         classes=args.classes,

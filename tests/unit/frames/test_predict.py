@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
+import cloudpickle
 import keras
 import numpy as np
 import pandas as pd
 import pytest
+from keras.src.saving import saving_lib
 
 import tfos_magic.frames as tfs
 from tfos_magic.errors import UsageError
+from tfos_magic.frames.pickling import pack
 
+REAL_NOW = time.time()
 RNG = np.random.default_rng(5)
 VALUES = RNG.normal(size=(50, 6)).astype(np.float32)
 FRAME = pd.DataFrame({"id": range(50), "v": list(VALUES), "first": VALUES[:, 0], "rest": list(VALUES[:, 1:])})
@@ -69,6 +77,30 @@ def test_several_inputs_and_outputs_go_by_their_order() -> None:
         tfs.predict(both, FRAME, features=["first", "rest"])
     with pytest.raises(UsageError, match="2 inputs and 1 features"):
         tfs.predict(both, FRAME, features=["rest"])
+
+
+def test_a_model_is_the_same_program_at_any_time_until_its_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.BatchNormalization()])
+    model.compile("adam", "mse")
+    model.fit(VALUES[:, :2], VALUES[:, :3], verbose=0)
+
+    def predict(x: np.ndarray) -> dict[str, Any]:
+        return {"y": model(x)}
+
+    first = pack(predict, None)
+    monkeypatch.setattr(saving_lib, "datetime", SimpleNamespace(datetime=_Tomorrow))
+    monkeypatch.setattr(time, "time", lambda: _Tomorrow.now().timestamp())
+    assert pack(predict, None) == first
+    model.layers[0].kernel.assign_add(np.ones((2, 3), np.float32))
+    assert pack(predict, None) != first
+    function, _ = cloudpickle.loads(first)
+    assert function(VALUES[:, :2])["y"].shape == (50, 3)
+
+
+class _Tomorrow(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(REAL_NOW + 86_400, tz)
 
 
 def test_what_is_no_built_model_is_refused() -> None:

@@ -81,7 +81,7 @@ def test_a_line_predicts_with_a_model_of_the_notebook_or_a_path(tmp_path: Path) 
     model.save(tmp_path / "m.keras")
     names = {"df": FRAME, "model": model}
     for given in ("model", str(tmp_path / "m.keras")):
-        args = parse(TFOSMagics.tfos_predict, f"{given} df --features x,y --classes a,b --columns kind -o made")
+        args = parse(TFOSMagics.tfos_predict, f"{given} df --features x,y --classes a,b --output kind -o made")
         expected = ["ab"[k] for k in model(FRAME.to_numpy()).numpy().argmax(axis=1)]
         assert predict_line(args, names)["kind"].tolist() == expected
 
