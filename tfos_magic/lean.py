@@ -1,7 +1,8 @@
-"""TensorFlow and Keras without two packages that Keras takes along for functions that few programs call.
+"""TensorFlow and Keras without three packages that Keras takes along for things that few programs do.
 
-Keras imports scikit-learn for ``keras.wrappers`` and matplotlib for ``keras.visualization``, where they are installed:
-60 MB in a process that trains, and a quarter of the processor time in which TensorFlow loads.
+Keras imports scikit-learn for ``keras.wrappers``, matplotlib for ``keras.visualization`` and pandas to know DataFrames
+from arrays, where they are installed: 90 MB in a process that trains, and a quarter of the processor time in which
+TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-_SKLEARN, _MATPLOTLIB = "sklearn", "matplotlib"
+_SKLEARN, _MATPLOTLIB, _PANDAS = "sklearn", "matplotlib", "pandas"
 _WRAPPERS = "keras.src.wrappers"
 _PUBLIC_WRAPPERS = ("keras.wrappers", "keras._tf_keras.keras.wrappers")
 _GALLERY = "keras.src.visualization.plot_image_gallery"
+_SLICING = "keras.src.trainers.data_adapters.array_slicing"
 
 
 def load_tensorflow() -> None:
-    """Import TensorFlow, and with it Keras; scikit-learn and matplotlib come when something of Keras first needs them.
+    """Import TensorFlow, and with it Keras; what is left out comes when something of Keras first needs it.
 
     Nothing is left out where TensorFlow is loaded already. Raises ``ImportError`` where it is not installed.
     """
     if "tensorflow" in sys.modules:
         return
-    with _hidden(_SKLEARN, _MATPLOTLIB) as hidden:
+    with _hidden(_SKLEARN, _MATPLOTLIB, _PANDAS) as hidden:
         import tensorflow  # noqa: F401
-    if _SKLEARN in hidden:
-        _defer_wrappers()
-    if _MATPLOTLIB in hidden and (gallery := sys.modules.get(_GALLERY)) and getattr(gallery, "plt", 0) is None:
-        setattr(gallery, "plt", _Deferred("matplotlib.pyplot"))  # noqa: B010 - a module's attribute, unknown to types
+    for package, defer in ((_SKLEARN, _defer_wrappers), (_MATPLOTLIB, _defer_pictures), (_PANDAS, _defer_tables)):
+        if package in hidden:
+            defer()
 
 
 @contextmanager
@@ -69,6 +70,29 @@ def _defer_names_of(module: ModuleType) -> None:
         return value
 
     setattr(module, "__getattr__", load)  # noqa: B010 - read by the interpreter (PEP 562), unknown to types
+
+
+def _defer_pictures() -> None:
+    gallery: Any = sys.modules.get(_GALLERY)
+    if getattr(gallery, "plt", gallery) is None:
+        gallery.plt = _Deferred("matplotlib.pyplot")
+
+
+def _defer_tables() -> None:
+    """Let Keras know pandas' objects by their classes once there are some, which is when pandas is loaded."""
+    slicing: Any = sys.modules.get(_SLICING)
+    if getattr(slicing, "pandas", slicing) is None:
+        tables = (_OfPandas("Series", (), {}), _OfPandas("DataFrame", (), {}))
+        slicing.pandas = SimpleNamespace(**{table.__name__: table for table in tables})
+        slicing.ARRAY_TYPES += tables
+
+
+class _OfPandas(type):
+    """Stands in for pandas' class of the same name in ``isinstance``."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        pandas = sys.modules.get(_PANDAS)
+        return pandas is not None and isinstance(instance, getattr(pandas, cls.__name__))
 
 
 class _Deferred:

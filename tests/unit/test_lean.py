@@ -22,7 +22,7 @@ def run(program: str) -> None:
 def test_what_keras_seldom_needs_is_loaded_when_it_is_used(tmp_path: Path) -> None:
     run(f"""{LOAD}
 assert "tensorflow" in sys.modules and "keras" in sys.modules
-assert not {{"sklearn", "matplotlib"}} & set(sys.modules)
+assert not {{"sklearn", "matplotlib", "pandas"}} & set(sys.modules)
 
 import keras
 from keras.wrappers import SKLearnClassifier
@@ -38,6 +38,24 @@ keras.visualization.plot_image_gallery(
 )
 """)
     assert (tmp_path / "gallery.png").stat().st_size > 100
+
+
+def test_keras_trains_on_tables_of_a_pandas_that_is_loaded_later() -> None:
+    run(f"""{LOAD}
+import keras, numpy as np
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 2)), np.ones(8), verbose=0)
+assert "pandas" not in sys.modules
+
+import pandas as pd
+from keras.src.trainers.data_adapters.array_slicing import PandasDataFrameSliceable, convert_to_sliceable
+table = pd.DataFrame({{"a": np.ones(8), "b": np.ones(8)}})
+assert isinstance(convert_to_sliceable(table), PandasDataFrameSliceable)
+model = keras.models.clone_model(model)
+model.compile("sgd", "mse")
+model.fit(table, table["a"], verbose=0)
+""")
 
 
 def test_what_is_loaded_already_stays() -> None:
