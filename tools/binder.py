@@ -250,7 +250,7 @@ def replay_in(folder: Path) -> int:
             print(shown(str(error)), f"\nFailed after {time.monotonic() - began:.1f} s: {title}")
             return 1
         print(shown(said), f"    {time.monotonic() - began:.1f} s", sep="\n", flush=True)
-    print("\nBinder would start.")
+    print("\nAll that can be replayed here works.")
     return 0
 
 

@@ -133,11 +133,12 @@ def test_post_build_installs_this_project_and_no_more(project: Path, tmp_path: P
         stand_in.write_text(f'#!{shutil.which("sh")}\necho {name} "$@" >> {log}\n')
         stand_in.chmod(0o755)
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    subprocess.run([str(project / "binder" / "postBuild")], env=environment, check=True, timeout=60)
-    installs = [line for line in log.read_text().splitlines() if line.startswith("pip install ")]
-    assert len(installs) == 1
-    assert "--no-deps" in installs[0].split()
-    assert installs[0].split()[-1] == "."
+    subprocess.run(["binder/postBuild"], cwd=project, env=environment, check=True, timeout=60)
+    called = log.read_text().splitlines()
+    assert [line for line in called if line.startswith("pip ")] == called[:1]
+    assert "--no-deps" in called[0].split()
+    assert called[0].split()[-1] == "."
+    assert f"python tools/warm.py {tmp_path}/.cache/tfos_magic/spark.jsa" in called
 
 
 def started(project: Path, **environment: str) -> tuple[list[str], dict[str, str]]:
@@ -176,6 +177,14 @@ def test_start_asks_spark_for_little_and_keeps_what_was_asked_before(project: Pa
     assert seen["SPARK_DRIVER_MEMORY"] == "512m"
     assert seen["SPARK_SUBMIT_OPTS"].split()[-1] == "-Dmine=1"
     assert started(project, SPARK_DRIVER_MEMORY="900m")[1]["SPARK_DRIVER_MEMORY"] == "900m"
+
+
+def test_start_has_spark_map_the_classes_that_post_build_has_stored(project: Path, tmp_path: Path) -> None:
+    assert "SharedArchiveFile" not in started(project, HOME=str(tmp_path))[1]["SPARK_SUBMIT_OPTS"]
+    archive = tmp_path / ".cache" / "tfos_magic" / "spark.jsa"
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert f" -XX:SharedArchiveFile={archive} " in started(project, HOME=str(tmp_path))[1]["SPARK_SUBMIT_OPTS"]
 
 
 def test_a_replay_ends_at_the_step_that_fails_and_says_why(
