@@ -84,3 +84,13 @@ def test_what_a_training_cell_displays_on_the_first_worker_is_shown(kernel: Kern
     assert not result.error, result.traceback
     assert result.text.count("rank\n0     0") == 1
     assert "0     1" not in result.text
+
+
+def test_what_a_trainer_loads_at_its_start_is_never_looked_through_for_garbage(kernel: Kernel) -> None:
+    kernel.run("""%%tfos_run -w 0 -o frozen,sought,collects
+import gc
+frozen, sought, collects = gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()
+""")
+    frozen, sought, collects = ast.literal_eval(kernel.run("print((frozen[0], sought[0], collects[0]))").text)
+    assert collects
+    assert frozen > 100_000 > sought

@@ -6,6 +6,7 @@ commands, so that a stop reaches a run that is under way.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import platform
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
+from tfos_magic.lean import load_tensorflow
 from tfos_magic.node.process import Link, die_with_parent
 from tfos_magic.node.showing import FIGURES_BACKEND
 from tfos_magic.protocol import (
@@ -75,14 +77,17 @@ class Trainer:
         sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
         self._rank, self._local_rank = start.rank, start.local_rank
         try:
-            import keras
-            import tensorflow as tf
+            with _loading():
+                load_tensorflow()
+                import keras
+                import tensorflow as tf
+
+                # First use of the runtime and of the training code costs a second; better now than in the user's cell.
+                import tfos_magic.node.cell
+                import tfos_magic.training.run  # noqa: F401
 
             self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
-            # First use of the runtime and of the training code costs a second; better now than in the user's cell.
-            import tfos_magic.node.cell
-            import tfos_magic.training.run  # noqa: F401
         except Exception as error:
             self._link.send(
                 TrainerReady(start.generation, start.rank, os.getpid(), error=f"{type(error).__name__}: {error}")
@@ -241,6 +246,17 @@ def threads_of_operations(local_size: int) -> int:
     if said.isdecimal() and int(said):
         return int(said)
     return max(1, (os.cpu_count() or 1) // max(1, local_size))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Seek no garbage in what is loaded here, now or later: that is a quarter of TensorFlow's import, and of a cell."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def main() -> None:
