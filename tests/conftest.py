@@ -27,8 +27,11 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # suites side by side look 
 # Where programs leave their temporary files, killed ones too; not in pytest's own folders, whose long names are more
 # than the path of a socket may have, and which are kept.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tfos-suite-")
+    temporary = Path(os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()))
+    for left in temporary.glob("tfos-suite-[0-9]*-*"):  # by suites that were killed
+        if not psutil.pid_exists(int(left.name.split("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"tfos-suite-{os.getpid()}-", dir=temporary)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")

@@ -14,6 +14,7 @@ import pytest
 from tests.kernel.kernel_driver import DAWDLE, SESSION, Kernel, command_of, train_cell
 
 LIMIT_SECONDS = 10.0
+SMALL_SESSION = SESSION.replace("local[4]", "local[2]")  # a worker, and a slot that feeds it
 
 
 def _restart(kernel: Kernel) -> None:
@@ -85,7 +86,7 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     spool.mkdir()
     temporary.mkdir()
     kernel = new_kernel(TMPDIR=str(temporary))
-    _run(kernel, "%load_ext tfos_magic", f"%config TFOS.spool_dir = {str(spool)!r}", SESSION)
+    _run(kernel, "%load_ext tfos_magic", f"%config TFOS.spool_dir = {str(spool)!r}", SMALL_SESSION)
     _run(kernel, "%tfos tensorboard runs --link")
     moment(kernel)
     processes = [*kernel.processes(), psutil.Process(kernel.pid)]
