@@ -13,7 +13,7 @@ from .conftest import ACTION_MS
 from .jupyter import Lab, Notebook, open_notebook, run_lab
 
 USER = "/user/x/"
-LOADED_MS = 40_000
+LOADED_MS = 60_000
 STOP_MS = 5_000
 
 BOARDS = """
@@ -28,6 +28,7 @@ boards = TensorBoards()
 served = boards.ensure("logs")
 display(embed(served, height=420), raw=True)
 notebook.display(port=served.port, height=420)  # what %tensorboard ends with
+display(embed(served, link=True), raw=True)
 """
 
 PANEL = """
@@ -84,6 +85,16 @@ def test_tensorboard_under_the_cell_comes_through_the_sessions_proxy(
     shown = notebook.page.locator(".jp-CodeCell").first.locator(frame)
     shows_a_scalar(shown, session)
     screenshots(notebook, shown, artefacts, "ours" if "title" in frame else "own")
+
+
+def test_a_link_to_tensorboard_leads_through_the_sessions_proxy(notebook: Notebook, session: Lab) -> None:
+    link = notebook.output("a").filter(has_text=re.compile("^TensorBoard$"))
+    expect(link).to_be_attached(timeout=LOADED_MS)
+    with notebook.page.context.expect_page() as opened:
+        link.click()
+    expect(opened.value).to_have_url(re.compile(rf"^{re.escape(session.url)}/proxy/\d+/"))
+    expect(opened.value).to_have_title("TensorBoard")
+    opened.value.close()
 
 
 def test_tensorboard_in_the_panels_tab_comes_through_the_sessions_proxy(

@@ -134,11 +134,8 @@ def embed(result: Result, height: int = 600, link: bool = False) -> dict[str, st
     """Give the MIME bundle to display for ``result``: an iframe, a link alone, or what went wrong and what to do."""
     match result:
         case Serving(logdir, port):
-            url = result.url
-            html = (
-                f'<a href="{url}" target="_blank" rel="noopener">TensorBoard</a>' if link else embed_html(port, height)
-            )
-            return {"text/plain": f"TensorBoard of {logdir}: {url}", "text/html": html}
+            html = link_html(result) if link else embed_html(port, height)
+            return {"text/plain": f"TensorBoard of {logdir}: {result.url}", "text/html": html}
         case Failed(logdir, exit_code, output):
             cause = output.strip() or "it printed nothing"
             text = (
@@ -166,6 +163,17 @@ def embed_html(port: int, height: int = 600) -> str:
         direct=f"http://127.0.0.1:{port}/",
         proxy=escape(os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "")),
     )
+
+
+def link_html(serving: Serving) -> str:
+    """Give HTML that leads to the TensorBoard: below JupyterHub's service prefix, where there is one, else straight.
+
+    The page makes that address when it is asked for: JupyterLab takes links without a host for files of its own.
+    """
+    prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "")
+    proxied = json.dumps(f"{prefix.rstrip('/')}/proxy/{serving.port}/")
+    proxy = f' onclick="{escape(f"this.href = new window.URL({proxied}, location.href)")}"' if prefix else ""
+    return f'<a href="{serving.url}"{proxy} target="_blank" rel="noopener">TensorBoard</a>'
 
 
 def _normal(logdir: str) -> str:

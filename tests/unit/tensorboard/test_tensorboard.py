@@ -134,14 +134,21 @@ def test_two_threads_that_ask_at_once_share_one_tensorboard(boards: TensorBoards
     assert sorted(type(result).__name__ for result in results) == ["Reused", "Started"]
 
 
-def test_a_link_is_only_a_link_and_an_embed_is_an_iframe() -> None:
+def test_a_link_is_only_a_link_and_an_embed_is_an_iframe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
     result = Started("/logs", 6123)
     assert embed(result)["text/plain"] == "TensorBoard of /logs: http://127.0.0.1:6123/"
     assert "<iframe" in embed(result, height=321)["text/html"]
     assert 'height="321"' in embed(result, height=321)["text/html"]
     link = embed(result, link=True)["text/html"]
-    assert link.startswith('<a href="http://127.0.0.1:6123/"')
+    assert link.startswith('<a href="http://127.0.0.1:6123/" target')
     assert "<iframe" not in link
+
+
+def test_behind_a_hub_a_link_leads_through_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ann'/")
+    link = embed(Started("/logs", 6123), link=True)["text/html"]
+    assert 'onclick="this.href = new window.URL(&quot;/user/ann&#x27;/proxy/6123/&quot;, location.href)"' in link
 
 
 def test_the_hub_prefix_reaches_the_page_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
