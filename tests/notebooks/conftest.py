@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebooks.running import AfterCell, Executed, execute
+from tests.notebooks.running import Executed, execute
 
-RunNotebook = Callable[..., Executed]
+RunNotebook = Callable[[str], Executed]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,12 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def run_notebook(project: Path, artefacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunNotebook]:
-    """Gives ``run(name, after_cell=None)``; fails the module when a process that a notebook started outlives it."""
+    """Gives ``run(name)``; fails the module when a process that a notebook started outlives it."""
     executed: list[Executed] = []
 
-    def run(name: str, after_cell: AfterCell | None = None) -> Executed:
+    def run(name: str) -> Executed:
         folder = tmp_path_factory.mktemp(name)
-        executed.append(execute(project / "notebooks" / f"{name}.ipynb", folder, artefacts, after_cell))
+        executed.append(execute(project / "notebooks" / f"{name}.ipynb", folder, artefacts))
         return executed[-1]
 
     yield run

@@ -6,7 +6,6 @@ import base64
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from nbclient import NotebookClient
 
 CELL_SECONDS = 240
 GONE_SECONDS = 10.0
-
-AfterCell = Callable[[NotebookClient, nbformat.NotebookNode], None]
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,10 @@ class Executed:
         return found[0]
 
 
-def execute(notebook_path: Path, folder: Path, artefacts: Path, after_cell: AfterCell | None = None) -> Executed:
+def execute(notebook_path: Path, folder: Path, artefacts: Path) -> Executed:
     """Run a notebook once in ``folder``, and put it with its outputs, however far it came, into ``artefacts``.
 
-    ``after_cell`` is called with the client and the cell after each code cell. A cell that fails raises nbclient's
-    ``CellExecutionError``, unless it has the tag ``raises-exception``.
+    A cell that fails raises nbclient's ``CellExecutionError``, unless it has the tag ``raises-exception``.
     """
     notebook = nbformat.read(notebook_path, as_version=4)
     client = NotebookClient(
@@ -79,8 +75,6 @@ def execute(notebook_path: Path, folder: Path, artefacts: Path, after_cell: Afte
                 now = {process: command(process) for process in below(client)}
                 running[index] = list(now.values())
                 commands |= now
-                if after_cell is not None:
-                    after_cell(client, cell)
             seconds = time.monotonic() - began
         _, alive = psutil.wait_procs(list(commands), timeout=GONE_SECONDS)
     finally:
