@@ -53,8 +53,7 @@ def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: R
 
 
 def run_dict(run: RunState) -> dict[str, Any]:
-    """A run so far: ``history`` by epoch, ``seconds`` of all and ``phases`` of each part, bytes sent per epoch, and what
-    the user was told of it."""
+    """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, bytes per epoch, what the user was told."""
     return {
         "name": run.name,
         "strategy": run.strategy,
@@ -92,7 +91,7 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
         f"Modules imported: {', '.join(captured.modules) or 'none'}.",
     ]
     for name, use in captured.frames.items():
-        columns = "; ".join(map(str, use.plan.columns))
+        columns = "; ".join(map(str, use.plan.carried))
         label = f", label {use.label}" if use.label else ""
         order = "shuffled" if request.shuffle else "in order"
         lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch, {order}.")

@@ -81,7 +81,7 @@ class FeedPlan:
     @property
     def names(self) -> list[str]:
         """The names of the tensors: of the columns, and of the masks that some bring along."""
-        return [column.name for column in self._wire_columns]
+        return [column.name for column in self.carried]
 
     @property
     def features(self) -> list[str]:
@@ -90,10 +90,11 @@ class FeedPlan:
     @property
     def schema(self) -> str:
         """The Arrow schema of every batch of the feed, as base64 of its IPC form; shapes of lists are not known yet."""
-        return encode_schema(pa.schema([column_field(column) for column in self._wire_columns]))
+        return encode_schema(pa.schema([column_field(column) for column in self.carried]))
 
     @property
-    def _wire_columns(self) -> list[Column]:
+    def carried(self) -> list[Column]:
+        """The columns with the masks that some bring along."""
         return [wire for column in self.columns for wire in ([column, column.mask] if column.masked else [column])]
 
 

@@ -1,14 +1,19 @@
 """What options say of missing values, and what is shown of columns."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from pyspark.sql.types import StructType
 
 from tfos_magic.cluster.state import FeedState
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.notebook.capture import capture_cell
-from tfos_magic.notebook.describe import describe_feeds, status_dict
+from tfos_magic.notebook.describe import describe_feeds, describe_plan, status_dict
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
 from tfos_magic.records.missing import Missing, Rule
+from tfos_magic.records.planning import plan_feed
 
 
 def missing(line: str) -> Missing:
@@ -49,6 +54,17 @@ def test_a_call_says_the_same_with_mappings() -> None:
 def test_options_on_columns_without_a_dataframe_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match="the cell names none"):
         capture_cell("1 + 1", {}, parse(TFOSMagics.tfos_train, option))
+
+
+def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
+    plan = plan_feed(StructType().add("x", "float").add("y", "long"), label="y", missing=missing("--null-mask x"))
+    captured: Any = SimpleNamespace(
+        values={}, payload=b"", modules=(), hint="", frames={"df": SimpleNamespace(plan=plan, label="y")}
+    )
+    request: Any = SimpleNamespace(strategy="sync", shuffle=True, batch_size=32, outputs=[], log_dir="")
+    said = describe_plan(request, captured, size=2, running=False)
+    assert "x_mask bool" in said
+    assert "y_mask" not in said
 
 
 def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
