@@ -53,7 +53,7 @@ def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: R
 
 
 def run_dict(run: RunState) -> dict[str, Any]:
-    """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, bytes per epoch, what was told to the user."""
+    """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, bytes per epoch, notices to the user."""
     return {
         "name": run.name,
         "strategy": run.strategy,
