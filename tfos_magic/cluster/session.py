@@ -19,6 +19,8 @@ from tfos_magic.shipping import is_connect as is_connect
 from tfos_magic.shipping import master_of as master_of
 from tfos_magic.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
+_DAEMON, _SPARKS_DAEMON = "tfos_magic.node.daemon", "pyspark.daemon"
+
 
 def make_local_session(slots: int) -> Session:
     """A local session with ``slots`` task slots, whose workers run this very Python."""
@@ -26,6 +28,8 @@ def make_local_session(slots: int) -> Session:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Another Python need not have this package.
+    daemon = _DAEMON if os.environ["PYSPARK_PYTHON"] == sys.executable else _SPARKS_DAEMON
     return (
         SparkSession.builder.master(f"local[{slots}]")
         .appName("tfos_magic")
@@ -33,6 +37,7 @@ def make_local_session(slots: int) -> Session:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", daemon)
         .getOrCreate()
     )
 

@@ -1,0 +1,35 @@
+"""The Python workers of a session that we made share what their daemon has loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import json
+from tfos_magic.cluster.session import make_local_session
+
+def look(batches):
+    import os, sys
+    import pyarrow as pa
+    loaded = [name for name in ("pandas", "pyarrow.flight", "tfos_magic.node.agent") if name in sys.modules]
+    command = open(f"/proc/{os.getppid()}/cmdline").read().replace(chr(0), " ")
+    list(batches)
+    yield pa.RecordBatch.from_pydict({"loaded": [" ".join(loaded)], "parent": [command]})
+
+spark = make_local_session(1)
+row = spark.range(0, 1, 1, 1).mapInArrow(look, "loaded string, parent string").first()
+print(json.dumps(row.asDict()))
+spark.stop()
+"""
+
+
+def test_workers_begin_with_what_tasks_of_ours_need() -> None:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["loaded"].split() == ["pandas", "pyarrow.flight", "tfos_magic.node.agent"]
+    assert "tfos_magic.node.daemon" in seen["parent"]
