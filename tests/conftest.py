@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -32,6 +33,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
         if not psutil.pid_exists(int(left.name.split("-")[2])):
             shutil.rmtree(left, ignore_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"tfos-suite-{os.getpid()}-", dir=temporary)
+    # After multiprocessing has deleted its own folder in there, which has the priority -100.
+    Finalize(None, shutil.rmtree, args=(tempfile.tempdir, True), exitpriority=-200)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
@@ -57,12 +60,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     rank = {here / name: number for number, name in enumerate(FOLDERS)}
     items.sort(key=lambda item: min((rank[up] for up in item.path.parents if up in rank), default=len(rank)))
-
-
-def pytest_unconfigure() -> None:
-    """Delete the temporary files of all processes of the suite, which have ended."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

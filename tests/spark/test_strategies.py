@@ -37,7 +37,7 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-history = model.fit(train, epochs=10, verbose=0)
+history = model.fit(train, epochs=15, verbose=0)
 loss, accuracy = model.evaluate(x, y, verbose=0)
 """
 TRAINED = 1400

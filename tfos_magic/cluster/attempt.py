@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TICK = 0.1
 STOP_GRACE = 1.4
 ERROR_GRACE = 3.0
+CAUSE_GRACE = 1.0
 
 
 class Attempt:
@@ -63,6 +64,8 @@ class Attempt:
         self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
         if not self.outcome.reusable:
             self._give_others_time(ERROR_GRACE)
+        # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
+        self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
 
     def stop(self) -> None:

@@ -67,6 +67,15 @@ class Outcome:
         return self._finished.keys() == self._ranks and all(end.clean for end in self._finished.values())
 
     @property
+    def unexplained(self) -> bool:
+        """Ranks failed because of others, and nothing is known that befell these."""
+        return bool(self._errors) and not _causes(self._errors) and not self._missed
+
+    @property
+    def _errors(self) -> list[RunFinished]:
+        return [end for end in self._finished.values() if end.status == "error" and self._counts(end)]
+
+    @property
     def ends(self) -> dict[int, RunFinished]:
         """How the ranks that ended by themselves did, by rank."""
         return dict(sorted(self._finished.items()))
@@ -77,9 +86,8 @@ class Outcome:
 
     def raise_error(self, workers: Sequence[WorkerState]) -> None:
         """Raise what ended the run, unless all ranks ended well: the cause, not what the others suffered from it."""
-        errors = [end for end in self._finished.values() if end.status == "error" and self._counts(end)]
-        causes = [end for end in errors if end.error.get("kind") not in _COLLATERAL]
-        if causes:
+        errors = self._errors
+        if causes := _causes(errors):
             raise _worker_error(min(causes, key=lambda end: end.rank), workers)
         if self._missed:
             raise _lost_error(self._missed[min(self._missed)], workers)
@@ -89,6 +97,11 @@ class Outcome:
             raise _worker_error(min(errors, key=lambda end: end.rank), workers)
         if not self.complete:
             raise self._stuck_error(workers)
+
+
+def _causes(errors: Sequence[RunFinished]) -> list[RunFinished]:
+    """The errors that are no consequence of others."""
+    return [end for end in errors if end.error.get("kind") not in _COLLATERAL]
 
 
 def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerError:

@@ -246,8 +246,8 @@ class Agent:
             time.sleep(0.02)
         code, number = status or (0, int(signal.SIGKILL))
         tail = "\n".join(trainer.tail)
-        self._end_trainer()
         self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail, reason))
+        self._end_trainer()
 
     def _end_trainer(self) -> None:
         trainer, self._trainer = self._trainer, None

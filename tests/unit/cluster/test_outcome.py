@@ -35,6 +35,18 @@ def test_the_cause_is_raised_and_not_what_the_peers_suffered_from_it() -> None:
         outcome.raise_error(WORKERS)
 
 
+def test_what_peers_suffered_is_unexplained_until_its_cause_is_known() -> None:
+    outcome = Outcome(2)
+    for rank in (0, 1):
+        outcome.finished(_error(rank, "ClusterError", "a peer is gone"))
+    assert outcome.complete
+    assert outcome.unexplained
+    outcome.lost(TrainerExited(1, 2, 0, 9, "", ""))
+    assert not outcome.unexplained
+    with pytest.raises(WorkerLost, match="parameter server"):
+        outcome.raise_error(WORKERS)
+
+
 def test_the_same_error_on_all_ranks_is_told_for_the_lowest() -> None:
     outcome = Outcome(2)
     for rank in (1, 0):
