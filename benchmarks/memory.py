@@ -47,7 +47,7 @@ MARK = "TFOS_MEMORY_OF"
 KINDS = {
     "JVM": "org.apache.spark",
     "kernel": "ipykernel_launcher",
-    "Spark's Python": ".daemon pyspark.worker",
+    "Spark's Python": ".daemon pyspark.",
     "trainers": "tfos_magic.node.trainer",
     "TensorBoard": "tensorboard",
     "server": "jupyterlab",

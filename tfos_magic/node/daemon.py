@@ -11,6 +11,8 @@ import importlib
 import sys
 from contextlib import redirect_stdout, suppress
 
+# Spark has a daemon for each kind of worker. Those of data sources only plan reads and writes, and end soon.
+_WORKER = "pyspark.worker"
 _LOADED = ("numpy", "pyarrow.flight", "pandas", "pyspark.worker", "tfos_magic.node.agent", "tfos_magic.node.feeder")
 
 
@@ -28,5 +30,6 @@ def preload() -> None:
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    preload()
+    if sys.argv[1:] == [_WORKER]:
+        preload()
     manager()
