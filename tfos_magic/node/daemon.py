@@ -11,8 +11,6 @@ import importlib
 import sys
 from contextlib import redirect_stdout, suppress
 
-# Spark has a daemon for each kind of worker. Those of data sources only plan reads and writes, and end soon.
-_WORKER = "pyspark.worker"
 _LOADED = ("numpy", "pyarrow.flight", "pandas", "pyspark.worker", "tfos_magic.node.agent", "tfos_magic.node.feeder")
 
 
@@ -30,6 +28,5 @@ def preload() -> None:
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    if sys.argv[1:] == [_WORKER]:
-        preload()
+    preload()
     manager()
