@@ -22,13 +22,14 @@ def test_the_port_learns_to_read_the_digits(executed: Executed) -> None:
     assert "Trained on 2 workers" in told
     accuracies = re.findall(r"^epoch \d+ of 15 · accuracy (\d\.\d+)", told, re.MULTILINE)
     assert len(accuracies) == 15
+    assert (executed.folder / "data" / "digits.keras").is_file()
     assert float(accuracies[-1]) > 0.9
 
 
 def test_every_row_is_in_the_records_and_they_train_without_spark(executed: Executed) -> None:
     fed = re.search(r"^train: ([\d,]+) rows", executed.text("%%tfos_train --features pixels"), re.MULTILINE)
     assert fed is not None
-    assert f"{int(fed[1].replace(',', ''))} records of ['digit', 'pixels']" in executed.text("train.write")
+    assert f"{int(fed[1].replace(',', ''))} records of ['digit', 'pixels']" in executed.text("again = spark")
     assert list((executed.folder / "data" / "records").glob("*.tfrecord"))
     losses = [float(loss) for loss in re.findall(r"^epoch .* loss (\d+\.\d+)", executed.text(RECORDS), re.MULTILINE)]
     assert len(losses) == 3
