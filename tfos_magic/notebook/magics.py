@@ -84,11 +84,12 @@ class TFOSMagics(Magics):
 
     def _status(self, args: Any) -> None:
         cluster, run = self.runtime.cluster, self.runtime.last_run
-        known = status_dict(cluster.status() if cluster else None, self.runtime.fed, run.state if run else None)
-        if args.output:
-            self.shell.push({args.output: known})
-        elif args.json:
-            print(json.dumps(known))
+        if args.output or args.json:
+            known = status_dict(cluster.status() if cluster else None, self.runtime.fed, run.state if run else None)
+            if args.output:
+                self.shell.push({args.output: known})
+            else:
+                print(json.dumps(known))
         elif cluster is None:
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:
