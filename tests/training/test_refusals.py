@@ -36,11 +36,6 @@ REFUSED = {
         "model.fit(tf.data.Dataset.zip((fed, tf.data.Dataset.from_tensor_slices(y).batch(9))), verbose=0)",
         "into one DataFrame",
     ),
-    "adapt": (
-        "from tfos_magic.training.sharding import mark_sharded\n"
-        "keras.layers.Normalization().adapt(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)))",
-        "statistics in Spark",
-    ),
 }
 
 

@@ -11,7 +11,6 @@ import inspect
 from contextlib import ExitStack
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.callbacks import CallbackList
@@ -23,20 +22,13 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
 from tfos_magic.training import checks, jit, ownloops, reductions, tfkeras
+from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import ends_alike, is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
-
-_ADAPTING = (
-    keras.layers.Normalization,
-    keras.layers.Discretization,
-    keras.layers.StringLookup,
-    keras.layers.IntegerLookup,
-    keras.layers.TextVectorization,
-)
 
 
 def install(stack: ExitStack, session: Session) -> None:
@@ -47,6 +39,7 @@ def install(stack: ExitStack, session: Session) -> None:
     tfkeras.install(stack, session)
     if session.many:
         _install_data(stack, session)
+        adapting.install(stack, session)
         own = ownloops.OwnLoop(session)
         _install_gradients(stack, session, own)
         ownloops.install(stack, session, own)
@@ -146,8 +139,6 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             return self._distributed_dataset
 
     replace(stack, tf_trainer, "TFEpochIterator", SharedEpochIterator)
-    for layer_type in _ADAPTING:
-        wrap(stack, layer_type, "adapt", _adapt)
 
 
 def _install_winding(stack: ExitStack, session: Session) -> None:
@@ -171,11 +162,6 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded)]
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
     checks.check_same_input(session.collectives.gather(own), sharded, known)
-
-
-def _adapt(original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-    checks.refuse_adapt_on_share(layer, isinstance(data, tf.data.Dataset) and is_sharded(data))
-    return original(layer, data, *args, **kwargs)
 
 
 def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop) -> None:

@@ -33,6 +33,19 @@ _ONE_FOR_ONE = (
     "_ConcatenateDataset",
     "CacheDataset",
 )
+# These keep the rows that ranks have together, though not in the batches of the feed.
+_ROW_BY_ROW = (
+    "_BatchDataset",
+    "_ParallelBatchDataset",
+    "_UnbatchDataset",
+    "_RestructuredDataset",
+    "_FilterDataset",
+    "_ShuffleDataset",
+    "_FlatMapDataset",
+    "_InterleaveDataset",
+    "_ParallelInterleaveDataset",
+    *(name for name in _ONE_FOR_ONE if name not in ("_TakeDataset", "_SkipDataset", "_ZipDataset")),
+)
 _D = TypeVar("_D")
 
 
@@ -60,6 +73,23 @@ def ends_alike(dataset: Any) -> bool:
         return True
     inputs = dataset._inputs()
     return bool(inputs) and type(dataset).__name__ in _ONE_FOR_ONE and all(map(ends_alike, inputs))
+
+
+def gives_whole_batches(dataset: Any) -> bool:
+    """Whether each element of a sharded ``dataset`` is this rank's share of one global batch, in their order."""
+    if getattr(dataset, _MARK, False):
+        return True
+    inputs = dataset._inputs() if type(dataset).__name__ in _ONE_FOR_ONE else []
+    return bool(inputs) and all(gives_whole_batches(source) or not is_sharded(source) for source in inputs)
+
+
+def keeps_rows(dataset: Any) -> bool:
+    """Whether what all ranks have of a sharded ``dataset`` are the rows that one process would have of it."""
+    if gives_whole_batches(dataset):
+        return True
+    inputs = dataset._inputs() if type(dataset).__name__ in _ROW_BY_ROW else []
+    drops = bool(tf.get_static_value(getattr(dataset, "_drop_remainder", tf.constant(False))))
+    return bool(inputs) and not drops and all(map(keeps_rows, inputs))
 
 
 def is_sharded(dataset: Any) -> bool:

@@ -1,0 +1,1 @@
+"""``adapt()`` of Keras's preprocessing layers on rows that ranks share."""
