@@ -25,8 +25,8 @@ REFUSED = {
     "unknown-length": (
         "from tfos_magic.training.sharding import mark_sharded\n"
         "model.compile('adam', from_logits)\n"
-        "fed = mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)))\n"
-        "model.fit(fed.filter(lambda a, b: b > 0).batch(9), verbose=0)",
+        "fed = mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)).batch(9))\n"
+        "model.fit(fed.filter(lambda a, b: b[0] > 0), verbose=0)",
         "assert_cardinality",
     ),
     "mixed": (

@@ -75,7 +75,7 @@ def dataset(
     if batch_size < 1:
         raise DataError(f"the batch size is {batch_size}: it must be at least 1")
     paths = [absolute_path(one) for one in ([path] if isinstance(path, str) else path)]
-    rank, world = ranks.rank(), ranks.size()
+    rank, world = ranks.place()
 
     def look(first: int, step: int) -> _Found:
         source = open_source(paths, format, schema, **options)

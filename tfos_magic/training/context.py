@@ -39,6 +39,14 @@ class CheckpointPlan:
     every: int = 0
 
 
+@dataclass
+class Calls:
+    """What a cell asked of the functions on ranks: whether it knows its ``rank``, whether workers ``exchanged``."""
+
+    rank: bool = False
+    exchanged: bool = False
+
+
 @dataclass(frozen=True)
 class RunContext:
     """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step.
@@ -46,7 +54,7 @@ class RunContext:
     ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`. ``resume`` is, on rank 0,
     what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are this process's connections to
     the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what the cell writes
-    for TensorBoard.
+    for TensorBoard. ``calls`` is filled in while the cell runs.
     """
 
     run_id: str
@@ -61,3 +69,4 @@ class RunContext:
     local_rank: int = 0
     servers: ServerGroup | None = None
     event_files: bool = False
+    calls: Calls = field(default_factory=Calls)

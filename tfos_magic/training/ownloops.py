@@ -18,11 +18,11 @@ from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
 
-from tfos_magic.training import checks
+from tfos_magic.training import checks, emptyshares, fedrows
 from tfos_magic.training.patching import replace_item, wrap
 from tfos_magic.training.session import Loop, Session
-from tfos_magic.training.sharding import is_sharded
-from tfos_magic.training.step import Step, rows_in, with_stand_in
+from tfos_magic.training.sharding import is_fed, is_sharded
+from tfos_magic.training.step import Step
 
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
@@ -37,7 +37,7 @@ class OwnLoop:
         self._session = session
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         self.over_shares = False
-        self.absent = False
+        self.looks = fedrows.Looks(session)
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -49,22 +49,26 @@ class OwnLoop:
         active = session.exact and session.loop is None and self.over_shares and record.could_possibly_record()
         return self._step() if active else None
 
-    def drawn(self, batch: Any, known: bool = True) -> Any:
-        """Count the rows of a batch, eagerly or in a graph; give a stand-in, which weighs nothing, where it has none.
+    @property
+    def without_rows(self) -> tf.Tensor | None:
+        """Whether the cell computes by itself on a share that has no rows, a boolean scalar; None outside of shares."""
+        active = self._session.many and self._session.loop is None and self.over_shares
+        return tf.equal(self._rows.read_value(), 0.0) if active else None
+
+    def drawn(self, batch: Any, known: bool = True) -> None:
+        """Count the rows of a batch, which may be none, eagerly or in a graph.
 
         Eagerly it heeds a request to stop as well, of which all ranks know by now.
         """
-        session, rows = self._session, rows_in(batch)
-        self._rows.assign(tf.cast(rows, tf.float32))
+        session = self._session
+        self._rows.assign(tf.cast(emptyshares.rows_of(batch), tf.float32))
         self.over_shares = self.over_shares or known
         if tf.executing_eagerly():
-            self.absent = int(rows) == 0
             session.heed_stop("a training loop")
             session.vote()
             self._steps += 1
             if session.reporter.due():
                 session.reporter.progress("train", epoch=0, epochs=0, step=self._steps, steps=0)
-        return with_stand_in(batch, rows)
 
     def apply(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         """Take a step with the gradients of all ranks."""
@@ -97,6 +101,8 @@ class OwnLoop:
 def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     _install_draws(stack, session, own)
+    fedrows.install(stack, own.looks)
+    emptyshares.install(stack, lambda: own.without_rows is not None)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
 
     def call(kind: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -107,15 +113,14 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def on_batch(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not session.exact:
             checks.refuse_own_loop(f"{kind}()", session.strategy.name)
+        own.looks.forget()
         with session.entered(kind, model) as loop:
             session.copied.assign(not own.over_shares)
-            session.present.assign(0 if own.absent else 1)
             try:
                 _prepare(session, loop, own.over_shares, call(kind, model, *args, **kwargs))
                 return original(model, *args, **kwargs)
             finally:
                 session.copied.assign(False)
-                session.present.assign(1)
 
     for name in _ON_BATCH:
         wrap(
@@ -147,25 +152,33 @@ def _spec(leaf: Any) -> tf.TensorSpec:
 
 def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def begin(original: Any, dataset: Any) -> Any:
+        shares = session.loop is None and is_sharded(dataset)
+        if shares and is_fed(dataset):
+            own.looks.begin(dataset)
         iterator = original(dataset)
-        iterator._tfos_shares = session.loop is None and is_sharded(dataset)
+        iterator._tfos_shares = shares
         return iterator
 
     def draw(original: Any, iterator: Any) -> Any:
         batch = original(iterator)
         if session.loop is None and (shares := _of_shares(iterator)) is not False:
-            return own.drawn(batch, known=bool(shares))
+            own.drawn(batch, known=bool(shares))
         return batch
 
     def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
-        shares = is_sharded(source) if isinstance(source, tf.data.Dataset) else _of_shares(source)
+        is_dataset = isinstance(source, tf.data.Dataset)
+        shares = is_sharded(source) if is_dataset else _of_shares(source)
         if session.loop is not None or (shares is False and type(source).__name__ != "_VariantDataset"):
             return original(source, extra_test, body, *rest)
+        if is_dataset:
+            fedrows.refuse_cut(source)
 
         def counted(batch: Any) -> None:
-            body(own.drawn(batch, known=bool(shares)))
+            own.drawn(batch, known=bool(shares))
+            body(batch)
 
-        return original(source, extra_test, counted, *rest)
+        with own.looks.inside():  # TensorFlow makes a reduction of such a loop
+            return original(source, extra_test, counted, *rest)
 
     wrap(stack, tf.data.Dataset, "__iter__", begin)
     wrap(stack, OwnedIterator, "_next_internal", draw)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
-from tfos_magic.training.context import RunContext
+from tfos_magic.training.context import Calls, RunContext
 from tfos_magic.training.sharding import is_sharded, mark_sharded, shard_batches
 
 _runs: list[RunContext] = []
@@ -34,6 +34,7 @@ def current(context: RunContext) -> Iterator[None]:
 
 def rank() -> int:
     """Give the number of this worker, from 0."""
+    _calls().rank = True
     return _collectives().rank
 
 
@@ -42,8 +43,14 @@ def size() -> int:
     return _collectives().size
 
 
+def place() -> tuple[int, int]:
+    """Give rank and size to what shares out rows by itself: the cell has not asked for them."""
+    return _collectives().rank, _collectives().size
+
+
 def local_rank() -> int:
     """Give the number of this worker among those on its host, from 0."""
+    _calls().rank = True
     return _runs[-1].local_rank if _runs else 0
 
 
@@ -67,6 +74,7 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     """
     if op not in ("mean", "sum"):
         raise TrainingError(f"allreduce knows op='mean' and op='sum', not {op!r}")
+    _calls().exchanged = True
     leaves = [_number(leaf, op == "mean") for leaf in tf.nest.flatten(tensor)]
     return tf.nest.pack_sequence_as(tensor, _summed(leaves, 1.0 / size() if op == "mean" else 1.0))
 
@@ -84,6 +92,7 @@ def broadcast(tensor: Any, root: int = 0) -> Any:
 @tf.autograph.experimental.do_not_convert
 def allgather(tensor: Any) -> tf.Tensor:
     """Concatenate the workers' tensors along the first axis, whose length may differ; scalars become a vector."""
+    _calls().exchanged = True
     leaf = tf.convert_to_tensor(tensor)
     rows = _carried(leaf)
     return tf.cast(_collectives().concat([rows if rows.shape.rank else rows[tf.newaxis]])[0], leaf.dtype)
@@ -99,8 +108,8 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Give this worker's rows of every batch of ``dataset``, a ``tf.data.Dataset`` of batches that all workers have.
 
     What is made of it, and ``fit`` on it, knows that it is a share. A dataset that is one already, such as one made
-    from a Spark DataFrame, is given back as it is. In a loop of the cell's own, a worker whose share of a batch is
-    empty gets a row of zeros, which weighs nothing in the gradients.
+    from a Spark DataFrame, is given back as it is. A worker's share of a batch may have no rows; in a loop of the
+    cell's own Keras layers are then called on a row of zeros, which weighs nothing in the gradients.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise TrainingError(
@@ -109,7 +118,12 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
         )
     if is_sharded(dataset):
         return dataset
-    return mark_sharded(shard_batches(dataset, rank(), size()) if size() > 1 else dataset.prefetch(tf.data.AUTOTUNE))
+    shares = shard_batches(dataset, *place()) if size() > 1 else dataset.prefetch(tf.data.AUTOTUNE)
+    return mark_sharded(shares, asked=True)
+
+
+def _calls() -> Calls:
+    return _runs[-1].calls if _runs else Calls()
 
 
 def _collectives() -> Collectives:

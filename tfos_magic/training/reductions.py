@@ -35,7 +35,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
 
     def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
         if session.exact_step is None:
-            return original(metric, values, sample_weight)
+            return original(metric, *_without_nothing(own, values, sample_weight))
         return original(metric, *_batch_mean(session, metric, values, sample_weight))
 
     wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
@@ -63,7 +63,8 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         if reduction in (None, "none"):
             compiled = any(isinstance(loss, CompileLoss) for loss in current)
             return _with_gradient_scaled(reduced, step) if compiled else reduced
-        return _globalised(reduced, values, sample_weight, mask, reduction, step)
+        reduced = _globalised(reduced, values, sample_weight, mask, reduction, step)
+        return reduced if session.exact_step is not None else _of_all_rows(reduced, step)
 
     def overlap(original: Any, loss: Any, y_true: Any, y_pred: Any) -> Any:
         step = session.exact_step or own.batch_step
@@ -99,6 +100,18 @@ def _part(weight: tf.Tensor, step: Step) -> tf.Tensor:
     return tf.math.divide_no_nan(weight, step.summed(weight)) * step.scale()
 
 
+def _of_all_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
+    """The loss of the global batch, with the gradient of this rank's: a cell that trains by itself sees the same number
+    on every rank, also where it has no rows."""
+
+    @tf.custom_gradient
+    def shown(own: tf.Tensor) -> Any:
+        weighted = step.summed(tf.math.multiply_no_nan(tf.cast(own, tf.float32), step.rows))
+        return tf.cast(tf.math.divide_no_nan(weighted, step.total()), own.dtype), lambda upstream: upstream
+
+    return shown(tf.reduce_sum(loss))  # Keras leaves losses of no rows as they are
+
+
 def _with_gradient_scaled(values: tf.Tensor, step: Step) -> tf.Tensor:
     """Leave ``values`` as they are; Keras takes the gradient of their sum, and their mean for the history."""
 
@@ -130,6 +143,16 @@ def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
         return summed, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
 
     return total(tf.stack(own))
+
+
+def _without_nothing(own: OwnLoop, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Let one number count for nothing where a loop of the cell's own made it of a share without rows: it is NaN."""
+    nothing = own.without_rows
+    if nothing is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
+        return values, sample_weight
+    weight = 1.0 - tf.cast(nothing, tf.float32)
+    values = tf.convert_to_tensor(values)
+    return tf.where(nothing, tf.zeros_like(values), values), weight
 
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:

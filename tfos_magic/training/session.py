@@ -58,7 +58,6 @@ class Session:
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
-            self.present = tf.Variable(1, dtype=tf.int64, trainable=False, name="tfos_present")
         self.data_clock = DataClock()
         self._cast_vote = (0.0, 0.0)
         self._test_votes = False
@@ -66,7 +65,7 @@ class Session:
             context.run_id,
             self.collectives.rank,
             context.emit,
-            lambda: int(self._rows.numpy()),
+            lambda: self.rows_trained,
             lambda: self.collectives.sent,
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
@@ -75,6 +74,11 @@ class Session:
     @property
     def many(self) -> bool:
         return self.collectives.size > 1
+
+    @property
+    def rows_trained(self) -> int:
+        """Rows of this rank that training has used so far."""
+        return int(self._rows.numpy())
 
     @property
     def exact(self) -> bool:
@@ -120,7 +124,7 @@ class Session:
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
         def traced_step(data: Any) -> Any:
-            rows = rows_in(data) * self.present
+            rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32))
             try:
                 logs = self._counted_step(model, step, data, rows) if self.many else step(data)
@@ -191,7 +195,7 @@ class Session:
         def test(iterator: Any) -> Any:
             loop, logs = self._advance(model, inner, iterator)
             if self.many and not self._test_votes:
-                model.stop_evaluating = model.stop_evaluating or self.context.stop.requested
+                model.stop_evaluating = getattr(model, "stop_evaluating", False) or self.context.stop.requested
             elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:
                 self.raise_stopped("validation")
             return self._reported("validate", loop, logs)

@@ -20,7 +20,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
 
-_MARK, _ALIKE, _SKIP = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip"
+_MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _ONE_FOR_ONE = (
     "_MapDataset",
     "_ParallelMapDataset",
@@ -49,13 +49,17 @@ _ROW_BY_ROW = (
 _D = TypeVar("_D")
 
 
-def mark_sharded(dataset: _D, *, ends_alike: bool = False, skip: Callable[[int], None] | None = None) -> _D:
+def mark_sharded(
+    dataset: _D, *, ends_alike: bool = False, skip: Callable[[int], None] | None = None, asked: bool = False
+) -> _D:
     """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it.
 
     ``ends_alike`` says that all copies have as many batches, though nobody knows beforehand how many. ``skip`` says
     that what an iterator gives depends only on how many were read before it, and counts so many more as read.
+    ``asked`` says that the cell itself asked for its share.
     """
     setattr(dataset, _MARK, True)
+    setattr(dataset, _ASKED, asked)
     setattr(dataset, _ALIKE, ends_alike)
     setattr(dataset, _SKIP, skip)
     return dataset
@@ -104,6 +108,23 @@ def is_sharded(dataset: Any) -> bool:
             "worker holds in full, so they would not belong together. Put both into one DataFrame, or use arrays only."
         )
     return kinds == {True}
+
+
+def is_marked(dataset: Any) -> bool:
+    """Whether ``dataset`` itself was declared to give shares."""
+    return bool(getattr(dataset, _MARK, False))
+
+
+def is_fed(dataset: Any) -> bool:
+    """Whether ``dataset`` comes from one of shares that the cell did not ask for, so that it may be taken for whole."""
+    if is_marked(dataset):
+        return not getattr(dataset, _ASKED)
+    return any(map(is_fed, inputs_of(dataset)))
+
+
+def inputs_of(dataset: Any) -> Sequence[Any]:
+    """The datasets that ``dataset`` was made from; none where it has none, or is no dataset."""
+    return dataset._inputs() if hasattr(dataset, "_inputs") else ()
 
 
 def rank_slice(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
@@ -157,9 +178,9 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
 
 
 def _source_kinds(dataset: Any) -> set[bool]:
-    if getattr(dataset, _MARK, False):
+    if is_marked(dataset):
         return {True}
-    inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+    inputs = inputs_of(dataset)
     kinds = [_source_kinds(source) for source in inputs]
     found = set().union(*kinds) if kinds else {False}
     if len(found) > 1 and type(dataset).__name__ == "_ZipDataset":
@@ -180,7 +201,7 @@ def _is_per_batch(source: Any, zipped: Sequence[Any]) -> bool:
 
 
 def _has_single_rows(dataset: Any) -> bool:
-    if getattr(dataset, _MARK, False):
+    if is_marked(dataset):
         return False
     return type(dataset).__name__ == "_UnbatchDataset" or any(map(_has_single_rows, dataset._inputs()))
 

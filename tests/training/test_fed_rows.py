@@ -1,0 +1,195 @@
+"""What a cell does by itself with fed rows: it sees those there are, and what would take a part for all is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.harness import DATA
+
+FED = """
+from tfos_magic.training.sharding import mark_sharded, shard_batches
+
+
+def fed(dataset):
+    return mark_sharded(shard_batches(dataset, rank, SIZE)) if SIZE else dataset
+
+
+train = fed(tf.data.Dataset.from_tensor_slices((x, y)).batch(26))  # the last batch has one row
+"""
+
+
+def told(group: Any, cell: str, *names: str) -> tuple[list[Any], list[str]]:
+    """Outcomes by rank, and the notices of a run."""
+    notices: list[str] = []
+
+    def hear(rank: int, message: Any) -> None:
+        notices.extend([message.text] if type(message).__name__ == "Notice" else [])
+
+    return succeeded(group.run(cell, *names, on_message=hear)), notices
+
+
+def test_a_loop_counts_sums_and_collects_the_rows_there_are(groups: Any) -> None:
+    cell = "SIZE = 3\n" + DATA + FED
+    cell += """
+single = sum(len(a) for a, b in fed(tf.data.Dataset.from_tensor_slices(x[:7]).map(lambda a: (a, a)).batch(1)))
+rows = sum(len(a) for a, b in train)
+total = sum(float(tf.reduce_sum(a)) for a, b in train)
+collected = np.concatenate([b for _, b in train.as_numpy_iterator()]).tolist()
+numbered = sum(len(a) for _, (a, b) in train.enumerate())
+columns = sum(len(a) for a in train.map(lambda a, b: b))
+means = [float(m) for m in train.take(2).map(lambda a, b: tf.reduce_mean(a))]
+
+
+@tf.function
+def count(source):
+    seen = 0
+    for a, b in source:
+        seen += len(a)
+    return seen
+
+
+graphed = int(count(train))
+batches = len(train), int(train.cardinality()), int(train.skip(2).cardinality())
+"""
+    names = "single", "rows", "total", "collected", "numbered", "columns", "graphed"
+    outcomes = [one.values for one in succeeded(groups[3].run(cell, *names, "means", "batches", "features", "labels"))]
+    for name in ("rows", "numbered", "columns", "graphed"):
+        assert sum(values[name] for values in outcomes) == 131, name
+    assert sum(values["single"] for values in outcomes) == 7
+    first = outcomes[0]
+    assert abs(sum(values["total"] for values in outcomes) - first["features"][:131].sum()) < 1e-3
+    assert sorted(label for values in outcomes for label in values["collected"]) == sorted(
+        first["labels"][:131].tolist()
+    )
+    assert {values["batches"] for values in outcomes} == {(6, 6, 4)}
+
+
+LOOP = """
+keras.utils.set_random_seed(3)
+x = features[:131, :9].repeat(4, 1).reshape(131, 6, 6, 1)
+train = fed(tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).take(7))
+model = keras.Sequential([
+    keras.Input((6, 6, 1)), keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.BatchNormalization(),
+    keras.layers.MaxPooling2D(2), keras.layers.Flatten(), keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(0.05)
+mean, losses = keras.metrics.Mean(), []
+
+
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, model(a, training=True))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    mean.update_state(loss)
+    mean.update_state(tf.reduce_mean(a))
+    return loss
+
+
+step = tf.function(step) if GRAPH else step
+for a, b in train:
+    losses.append(float(step(a, b)))
+weights, finite = model.get_weights(), bool(np.isfinite(mean.result()))
+shapes = [model(a[:0]).shape[0] for a, b in train.take(1)] if SIZE else []
+"""
+
+
+@pytest.mark.parametrize(("graph", "batch"), [(True, 1), (False, 26)])
+def test_a_loop_whose_ranks_have_no_rows_gives_weights_and_losses_of_one_process(
+    groups: Any, graph: bool, batch: int
+) -> None:
+    cell = f"GRAPH, BATCH = {graph}, {batch}\n" + DATA + FED + LOOP
+    expected = groups.plain("SIZE = 0\n" + cell, "weights", "losses")
+    outcomes = succeeded(groups[3].run("SIZE = 3\n" + cell, "weights", "losses", "finite", "shapes"))
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+    for outcome in outcomes:
+        assert outcome.values["finite"]
+        assert outcome.values["shapes"] == [0]
+        assert outcome.values["losses"] == pytest.approx(expected.values["losses"], abs=1e-5)
+
+
+REFUSED = {
+    "unbatch": ("list(train.unbatch().take(5))", "df.limit(5)"),
+    "rows of an unbatched feed": ("len(train.map(lambda a, b: b).unbatch())", "df.limit(5)"),
+    "batched anew": ("for a, b in train.rebatch(10):\n    pass", "--batch-size"),
+    "fit on batches made anew": (
+        "model = mlp()\nmodel.compile('adam', from_logits)\n"
+        "model.fit(train.unbatch().batch(9).repeat(), steps_per_epoch=3, verbose=0)",
+        "--batch-size",
+    ),
+    "filter": ("for a, b in train.filter(lambda a, b: b[0] > 0):\n    pass", "df.filter"),
+    "reduce": ("train.reduce(0, lambda n, batch: n + 1)", "df.agg"),
+    "filter in a graph": (
+        "@tf.function\ndef loop():\n    for _ in train.filter(lambda a, b: b[0] > 0):\n        tf.print(1)\n\nloop()",
+        "df.filter",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_take_a_workers_rows_for_all_is_refused(groups: Any, case: str) -> None:
+    body, remedy = REFUSED[case]
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + body):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert remedy in outcome.error
+
+
+def test_a_share_that_the_cell_asked_for_may_be_reduced_and_cut(groups: Any) -> None:
+    cell = """
+import tfos_magic as tfos
+mine = tfos.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(26))
+rows = int(mine.reduce(np.int64(0), lambda n, batch: n + tf.shape(batch[0], tf.int64)[0]))
+again = len(list(mine.unbatch()))
+"""
+    outcomes, notices = told(groups[2], DATA + cell, "rows", "again")
+    for name in ("rows", "again"):
+        assert sum(outcome.values[name] for outcome in outcomes) == 131
+    assert notices == []
+
+
+NOTICE = "each worker sees its own rows"
+TRAINED = """
+optimizer = keras.optimizers.Adam(0.01)
+model = mlp()
+
+
+@tf.function
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, model(a, training=True))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+
+for _ in range(2):
+    for a, b in train:
+        step(a, b)
+"""
+BY_HAND = """
+model = mlp()
+model.compile("adam", from_logits)
+for a, b in train:
+    model.train_on_batch(a, b)
+for a, b in train:
+    model.test_on_batch(a, b)
+model.fit(train, validation_data=train, verbose=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told_so"),
+    [
+        ("for a, b in train.take(1):\n    print(a.shape)\n", True),
+        ("a, b = next(iter(train))\n", True),
+        (TRAINED + "for a, b in train:\n    model(a)\n", True),
+        (TRAINED, False),
+        (BY_HAND, False),
+        ("import tfos_magic as tfos\nn = tfos.allreduce(sum(len(a) for a, b in train), op='sum')\n", False),
+    ],
+    ids=["a look", "one batch", "an evaluation", "a training loop", "steps by hand", "an all-reduce"],
+)
+def test_a_notice_says_once_that_a_loop_sees_this_workers_rows_where_it_trains_nothing(
+    groups: Any, body: str, told_so: bool
+) -> None:
+    _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + body)
+    assert sum(NOTICE in notice for notice in notices) == told_so
