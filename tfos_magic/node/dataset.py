@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.gather import Gatherer
 from tfos_magic.node.order import Epochs, Numbers, Order
 from tfos_magic.node.rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
-from tfos_magic.records.shares import batch_boundaries
+from tfos_magic.records.shares import batch_boundaries, row_numbers
 from tfos_magic.training.sharding import mark_sharded
 
 ORDERS_KEPT = 4
@@ -56,7 +56,12 @@ def feed_dataset(
     dataset = _steps(batches, names, label).prefetch(tf.data.AUTOTUNE)
     # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
     dataset._tfos_batches = batches
-    return mark_sharded(dataset, skip=batches.epochs.skip)
+
+    def numbers() -> Callable[[int], Numbers]:
+        own, epoch = row_numbers(partitions, rank=handle["rank"], world=handle["world"]), batches.epochs.next
+        return lambda step: own[batches.places(step, epoch)]
+
+    return mark_sharded(dataset, skip=batches.epochs.skip, numbers=numbers)
 
 
 class _Batches:
@@ -74,6 +79,10 @@ class _Batches:
     def begin(self) -> int:
         """Note that an iterator begins; gives the number of its epoch."""
         return 0
+
+    def places(self, step: int, epoch: int) -> Numbers:
+        """Give the places of a batch's rows among those of this rank."""
+        return np.arange(self.bounds[step], self.bounds[step + 1])
 
     def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
         """Give a batch of an epoch; without shuffle all epochs are the same."""
@@ -93,9 +102,11 @@ class _ShuffledBatches(_Batches):
     def begin(self) -> int:
         return self.epochs.begin()
 
+    def places(self, step: int, epoch: int) -> Numbers:
+        return self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))
+
     def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
-        numbers = self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))
-        return self._gatherer.take(numbers)
+        return self._gatherer.take(self.places(step, epoch))
 
 
 def _order(rows: int, seed: int, rank: int, epoch: int) -> Order:

@@ -80,6 +80,11 @@ class Epochs:
         self._next = 0
         self._lock = threading.Lock()
 
+    @property
+    def next(self) -> int:
+        """The number of the epoch that is to begin next."""
+        return self._next
+
     def begin(self) -> int:
         """Give the number of the epoch that begins now, from 0."""
         with self._lock:

@@ -55,6 +55,18 @@ def batch_boundaries(
     return np.asarray(own_starts[at] + within, dtype=np.int64)
 
 
+def row_numbers(partitions: Sequence[tuple[int, int]], *, rank: int, world: int) -> npt.NDArray[np.int64]:
+    """Which row of the DataFrame each row of ``rank`` is: int64, rising; ``partitions`` as above."""
+    sizes = np.array([rows for _, rows in partitions], dtype=np.int64)
+    tails = sizes % world
+    turns = (rank - _running(tails)[:-1]) % world
+    own = [
+        np.append(np.arange(rank, rows - tail, world), rows - tail + turn if turn < tail else [])
+        for rows, tail, turn in zip(sizes, tails, turns, strict=True)
+    ]
+    return np.concatenate([start + part for start, part in zip(_running(sizes), own, strict=False)]).astype(np.int64)
+
+
 class BatchSizes:
     """The same for rows that come one after another: says how many rows of ``rank`` end each global batch.
 

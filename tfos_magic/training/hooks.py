@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, jit, ownloops, reductions, tfkeras
+from tfos_magic.training import checks, jit, ownloops, prediction, reductions, tfkeras
 from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
@@ -59,11 +60,19 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
             call = signatures[kind].bind(model, *args, **kwargs)
             call.apply_defaults()
             _prepare(session, entered, call.arguments)
+            if kind == "predict":
+                return prediction.predict(session, entered, partial(_call, original, call), call.arguments)
             return original(*call.args, **call.kwargs)
 
     for name in signatures:
         wrap(stack, owner, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
     wrap(stack, Trainer, "_get_metrics_result_or_logs", session.global_logs)
+    prediction.install(stack, session)
+
+
+def _call(original: Any, call: inspect.BoundArguments, x: Any) -> Any:
+    call.arguments["x"] = x
+    return original(*call.args, **call.kwargs)
 
 
 def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
@@ -113,7 +122,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
     rank, size = session.collectives.rank, session.collectives.size
 
     class SharedEpochIterator(WindingIterator):
-        """Yields this rank's rows of each global batch; all rows in ``predict``."""
+        """Yields this rank's rows of each global batch; all that it is given in ``predict``."""
 
         def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
             if not session.sharing:

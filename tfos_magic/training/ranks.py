@@ -119,7 +119,7 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     if is_sharded(dataset):
         return dataset
     shares = shard_batches(dataset, *place()) if size() > 1 else dataset.prefetch(tf.data.AUTOTUNE)
-    return mark_sharded(shares, asked=True)
+    return mark_sharded(shares, asked=True, by_rank=True)
 
 
 def _calls() -> Calls:

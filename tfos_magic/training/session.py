@@ -36,6 +36,7 @@ class Loop:
         self.broadcast_late = False
         self.restore_jit = False
         self.data: Any = None
+        self.shares: list[int] | None = None
         self.fit: Fit | None = None
         self.finish: Callable[[Any], Any] | None = None
 

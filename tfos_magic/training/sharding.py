@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from keras.src import tree
 from keras.src.trainers.data_adapters import array_slicing
@@ -21,6 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from tfos_magic.errors import TrainingError
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
+_NUMBERS, _BY_RANK = "_tfos_numbers", "_tfos_by_rank"
 _ONE_FOR_ONE = (
     "_MapDataset",
     "_ParallelMapDataset",
@@ -46,18 +48,31 @@ _ROW_BY_ROW = (
     "_ParallelInterleaveDataset",
     *(name for name in _ONE_FOR_ONE if name not in ("_TakeDataset", "_SkipDataset", "_ZipDataset")),
 )
+# In these, step ``k`` of an epoch is step ``k`` of the source's.
+_IN_STEP = ("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset", "_TakeDataset")
 _D = TypeVar("_D")
+Numbers = Callable[[int], npt.NDArray[np.int64]]
+"""Gives the numbers of the rows of a step, in the order in which they come."""
 
 
 def mark_sharded(
-    dataset: _D, *, ends_alike: bool = False, skip: Callable[[int], None] | None = None, asked: bool = False
+    dataset: _D,
+    *,
+    ends_alike: bool = False,
+    skip: Callable[[int], None] | None = None,
+    asked: bool = False,
+    by_rank: bool = False,
+    numbers: Callable[[], Numbers] | None = None,
 ) -> _D:
     """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it.
 
     ``ends_alike`` says that all copies have as many batches, though nobody knows beforehand how many. ``skip`` says
     that what an iterator gives depends only on how many were read before it, and counts so many more as read.
-    ``asked`` says that the cell itself asked for its share.
+    ``asked`` says that the cell itself asked for its share. ``by_rank`` says that the rows of a batch follow each other
+    by rank; elsewhere ``numbers`` tells, of the epoch that begins next, which rows of the DataFrame a step has here.
     """
+    setattr(dataset, _BY_RANK, by_rank)
+    setattr(dataset, _NUMBERS, numbers)
     setattr(dataset, _MARK, True)
     setattr(dataset, _ASKED, asked)
     setattr(dataset, _ALIKE, ends_alike)
@@ -68,6 +83,26 @@ def mark_sharded(
 def skip_of(dataset: Any) -> Callable[[int], None] | None:
     """What leaves epochs of ``dataset`` behind without reading them, where it was declared to have that."""
     return getattr(dataset, _SKIP, None)
+
+
+def rows_by_step(dataset: Any) -> Numbers | None:
+    """Which rows of the DataFrame each step of the next epoch of ``dataset`` has on this rank; None if not known."""
+    if is_marked(dataset):
+        numbers = getattr(dataset, _NUMBERS)
+        return None if numbers is None else numbers()
+    inputs = inputs_of(dataset) if type(dataset).__name__ in (*_IN_STEP, "_SkipDataset") else ()
+    known = rows_by_step(inputs[0]) if len(inputs) == 1 else None
+    if known is None or type(dataset).__name__ != "_SkipDataset":
+        return known
+    skipped = int(dataset._count)
+    return lambda step: known(step + skipped)
+
+
+def is_by_rank(dataset: Any) -> bool:
+    """Whether the rows of each batch of ``dataset`` follow each other by rank."""
+    if is_marked(dataset):
+        return bool(getattr(dataset, _BY_RANK))
+    return gives_whole_batches(dataset) and all(map(is_by_rank, filter(is_sharded, inputs_of(dataset))))
 
 
 def ends_alike(dataset: Any) -> bool:

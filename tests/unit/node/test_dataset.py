@@ -20,7 +20,7 @@ from tfos_magic.node.dealing import Dealer
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.arrow import Widths, WireConverter, settle
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
-from tfos_magic.training.sharding import is_sharded
+from tfos_magic.training.sharding import is_sharded, rows_by_step
 
 PLAN = FeedPlan(
     (
@@ -170,3 +170,15 @@ def test_twenty_datasets_that_went_leave_no_mapping_and_no_descriptor(spool: Spo
     del dataset
     gc.collect()
     assert mappings(tmp_path) == before
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_dataset_tells_which_rows_of_the_dataframe_the_next_epoch_gives(spool: Spool, shuffle: bool) -> None:
+    for rank in range(2):
+        handle = fill(spool, [[3, 4], [], [1, 9]], rank, 2, f"f{rank}")
+        dataset = feed_dataset(handle, batch_size=5, shuffle=shuffle, seed=3)
+        for _ in range(2):
+            numbers = rows_by_step(dataset.map(lambda columns: columns["id"]).prefetch(1))
+            assert numbers is not None
+            given = [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
+            assert [numbers(step).tolist() for step in range(len(given))] == given

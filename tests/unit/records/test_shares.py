@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tfos_magic.records.shares import BatchSizes, batch_boundaries, share_size, tail_row, tail_size
+from tfos_magic.records.shares import BatchSizes, batch_boundaries, row_numbers, share_size, tail_row, tail_size
 
 SIZES = [[7], [0, 5, 0, 0, 3, 1], [1, 1, 1, 1], [0, 0, 9], [13, 0, 2, 31], [4, 4, 4]]
 
@@ -111,3 +111,15 @@ def test_batches_cut_while_rows_come_are_those_cut_when_all_are_known(seed: int)
             bounds = batch_boundaries(list(enumerate(sizes)), **of)
             assert given == np.diff(bounds).tolist()
             assert all(known >= bound for known, bound in zip(known, bounds[1:], strict=False)), "rows yet to come"
+
+
+def test_the_rows_of_all_ranks_are_those_of_the_dataframe_in_the_order_in_which_they_are_dealt() -> None:
+    sizes = [7, 0, 1, 5, 3]
+    for world in (1, 2, 3, 4):
+        own = [row_numbers(list(enumerate(sizes)), rank=rank, world=world) for rank in range(world)]
+        assert sorted(np.concatenate(own).tolist()) == list(range(16))
+        for rank, rows in enumerate(own):
+            bounds = batch_boundaries(list(enumerate(sizes)), batch_size=4, rank=rank, world=world)
+            assert [set(rows[a:b] // 4) for a, b in pairwise(bounds) if a < b] == [
+                {step} for step, (a, b) in enumerate(pairwise(bounds)) if a < b
+            ]
