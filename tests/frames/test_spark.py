@@ -212,6 +212,25 @@ def test_a_function_is_traced_once_in_each_python_worker(spark: SparkSession) ->
     assert len({pid for pid, _ in seen}) == len(set(seen)) <= 4
 
 
+def test_partitions_draw_other_random_numbers_and_the_same_ones_again(spark: SparkSession) -> None:
+    frame = doubles(spark, 400, 4)
+    made = tfs.map_blocks(lambda x: {"z": x * 0 + tf.random.normal(tf.shape(x), seed=7, dtype=tf.float64)}, frame)
+    first, again = ([row.z for row in made.orderBy("x").collect()] for _ in range(2))
+    assert len(set(first)) == 400
+    assert first == again
+
+
+def test_a_reducer_that_is_not_associative_is_refused_in_its_task(spark: SparkSession) -> None:
+    frame = doubles(spark, 10, 3)
+    with pytest.raises(UsageError, match=r"^the reducer makes 'x' .* associative and commutative"):
+        tfs.reduce_blocks(lambda x_input: {"x": tf.reduce_mean(x_input, axis=0)}, frame)
+
+
+def test_nan_is_a_value(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1.0,), (float("nan"),)], "x double")
+    assert [row.z for row in tfs.map_blocks(lambda x: {"z": tf.math.is_nan(x)}, frame).collect()] == [False, True]
+
+
 def test_tensorflow_takes_no_more_threads_than_a_task_has_cores(spark: SparkSession) -> None:
     def threads(x: Any) -> dict[str, Any]:
         return {"n": tf.fill(tf.shape(x), tf.config.threading.get_intra_op_parallelism_threads())}

@@ -5,8 +5,8 @@ Python, traced as ``tf.function``, and data go between Spark and TensorFlow as A
 """
 
 from tfos_magic.frames.grouping import aggregate
+from tfos_magic.frames.inference.prediction import predict
 from tfos_magic.frames.mapping import map_blocks, map_rows
-from tfos_magic.frames.prediction import predict
 from tfos_magic.frames.reducing import reduce_blocks, reduce_rows
 from tfos_magic.frames.schema import analyze, append_shape, explain, print_schema
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.batches import joined
 from tfos_magic.frames.cells import from_numpy, to_numpy
+from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.keys import grouping_of
 from tfos_magic.frames.program import AGGREGATE, Program, TensorFunction, reduce_program
 from tfos_magic.frames.worker import compiled_for
@@ -69,10 +70,11 @@ class GroupTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: pa.RecordBatch | None = None
+        check = ReducerCheck(compiled_for(self.program), self.program)
         for chunk in _chunks(batches):
             # Spark's fields say more than types (nullability, names within lists); what is joined must be the same.
             chunk = pa.record_batch(chunk.columns, chunk.schema.names)
-            groups = self._reduced(chunk if held is None else joined([held.cast(chunk.schema), chunk]))
+            groups = self._reduced(chunk if held is None else joined([held.cast(chunk.schema), chunk]), check)
             done = self._done(groups)
             if done:
                 yield groups.slice(0, done)
@@ -86,7 +88,7 @@ class GroupTask:
             return int(groups.num_rows - 1)
         return int(groups.num_rows) if groups.num_rows > _CHUNK_ROWS // 2 else 0
 
-    def _reduced(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+    def _reduced(self, chunk: pa.RecordBatch, check: ReducerCheck) -> pa.RecordBatch:
         """One row for each group in the chunk, in the order in which they first come."""
         table = pa.Table.from_arrays([chunk.column(key) for key in self.keys], list(self.keys))
         table = table.append_column(_ROW, pa.array(np.arange(chunk.num_rows)))
@@ -95,6 +97,7 @@ class GroupTask:
         counts = pc.list_value_length(rows).to_numpy(zero_copy_only=False).astype(np.int64)
         order = rows.flatten().to_numpy()
         values = [to_numpy(chunk.column(spec.name), spec)[order] for spec in self.program.inputs]
+        check(values)
         made = reduced_segments(compiled_for(self.program), self.program, values, counts)
         arrays = [groups.column(key).combine_chunks() for key in self.keys]
         arrays += [from_numpy(made[spec.name], spec) for spec in self.program.inputs]

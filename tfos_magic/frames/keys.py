@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tfos_magic.errors import UsageError
-from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, map_in_arrow, quoted
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, arrow_of_series, map_in_arrow, quoted
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec
 
 
@@ -68,7 +68,7 @@ class SparkGrouping:
 
 @dataclass(frozen=True)
 class PandasGrouping:
-    """``df.groupby(…)`` of pandas by columns; ``dropna`` leaves rows without a key out, as pandas does."""
+    """``df.groupby(…)`` of pandas by columns. Rows without a key are a group, as in Spark, or refused."""
 
     frame: Any
     names: tuple[str, ...]
@@ -80,15 +80,29 @@ class PandasGrouping:
 
     def run(self, read: Mapping[str, str], made: Sequence[ColumnSpec], first: Task, last: Task) -> Any:
         keys = list(self.names)
-        rows = self.frame.dropna(subset=keys) if self.dropna else self.frame
-        rows = rows.sort_values(keys, kind="stable")
-        table = pa.Table.from_pandas(rows, preserve_index=False)
-        columns = [table.column(name) for name in (*keys, *read.values())]
-        table = pa.Table.from_arrays(columns, [*keys, *read])
-        batches = list(last(table.to_batches()))
+        if self.dropna:
+            _refuse_missing(self.frame[keys])
+        rows = self.frame.sort_values(keys, kind="stable")
+        columns = [_key_of_series(rows[name]) for name in keys]
+        columns += [arrow_of_series(rows[name]) for name in read.values()]
+        batches = list(last(pa.table(columns, [*keys, *read]).to_batches()))
         if not batches:
             return rows[keys].reindex(columns=[*keys, *read])
         return pa.Table.from_batches(batches).to_pandas()
+
+
+def _refuse_missing(keys: Any) -> None:
+    missing = [name for name in keys.columns if keys[name].isna().any()]
+    if missing:
+        raise DataError(
+            f"key {missing[0]!r} has missing values (NaN or None), which pandas would leave out and Spark groups: say "
+            f"df.groupby(…, dropna=False) to have them as a group, or df.dropna(subset=[{missing[0]!r}]) to drop them"
+        )
+
+
+def _key_of_series(series: Any) -> Any:
+    """A key's column, all missing values alike, and zeros of both signs too, as in Spark."""
+    return pa.array(series + 0.0 if series.dtype.kind == "f" else series, from_pandas=True)
 
 
 def grouping_of(grouped: Any) -> Grouping:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tfos_magic.errors import DataError
 from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import from_numpy, to_numpy
+from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.program import REDUCE_BLOCKS, REDUCE_ROWS, Program, TensorFunction, reduce_program
 from tfos_magic.frames.source import source_of
 from tfos_magic.frames.worker import compiled_for
@@ -87,11 +88,13 @@ class FoldTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         compiled = compiled_for(self.program)
         rows = max(_FEWEST_ROWS, self.block_rows or compiled.block_rows)
+        check = ReducerCheck(compiled, self.program)
         made: list[dict[str, Any]] = []
         for chunk in reblocked(batches, rows):
             blocks = [to_numpy(chunk.column(c), s) for c, s in zip(self.columns, self.program.inputs, strict=True)]
             for start in range(0, chunk.num_rows, rows):
                 block = [values[start : start + rows] for values in blocks]
+                check(block)
                 made.append(compiled(block, full=len(block[0]) == rows))
                 if len(made) == rows:
                     made = [compiled(self._stacked(made), full=True)]

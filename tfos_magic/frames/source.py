@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from tfos_magic import errors
@@ -75,20 +76,25 @@ class PandasSource:
 
     @property
     def specs(self) -> Mapping[str, Callable[[], ColumnSpec]]:
-        return {field.name: partial(spec_of_arrow, field) for field in self._table.schema}
+        return {name: partial(_spec_of_series, name, series) for name, series in self._series.items()}
 
     @property
-    def _table(self) -> pa.Table:
-        return pa.Table.from_pandas(self.frame, preserve_index=False)
+    def _series(self) -> dict[str, Any]:
+        return {str(name): series for name, series in self.frame.items()}
 
-    def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
-        batches = list(task(self._table.to_batches()))
+    def _batches(self, read: Sequence[str]) -> list[pa.RecordBatch]:
+        return list(pa.table({name: arrow_of_series(self._series[name]) for name in read}).to_batches())
+
+    def run(self, task: Any, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
+        # What passes through needs no way through Arrow: it stays as it is, and with it the index.
+        batches = list(replace(task, passed=())(self._batches(read)))
         if not batches:
             return self.frame.iloc[:0].reindex(columns=[*passed, *(spec.name for spec in made)])
-        return pa.Table.from_batches(batches).to_pandas()
+        new = pa.Table.from_batches(batches).to_pandas()
+        return self.frame.assign(**{name: new[name].array for name in new.columns}) if passed else new
 
     def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
-        return list(last(task(self._table.to_batches())))
+        return list(last(task(self._batches(read))))
 
     def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
         raise UsageError("a schema is for Spark DataFrames: for pandas the function itself says what it gives")
@@ -102,6 +108,27 @@ def source_of(frame: Any) -> Source:
     if name == "DataFrame" and module.startswith("pandas"):
         return PandasSource(frame)
     raise UsageError(f"a Spark or pandas DataFrame is needed, not {type(frame).__name__}")
+
+
+def arrow_of_series(series: Any) -> Any:
+    """A pandas column as Arrow: NaN among floating-point numbers is a value, as in Spark; None and NA are nulls.
+
+    Raises :class:`DataError` for values that no type of Arrow holds.
+    """
+    # Arrow takes any NaN of pandas for a null unless it is told that this is NumPy.
+    of_numpy = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fO"
+    try:
+        return pa.array(series.to_numpy(), from_pandas=False) if of_numpy else pa.array(series)
+    except pa.ArrowException:
+        pass
+    try:
+        return pa.array(series, from_pandas=True)
+    except pa.ArrowException as error:
+        raise DataError(f"column {series.name!r} cannot become a tensor: {error}") from None
+
+
+def _spec_of_series(name: str, series: Any) -> ColumnSpec:
+    return spec_of_arrow(pa.field(name, arrow_of_series(series).type))
 
 
 def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:

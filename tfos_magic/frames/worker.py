@@ -23,7 +23,7 @@ from tfos_magic.lean import load_tensorflow
 from tfos_magic.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
-    from tfos_magic.frames.compiled import Compiled
+    from tfos_magic.frames.graph.compiled import Compiled
 
 _MOST_PROGRAMS = 16
 _WHOLE_VECTORS = "--xla_cpu_prefer_vector_width=512"
@@ -55,9 +55,16 @@ def _compile(program: Program) -> Compiled:
     except ImportError:
         raise UsageError(_NO_TENSORFLOW) from None
     _fit_into_task(tensorflow)
-    from tfos_magic.frames.compiled import Compiled
+    from tfos_magic.frames.graph.compiled import Compiled
 
     return Compiled(program)
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
 
 
 def _fit_into_task(tf: Any) -> None:
@@ -107,7 +114,7 @@ class MapTask:
     block_rows: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        compiled = compiled_for(self.program)
+        compiled = compiled_for(self.program).for_stream(_partition())
         _check_outputs(self.outputs, compiled.outputs)
         rows = self.block_rows or compiled.block_rows
         ragged = self.program.mode != BLOCKS and not all(spec.is_static for spec in self.program.inputs)

@@ -46,15 +46,64 @@ def test_groups_of_pandas_are_aggregated_by_their_keys() -> None:
     frame = pd.DataFrame({"k": [1, 0, 1, 0, 1], "s": ["a", "a", "b", "a", None], "x": np.arange(5.0)})
     total = lambda x_input: {"x": tf.reduce_sum(x_input, axis=0)}  # noqa: E731 - as users write it
     assert tfs.aggregate(total, frame.groupby("k")).to_dict("list") == {"k": [0, 1], "x": [4.0, 6.0]}
-    for options in ({}, {"dropna": False}):
-        made = tfs.aggregate(total, frame.groupby(["k", "s"], **options))
-        expected = frame.groupby(["k", "s"], **options)["x"].sum().reset_index()
-        pd.testing.assert_frame_equal(made.fillna("-"), expected.fillna("-"))
+    made = tfs.aggregate(total, frame.groupby(["k", "s"], dropna=False))
+    expected = frame.groupby(["k", "s"], dropna=False)["x"].sum().reset_index()
+    pd.testing.assert_frame_equal(made.fillna("-"), expected.fillna("-"))
+    with pytest.raises(DataError, match=r"key 's' has missing values.*dropna=False"):
+        tfs.aggregate(total, frame.groupby(["k", "s"]))
     assert tfs.aggregate(total, frame[:0].groupby("k")).to_dict("list") == {"k": [], "x": []}
     with pytest.raises(UsageError, match="by columns that it has"):
         tfs.aggregate(total, frame.groupby(frame["x"] % 2))
     with pytest.raises(UsageError, match="'x' is already a column, a key"):
         tfs.aggregate(total, frame.groupby("x"))
+
+
+def test_keys_that_are_nan_are_one_group_and_so_are_zeros_of_both_signs_as_in_spark() -> None:
+    frame = pd.DataFrame({"k": [0.0, -0.0, 0.0, np.nan, np.nan], "x": [1.0, 2.0, 4.0, 8.0, 16.0]})
+    made = tfs.aggregate(total, frame.groupby("k", dropna=False))
+    assert made["x"].tolist() == [7.0, 24.0]
+    assert made["k"].isna().tolist() == [False, True]
+
+
+def test_nan_is_a_value_and_what_is_missing_otherwise_is_null_as_in_spark() -> None:
+    frame = pd.DataFrame({"x": [1.0, np.nan], "v": [np.array([1.0, np.nan]), np.array([3.0, 4.0])]})
+    made = tfs.map_blocks(lambda x, v: {"z": tf.math.is_nan(x), "n": tf.reduce_any(tf.math.is_nan(v), 1)}, frame)
+    assert made[["z", "n"]].to_numpy().tolist() == [[False, True], [True, False]]
+    for missing in (
+        pd.array([1, None], "Int64"),
+        pd.array([1.0, None], "Float64"),
+        pd.Series([1.0, None], dtype=object),
+    ):
+        with pytest.raises(DataError, match="column 'x' has nulls"):
+            tfs.map_blocks(lambda x: {"z": x}, pd.DataFrame({"x": missing}))
+
+
+def test_a_frame_keeps_its_index_and_columns_and_a_trimmed_one_has_a_new_index() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0], "o": [{1}, object]}, index=pd.Index(["b", "a"], name="row"))
+    for mapped in (tfs.map_blocks, tfs.map_rows):
+        made = mapped(lambda x: {"z": x + 3}, frame)
+        pd.testing.assert_frame_equal(made, frame.assign(z=[4.0, 5.0]))
+        assert mapped(lambda x: {"z": x + 3}, frame, trim=True).index.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_python_numbers_among_the_constants_have_the_width_of_the_columns(dtype: str) -> None:
+    made = tfs.map_blocks(
+        lambda x, half, list_, count: {
+            "a": x * half,
+            "b": x + list_[1],
+            "c": x * count,
+            "d": x * 0 + tf.cast(half, x.dtype),
+        },
+        pd.DataFrame({"x": np.array([1.0, 3.0], dtype)}),
+        constants={"half": 0.1, "list_": [0.1, 0.2], "count": 3},
+    )
+    tenth, x = np.dtype(dtype).type(0.1), np.array([1, 3], dtype)
+    assert made.dtypes.astype(str).tolist() == [dtype] * 5
+    np.testing.assert_array_equal(made["a"], x * tenth)
+    np.testing.assert_array_equal(made["b"], x + np.dtype(dtype).type(0.2))
+    np.testing.assert_array_equal(made["c"], x * 3)
+    np.testing.assert_array_equal(made["d"], [float(tenth)] * 2)
 
 
 def test_several_outputs_come_back_by_name() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, REDUCE_ROWS, ROWS, Program
+from tfos_magic.frames.specs import BYTES, ColumnSpec
 
 Body = Callable[..., dict[str, Any]]
 
@@ -16,10 +18,10 @@ Body = Callable[..., dict[str, Any]]
 def load(program: Program) -> Body:
     """The user's function over tensors in the order of the parameters; what it returns is checked."""
     function, constants = program.load()
-    tensors = {name: tf.constant(value) for name, value in constants.items()}
+    values = {name: _constant(value, program.inputs) for name, value in constants.items()}
 
     def call(*inputs: Any) -> dict[str, Any]:
-        return _outputs(function(**dict(zip(program.params, inputs, strict=True)), **tensors))
+        return _outputs(function(**dict(zip(program.params, inputs, strict=True)), **values))
 
     return call
 
@@ -116,6 +118,22 @@ def _outputs(result: Any) -> dict[str, Any]:
     return outputs
 
 
+def _constant(value: Any, inputs: Sequence[ColumnSpec]) -> Any:
+    """A constant as the function gets it. Python's numbers have no width of their own: it is that of the columns."""
+    if isinstance(value, int):  # TensorFlow gives it the dtype of the tensor that it meets
+        return value
+    if isinstance(value, float):
+        return np.dtype(_width("f", inputs)).type(value)
+    kind = np.asarray(value).dtype.kind if isinstance(value, (list, tuple)) else ""
+    return tf.constant(value, _width(kind, inputs)) if kind and kind in "if" else tf.constant(value)
+
+
+def _width(kind: str, inputs: Sequence[ColumnSpec]) -> str:
+    """The one dtype of this kind, floating-point or integer, that the columns have; else the widest."""
+    met = {spec.dtype for spec in inputs if spec.dtype != BYTES and np.dtype(spec.dtype).kind == kind}
+    return met.pop() if len(met) == 1 else {"f": "float64", "i": "int64"}[kind]
+
+
 def _are_pairs(pairs: Any) -> bool:
     return (
         isinstance(pairs, (list, tuple))
@@ -131,4 +149,4 @@ def _dense(name: str, value: Any) -> Any:
 
 
 def _tf_dtype(dtype: str) -> Any:
-    return tf.string if dtype == "bytes" else tf.as_dtype(dtype)
+    return tf.string if dtype == BYTES else tf.as_dtype(dtype)

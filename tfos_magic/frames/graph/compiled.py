@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from tfos_magic.errors import TFOSError, UsageError
-from tfos_magic.frames.bodies import body_of, body_signature, cell_signature, load
+from tfos_magic.frames.graph import streams
+from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, shapes_fit
 
@@ -58,8 +60,26 @@ class Compiled:
         self.outputs = _output_specs(program, cell.structured_outputs)
         self._any_rows = _trace(self._body, body_signature(program), program)
         self.block_rows = _block_rows(self._any_rows.graph)
-        self._by_xla = _xla_pays(self._any_rows.graph) if program.xla is None else program.xla
+        nodes = streams.nodes_of(self._any_rows.graph)
+        # By XLA operations that draw would begin anew in each process, whatever their seeds.
+        self._draws = streams.draws(nodes)
+        self._states = streams.states_of(self._any_rows.graph) if self._draws else {}
+        pays = _xla_pays(self._any_rows.graph, nodes) if program.xla is None else program.xla
+        self._by_xla = pays and not self._draws
         self._fixed: dict[tuple[Any, ...], Any] = {}
+        _refuse_repeated_draws(program, self._any_rows.graph)
+
+    def for_stream(self, stream: int) -> Compiled:
+        """This program with the random numbers of one stream: the same ones each time, others in other streams."""
+        if not self._draws:
+            return self
+        streams.begin(self._states, stream)
+        if not streams.is_seeded(streams.nodes_of(self._any_rows.graph)):
+            return self
+        fresh = copy.copy(self)
+        fresh._any_rows = _trace(streams.streamed(self._body, stream), body_signature(self.program), self.program)
+        streams.refuse_other_seeds(streams.nodes_of(fresh._any_rows.graph), stream)
+        return fresh
 
     def __call__(self, blocks: Sequence[Any], full: bool = False) -> dict[str, Any]:
         """Run on NumPy blocks in the order of the inputs; ``full`` says that many more of this size will come."""
@@ -173,9 +193,17 @@ def _bytes_per_row(tensor: Any) -> int:
     return int(np.prod([length for length in shape if length is not None])) * max(1, tensor.dtype.size or 16)
 
 
-def _xla_pays(graph: Any) -> bool:
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+def _refuse_repeated_draws(program: Program, graph: Any) -> None:
+    drawn = streams.repeated_draw(graph) if program.mode == BLOCKS else None
+    if drawn:
+        raise UsageError(
+            f"{drawn!r} draws a random number for each row from a constant seed, so every block would have the same "
+            "ones: draw with tf.random.normal(…, seed=…), whose stream goes on from block to block, or make the seed "
+            "from a column, row by row with map_rows"
+        )
+
+
+def _xla_pays(graph: Any, nodes: Sequence[Any]) -> bool:
     ops = {node.op for node in nodes}
     if ops & (_NOT_THE_SAME | _BETTER_ALONE):
         return False

@@ -1,0 +1,1 @@
+"""What would give wrong numbers without a word, found in the data before it does."""

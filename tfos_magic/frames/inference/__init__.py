@@ -1,0 +1,1 @@
+"""Inference: models, their files, and which columns become which of their inputs."""
