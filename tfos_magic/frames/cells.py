@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_magic.errors import DataError
+from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
 from tfos_magic.records.arrow import refuse_nulls
 from tfos_magic.records.vectors import vector_values
@@ -94,6 +95,8 @@ def _elements(array: pa.Array, spec: ColumnSpec) -> Any:
     if spec.dtype == "bool":
         return array.cast(pa.uint8()).to_numpy().view(np.bool_)
     values = array.to_numpy(zero_copy_only=True)
+    # The schema notes a narrower dtype than Spark has: rows that came by a union may not have it.
+    refuse_unfit(values, spec.dtype, spec.name)
     return values.astype(spec.dtype) if values.dtype != np.dtype(spec.dtype) else values
 
 

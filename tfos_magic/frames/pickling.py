@@ -37,9 +37,26 @@ class _Pickler(cloudpickle.Pickler):
         keras = sys.modules.get("keras")
         if keras is not None and isinstance(obj, getattr(keras, "Model", ())):
             reduced: Any = obj.__reduce__()
-            rebuild, (saved,) = reduced
-            return rebuild, (io.BytesIO(_timeless(saved.getvalue())),)
+            _, (saved,) = reduced
+            return _rebuilt, (type(obj), _timeless(saved.getvalue()), _classes_of(obj))
         return super().reducer_override(obj)
+
+
+def _classes_of(model: Any) -> dict[str, Any]:
+    """The classes of a model and its layers that are not Keras' own, by the names that its file has for them."""
+    import keras
+
+    layers = model._flatten_layers(include_self=True, recursive=True)
+    own = {type(layer) for layer in layers if type(layer).__module__.partition(".")[0] != "keras"}
+    named = {name: kind for kind in own for name in (kind.__name__, keras.saving.get_registered_name(kind))}
+    return dict(sorted(named.items()))
+
+
+def _rebuilt(kind: Any, saved: bytes, classes: dict[str, Any]) -> Any:
+    import keras
+
+    with keras.saving.custom_object_scope(classes):
+        return kind._unpickle_model(io.BytesIO(saved))
 
 
 def _timeless(saved: bytes) -> bytes:

@@ -31,7 +31,8 @@ class Program:
 
     ``payload`` is the pickle of the function and its constants, ``inputs`` the columns in the order of ``params``. For
     reductions ``inputs`` are the columns reduced, each named as the output it becomes. ``xla`` of None leaves the
-    choice to the graph. ``shipped`` names a file that the executors have in place of the payload.
+    choice to the graph. ``shipped`` names a file that the executors have in place of the payload, ``files`` those that
+    the function reads: once these are replaced, it is traced anew.
     """
 
     mode: str
@@ -40,6 +41,7 @@ class Program:
     inputs: tuple[ColumnSpec, ...]
     xla: bool | None = None
     shipped: str = ""
+    files: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -92,7 +94,8 @@ def map_program(
     if not columns:
         raise UsageError("the function reads no column: its parameters name the columns that it gets as tensors")
     inputs = tuple(_spec(column, specs) for column in columns.values())
-    program = Program(mode, pack(function, constants), tuple(columns), inputs, xla)
+    files = getattr(function, "files_read", ())
+    program = Program(mode, pack(function, constants), tuple(columns), inputs, xla, files=files)
     return Reading(program, tuple(columns.values()))
 
 

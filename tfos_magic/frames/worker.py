@@ -17,6 +17,7 @@ import pyarrow as pa
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import cell_shapes, from_numpy, to_numpy
+from tfos_magic.frames.inference.files import version_of
 from tfos_magic.frames.program import BLOCKS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
 from tfos_magic.lean import load_tensorflow
@@ -34,17 +35,18 @@ _NO_TENSORFLOW = (
 )
 
 # Spark reuses its Python workers for later tasks, and this module's memory is all that they keep.
-_programs: OrderedDict[str, Compiled] = OrderedDict()
+_programs: OrderedDict[str, tuple[list[str], Compiled]] = OrderedDict()
 
 
 def compiled_for(program: Program) -> Compiled:
-    """The traced program, from this process's memory if it has been traced before."""
-    if program.key not in _programs:
-        _programs[program.key] = _compile(program)
+    """The traced program, from this process's memory if it has been traced before, of the files as they are now."""
+    versions = [version_of(path) for path in program.files]
+    if program.key not in _programs or _programs[program.key][0] != versions:
+        _programs[program.key] = versions, _compile(program)
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
     _programs.move_to_end(program.key)
-    return _programs[program.key]
+    return _programs[program.key][1]
 
 
 def _compile(program: Program) -> Compiled:

@@ -16,7 +16,7 @@ import pytest
 from keras.src.saving import saving_lib
 
 import tfos_magic.frames as tfs
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.pickling import pack
 
 REAL_NOW = time.time()
@@ -77,6 +77,132 @@ def test_several_inputs_and_outputs_go_by_their_order() -> None:
         tfs.predict(both, FRAME, features=["first", "rest"])
     with pytest.raises(UsageError, match="2 inputs and 1 features"):
         tfs.predict(both, FRAME, features=["rest"])
+
+
+def difference() -> keras.Model:
+    """``zz - aa``, whose inputs the alphabet has the other way round."""
+    first, second = keras.Input((1,), name="zz"), keras.Input((1,), name="aa")
+    return keras.Model([first, second], first - second)
+
+
+ONE_ROW = pd.DataFrame({"aa": [1.0], "zz": [5.0], "p": [7.0], "q": [2.0]})
+
+
+def value(made: pd.DataFrame) -> float:
+    return float(made["prediction"][0][0])
+
+
+@pytest.mark.parametrize("features", [["zz", "aa"], ["aa", "zz"], {"aa": "aa", "zz": "zz"}])
+def test_inputs_are_fed_by_their_names_whatever_the_order(features: Any, tmp_path: Path) -> None:
+    model = difference()
+    model.export(str(tmp_path / "saved"), verbose=False)
+    model.save(tmp_path / "m.keras")
+    for given in (model, tmp_path / "m.keras", str(tmp_path / "saved")):
+        assert value(tfs.predict(given, ONE_ROW, features=features)) == 4.0
+
+
+def test_columns_of_other_names_go_by_the_models_own_order_or_by_a_dict(tmp_path: Path) -> None:
+    model = difference()
+    model.export(str(tmp_path / "saved"), verbose=False)
+    assert value(tfs.predict(model, ONE_ROW, features=["p", "q"])) == 5.0
+    for given in (model, str(tmp_path / "saved")):
+        assert value(tfs.predict(given, ONE_ROW, features={"aa": "p", "zz": "q"})) == -5.0
+        for wrong in (["p", "zz"], {"aa": "p", "zy": "q"}):
+            with pytest.raises(
+                UsageError, match=r"takes .*zz \(float32\[\?,1\]\).* by name.*a dict of columns by input"
+            ):
+                tfs.predict(given, ONE_ROW, features=wrong)
+    with pytest.raises(UsageError, match=r"by name, and features has p, q: .*features=\{'(aa|zz)': 'column'"):
+        tfs.predict(str(tmp_path / "saved"), ONE_ROW, features=["p", "q"])
+
+
+class Subtracting(keras.Model):
+    """A subclass that takes a dict, and gives one."""
+
+    def call(self, inputs: Any) -> Any:
+        return {"much": inputs["zz"] - inputs["aa"], "little": inputs["aa"] - inputs["zz"]}
+
+
+def test_models_of_dicts_take_features_and_outputs_by_their_names() -> None:
+    subclass = Subtracting()
+    subclass({name: np.ones((2, 1), np.float32) for name in ("zz", "aa")})
+    inputs = {"zz": keras.Input((1,), name="zz"), "aa": keras.Input((1,), name="aa")}
+    functional = keras.Model(inputs, {"much": inputs["zz"] - inputs["aa"], "little": inputs["aa"] - inputs["zz"]})
+    for model in (subclass, functional):
+        made = tfs.predict(model, ONE_ROW, features=["aa", "zz"], output=["little", "much"])
+        assert (made["much"][0][0], made["little"][0][0]) == (4.0, -4.0)
+        with pytest.raises(UsageError, match="by name, and features has p, q"):
+            tfs.predict(model, ONE_ROW, features=["p", "q"], output=["little", "much"])
+        with pytest.raises(UsageError, match="outputs have the names much, little"):
+            tfs.predict(model, ONE_ROW, features=["aa", "zz"], output=["a", "b"])
+
+
+def test_many_outputs_of_a_saved_model_keep_their_order(tmp_path: Path) -> None:
+    given = keras.Input((1,))
+    keras.Model(given, [given * float(i) for i in range(12)]).export(str(tmp_path / "saved"), verbose=False)
+    names = [f"y{i}" for i in range(12)]
+    made = tfs.predict(str(tmp_path / "saved"), pd.DataFrame({"x": [1.0]}), features=["x"], output=names)
+    assert [made[name][0][0] for name in names] == list(range(12))
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_model_that_was_replaced_is_loaded_anew(kind: str, tmp_path: Path) -> None:
+    path, layer = tmp_path / ("m.keras" if kind == "file" else "saved"), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((1,)), layer])
+    for bias in (1.0, 2.0):
+        layer.bias.assign([bias])
+        layer.kernel.assign([[0.0]])
+        model.save(path) if kind == "file" else model.export(str(path), verbose=False)
+        assert value(tfs.predict(str(path), ONE_ROW, features=["aa"])) == bias
+
+
+def test_a_model_is_read_from_any_file_system_and_its_version_is_known_there(tmp_path: Path) -> None:
+    import fsspec
+
+    memory, layer = fsspec.filesystem("memory"), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((1,)), layer])
+    for bias in (1.0, 2.0):
+        layer.bias.assign([bias])
+        layer.kernel.assign([[0.0]])
+        model.save(tmp_path / "m.keras")
+        memory.put(str(tmp_path / "m.keras"), "/models/m.keras")
+        assert value(tfs.predict("memory://models/m.keras", ONE_ROW, features=["aa"])) == bias
+    with pytest.raises(UsageError, match="cannot be read: Protocol not known"):
+        tfs.predict("nowhere://m.keras", ONE_ROW, features=["aa"])
+
+
+UNFIT = {
+    "too large an integer": (
+        "int32",
+        [2**33 + 5, 1],
+        np.int64,
+        r"has 8589934597, .* int32, of whole numbers from -2147",
+    ),
+    "negative": ("uint8", [1, -1], np.int64, r"has -1, .* uint8, of whole numbers from 0 to 255"),
+    "too large a float": ("float32", [1e300, np.nan], np.float64, r"has 1e\+300, .* float32, of numbers from -3.4"),
+    "no whole number": ("int32", [1.0, 1.5], np.float64, "has 1.5, .* int32"),
+    "NaN among integers": ("int32", [1.0, np.nan], np.float64, "has nan, .* int32"),
+    "just too large": ("int32", [1.0, 2.0**31], np.float32, "has 2147483648.0, .* int32"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_values_that_the_models_dtype_does_not_hold_are_refused_by_column_and_value(case: str) -> None:
+    dtype, values, given, message = UNFIT[case]
+    taken = keras.Input((1,), dtype=dtype)
+    model = keras.Model(taken, keras.ops.cast(taken, "float64"))
+    with pytest.raises(DataError, match=f"column 'x' {message}"):
+        tfs.predict(model, pd.DataFrame({"x": np.array(values, given)}), features=["x"])
+
+
+def test_values_that_are_rounded_and_nan_and_infinities_are_cast() -> None:
+    taken = keras.Input((1,), dtype="float32")
+    values = np.array([0.1, np.nan, np.inf, -np.inf, 3e38])
+    made = tfs.predict(keras.Model(taken, taken * 1.0), pd.DataFrame({"x": values}), features=["x"])
+    np.testing.assert_array_equal([row[0] for row in made["prediction"]], values.astype(np.float32))
+    whole = keras.Input((1,), dtype="int8")
+    made = tfs.predict(keras.Model(whole, whole * 1), pd.DataFrame({"x": [-128.0, 127.0]}), features=["x"])
+    assert [row[0] for row in made["prediction"]] == [-128, 127]
 
 
 def test_a_model_is_the_same_program_at_any_time_until_its_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:

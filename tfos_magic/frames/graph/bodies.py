@@ -15,15 +15,18 @@ from tfos_magic.frames.specs import BYTES, ColumnSpec
 Body = Callable[..., dict[str, Any]]
 
 
-def load(program: Program) -> Body:
-    """The user's function over tensors in the order of the parameters; what it returns is checked."""
+def load(program: Program) -> tuple[Body, Callable[[Sequence[Any]], None]]:
+    """The user's function over tensors in the order of the parameters, and what checks blocks before it is called.
+
+    What the function returns is checked.
+    """
     function, constants = program.load()
     values = {name: _constant(value, program.inputs) for name, value in constants.items()}
 
     def call(*inputs: Any) -> dict[str, Any]:
         return _outputs(function(**dict(zip(program.params, inputs, strict=True)), **values))
 
-    return call
+    return call, getattr(function, "check_blocks", lambda blocks: None)
 
 
 def body_of(program: Program, call: Body) -> Body:

@@ -54,7 +54,7 @@ class Compiled:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        call = load(program)
+        call, self._check = load(program)
         self._body = body_of(program, call)
         cell = _trace(call, cell_signature(program), program)
         self.outputs = _output_specs(program, cell.structured_outputs)
@@ -83,6 +83,7 @@ class Compiled:
 
     def __call__(self, blocks: Sequence[Any], full: bool = False) -> dict[str, Any]:
         """Run on NumPy blocks in the order of the inputs; ``full`` says that many more of this size will come."""
+        self._check(blocks)
         tensors = [tf.convert_to_tensor(block) for block in blocks]
         try:
             outputs = self._run(tensors, full)

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.errors import UsageError
+from tfos_magic.frames.checks.ranges import refuse_unfit
+from tfos_magic.frames.inference.loading import Input, loaded
+from tfos_magic.frames.inference.names import by_name, taken_by
 from tfos_magic.frames.mapping import map_blocks
 from tfos_magic.frames.source import source_of
 
@@ -19,7 +22,7 @@ def predict(
     model: Any,
     frame: Any,
     *,
-    features: Sequence[str] | None = None,
+    features: Sequence[str] | Mapping[str, str] | None = None,
     output: str | Sequence[str] = "prediction",
     batch_size: int = 1024,
     argmax: bool = False,
@@ -31,21 +34,26 @@ def predict(
 
     Parameters
     ----------
-    model: a Keras model, or the path of a ``.keras`` file or a SavedModel that every executor can read. A model travels
-        with the job, and is loaded once in each Python worker.
+    model: a Keras model, or the path or URL of a ``.keras`` file or a SavedModel that every executor can read. A model
+        travels with the job, and is loaded once in each Python worker; a file also when it has been replaced.
     features: the columns to feed, by default all of them. A model of one input takes them side by side, cast to its
-        dtype and reshaped to its shape; one of several inputs takes a column for each, in this order.
-    output: name of the new column; for a model of several outputs a name for each, in their order.
+        dtype and reshaped to its shape. One of several takes a column for each: the column of its name, or the one
+        that a dict of columns by input gives; a list of other names goes by the order of a Keras model's own list.
+    output: name of the new column; for a model of several outputs a name for each: their own names where it gives a
+        dict, else in their order.
     batch_size: rows in one call of the model.
     argmax: give the index of the greatest value instead of all values; ``classes`` gives the name of that class.
     signature: which signature of a SavedModel.
     schema: as for :func:`map_blocks`.
 
-    Raises :class:`UsageError` where the model's inputs or outputs are not those named.
+    Raises :class:`UsageError` where the model's inputs or outputs are not those named, :class:`DataError` for values
+    that its dtypes do not hold.
     """
-    columns = tuple(features) if features is not None else tuple(source_of(frame).specs)
+    inputs = tuple(features) if isinstance(features, Mapping) else ()
+    columns = tuple(source_of(frame).specs if features is None else features)
+    columns = tuple(features.values()) if isinstance(features, Mapping) else columns
     names = (output,) if isinstance(output, str) else tuple(output)
-    prediction = Prediction(model, columns, names, tuple(classes or ()), argmax or bool(classes), signature)
+    prediction = Prediction(model, inputs, columns, names, tuple(classes or ()), argmax or bool(classes), signature)
     # Columns need not be identifiers: parameters stand for them by their place.
     feed = dict(zip(prediction.parameters, columns, strict=True))
     return map_blocks(prediction, frame, feed_dict=feed, block_rows=batch_size, schema=schema)
@@ -53,9 +61,10 @@ def predict(
 
 @dataclass
 class Prediction:
-    """A model as a tensor function; its parameters are the features by their place."""
+    """A model as a tensor function; its parameters are the features by their place, meant for ``inputs`` if named."""
 
     model: Any
+    inputs: tuple[str, ...]
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     classes: tuple[str, ...]
@@ -67,20 +76,38 @@ class Prediction:
         return [f"feature_{i}" for i in range(len(self.features))]
 
     @property
+    def files_read(self) -> tuple[str, ...]:
+        """What the function reads besides its columns."""
+        return (str(self.model),) if isinstance(self.model, (str, Path)) else ()
+
+    @property
     def __signature__(self) -> inspect.Signature:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(name, kind) for name in self.parameters])
 
     def __call__(self, **columns: Any) -> dict[str, Any]:
-        made = _in_order(self._ready(*_inputs(self._ready, [columns[name] for name in self.parameters])))
-        if len(made) != len(self.outputs):
-            raise UsageError(f"the model has {len(made)} outputs, output names {len(self.outputs)}: name each one")
-        return {name: self._chosen(value) for name, value in zip(self.outputs, made, strict=True)}
+        values = [columns[name] for name in self.parameters]
+        fed = [self._fed(taken, [values[i] for i in places]) for taken, places in self._taken]
+        made = by_name(self._ready.call(fed), self.outputs)
+        return {name: self._chosen(value) for name, value in made.items()}
+
+    def check_blocks(self, blocks: Sequence[Any]) -> None:
+        """Raise :class:`DataError` for a value that the dtype of its input does not hold."""
+        for taken, places in self._taken:
+            for i in places:
+                refuse_unfit(blocks[i], taken.dtype_for(blocks[i].dtype.name), self.features[i])
+
+    def _fed(self, taken: Input, columns: list[Any]) -> Any:
+        import tensorflow as tf
+
+        cast = [tf.cast(column, taken.dtype_for(column.dtype.name)) for column in columns]
+        return _shaped(_side_by_side(cast), taken)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where it is unpickled it is about to be traced, and Keras cannot load a model while a graph is traced.
         self.__dict__.update(state)
-        self._ready = _loaded(self.model, self.signature)
+        self._ready = loaded(self.model, self.signature)
+        self._taken = taken_by(self._ready, self.inputs, self.features)
 
     def _chosen(self, value: Any) -> Any:
         import tensorflow as tf
@@ -95,68 +122,6 @@ class Prediction:
         return tf.gather(tf.constant(self.classes), chosen) if self.classes else chosen
 
 
-@dataclass
-class _Loaded:
-    """A model with the dtypes and shapes of its inputs, in order."""
-
-    call: Any
-    specs: list[Any]
-
-    def __call__(self, *inputs: Any) -> Any:
-        return self.call(*inputs)
-
-
-def _loaded(model: Any, signature: str) -> _Loaded:
-    if not isinstance(model, (str, Path)):
-        return _of_keras(model)
-    if Path(model).suffix in (".keras", ".h5"):
-        import keras
-
-        return _of_keras(keras.models.load_model(model, compile=False))
-    return _of_saved_model(str(model), signature)
-
-
-def _of_keras(model: Any) -> _Loaded:
-    if not callable(model) or not getattr(model, "inputs", None):
-        raise UsageError("a built Keras model is needed, or the path of one: give the model an Input, or fit it first")
-    specs = [(each.dtype, tuple(each.shape)) for each in model.inputs]
-
-    def call(*inputs: Any) -> Any:
-        return model(inputs[0] if len(specs) == 1 else list(inputs), training=False)
-
-    return _Loaded(call, specs)
-
-
-def _of_saved_model(path: str, signature: str) -> _Loaded:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(path)
-    if signature not in loaded.signatures:
-        raise UsageError(
-            f"the SavedModel has no signature {signature!r}, it has {', '.join(loaded.signatures) or 'none'}"
-        )
-    function = loaded.signatures[signature]
-    named = function.structured_input_signature[1]
-
-    def call(*inputs: Any) -> Any:
-        assert loaded is not None, "the variables live as long as the model does"
-        return function(**dict(zip(named, inputs, strict=True)))
-
-    return _Loaded(call, [(spec.dtype.name, tuple(spec.shape)) for spec in named.values()])
-
-
-def _inputs(model: _Loaded, columns: list[Any]) -> list[Any]:
-    import tensorflow as tf
-
-    if len(model.specs) == 1:
-        dtype, shape = model.specs[0]
-        return [_shaped(_side_by_side([tf.cast(column, dtype) for column in columns]), shape)]
-    if len(model.specs) != len(columns):
-        raise UsageError(f"the model has {len(model.specs)} inputs and {len(columns)} features are given: one for each")
-    pairs = zip(columns, model.specs, strict=True)
-    return [_shaped(tf.cast(column, dtype), shape) for column, (dtype, shape) in pairs]
-
-
 def _side_by_side(columns: list[Any]) -> Any:
     import tensorflow as tf
 
@@ -165,14 +130,10 @@ def _side_by_side(columns: list[Any]) -> Any:
     return tf.concat([column[:, tf.newaxis] if column.shape.rank == 1 else column for column in columns], axis=1)
 
 
-def _shaped(value: Any, shape: tuple[int | None, ...]) -> Any:
+def _shaped(value: Any, taken: Input) -> Any:
     """Rows in the shape of the model's input, as far as that is known: 784 values as 28 by 28 by 1."""
     import tensorflow as tf
 
-    return value if None in shape[1:] else tf.reshape(value, [tf.shape(value)[0], *shape[1:]])
-
-
-def _in_order(made: Any) -> list[Any]:
-    if isinstance(made, Mapping):
-        return list(made.values())
-    return list(made) if isinstance(made, (list, tuple)) else [made]
+    if None in taken.shape[1:] or (taken.native and value.shape.rank == len(taken.shape)):
+        return value
+    return tf.reshape(value, [tf.shape(value)[0], *taken.shape[1:]])
