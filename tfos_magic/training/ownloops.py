@@ -131,6 +131,12 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         )
 
 
+def _initialize_at_once(original: Any, variable: Any, initializer: Any) -> None:
+    """Give a variable that a function makes in its first call a value there and then, for rank 0's to be taken over."""
+    with tf.init_scope():
+        original(variable, initializer)
+
+
 def _prepare(session: Session, loop: Loop, over_shares: bool, arguments: dict[str, Any]) -> None:
     """Before a step by hand: equal weights the first time, and logs of all rows where ranks have shares."""
     model = loop.model

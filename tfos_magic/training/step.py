@@ -36,6 +36,16 @@ class Step:
         self._total: tf.Tensor | None = None
         self._graph: Any = None
 
+    @property
+    def copied(self) -> tf.Tensor:
+        """Whether every rank has the whole batch, a boolean scalar."""
+        return tf.constant(False) if self._copied is None else self._copied
+
+    def on_copies(self) -> Step:
+        """This step, where every rank is known to have the whole batch."""
+        self._copied = tf.constant(True)
+        return self
+
     def total(self) -> tf.Tensor:
         """Rows of all ranks, a float32 scalar: an all-reduce of its own, for what needs it before gradients."""
         if self._total is None or self._graph is not tf.compat.v1.get_default_graph():

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import fused
+from tfos_magic.training import fused, slices
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategy import Update
 
 BUCKET_MB = 16.0
 COMPRESSIONS = {"none": None, "float16": tf.float16, "bfloat16": tf.bfloat16}
-_HALF = (tf.float16, tf.bfloat16)
 
 
 class SyncStrategy:
@@ -83,42 +82,14 @@ class SyncStrategy:
         step.counted(tally[1:])
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                combined[i] = self._combine_slices(gradient, step.rows, tally[0])
+                combined[i] = slices.combine(self._collectives, gradient, step.rows, tally[0], step.copied)
         return combined
 
     def _compressed(self, gradient: tf.Tensor) -> tf.Tensor:
-        if gradient.dtype in _HALF:
+        if gradient.dtype in slices.HALF:
             return tf.cast(gradient, tf.float32) if self._wire_dtype is None else gradient
         compress = gradient.dtype == tf.float32 and self._wire_dtype is not None
         return tf.cast(gradient, self._wire_dtype) if compress else gradient
-
-    def _combine_slices(self, gradient: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor) -> tf.IndexedSlices:
-        """Bring the slices of all ranks together, one by one and in order: what Keras's optimizers make of an index
-        that occurs twice differs from what they make of its sum. What TensorFlow summed by index already stays so."""
-        values, indices = self._collectives.concat([_weighted(gradient.values, rows), gradient.indices])
-        if _are_unique(gradient.indices):
-            indices, places = tf.unique(indices)
-            values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
-        return tf.IndexedSlices(_mean(values, total, gradient.dtype), indices, gradient.dense_shape)
-
-
-def _are_unique(indices: tf.Tensor) -> bool:
-    """Whether the graph makes ``indices`` by ``tf.unique``, as the lookup of sparse rows does."""
-    if tf.executing_eagerly():
-        return False
-    operation = indices.op
-    while operation.type in ("Reshape", "Identity", "Cast"):
-        operation = operation.inputs[0].op
-    return str(operation.type).startswith("Unique")
-
-
-def _weighted(gradient: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    exact = tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
-    return tf.math.multiply_no_nan(exact, tf.cast(rows, exact.dtype))
-
-
-def _mean(weighted: tf.Tensor, total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.cast(tf.math.divide_no_nan(weighted, tf.cast(total, weighted.dtype)), dtype)
 
 
 def plan_buckets(tensors: Sequence[tuple[int, tf.Tensor]], bucket_bytes: int) -> list[list[int]]:

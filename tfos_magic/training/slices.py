@@ -1,0 +1,111 @@
+"""Sparse gradients of the global batch, slice by slice as one process has them.
+
+What Keras's optimizers make of an index that occurs twice differs from what they make of its sum. So slices that come
+from rows, as words of a text do, are brought together one by one, and slices that every rank has, as positions in it
+do, are added up over ranks. Which is which the graph tells: what an index is computed of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfos_magic.training.collectives import Collectives
+
+HALF = (tf.float16, tf.bfloat16)
+
+
+def combine(
+    collectives: Collectives, gradient: tf.IndexedSlices, rows: tf.Tensor, total: tf.Tensor, copied: tf.Tensor
+) -> tf.IndexedSlices:
+    """Average a sparse gradient over ranks, weighted by ``rows``, of which all ranks have ``total``.
+
+    Where ``copied``, a boolean scalar, is true, every rank has the whole batch, and so all slices of it.
+    """
+    weighted, parts = _weighted(gradient.values, rows), _parts(gradient.indices)
+    pieces = tf.split(weighted, [tf.size(part) for part in parts], num=len(parts))
+    found: list[tuple[tf.Tensor, tf.Tensor]] = []
+    for of_rows, everywhere in ((True, copied), (False, tf.constant(True))):
+        chosen = [i for i, part in enumerate(parts) if _is_of_rows(part) == of_rows]
+        if chosen:
+            values, indices = (tf.concat([source[i] for i in chosen], 0) for source in (pieces, parts))
+            found.append(_together(collectives, values, indices, everywhere))
+    values, indices = (tf.concat(joined, 0) for joined in zip(*found, strict=True))
+    mean = tf.math.divide_no_nan(values, tf.cast(total, values.dtype))
+    return tf.IndexedSlices(tf.cast(mean, gradient.dtype), indices, gradient.dense_shape)
+
+
+def _weighted(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    exact = tf.cast(values, tf.float32) if values.dtype in HALF else values
+    return tf.math.multiply_no_nan(exact, tf.cast(rows, exact.dtype))
+
+
+def _together(
+    collectives: Collectives, values: tf.Tensor, indices: tf.Tensor, everywhere: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The slices of all ranks one by one and in order, or added up by their place where ranks have the same ones.
+
+    Ranks whose texts are shorter have fewer of them. What TensorFlow summed by index already stays so.
+    """
+    unique = _are_unique(indices)
+    values, indices, places = collectives.concat([values, indices, tf.range(tf.size(indices))])
+    if unique:
+        indices, places = tf.unique(indices)
+        return tf.math.unsorted_segment_sum(values, places, tf.size(indices)), indices
+    size = tf.reduce_max(tf.concat([[-1], places], 0)) + 1
+    first, last = (kind(indices, places, size) for kind in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max))
+    return tf.cond(
+        everywhere & tf.reduce_all(first == last),
+        lambda: (tf.math.unsorted_segment_sum(values, places, size), first),
+        lambda: (values, indices),
+    )
+
+
+def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
+    """The indices of each lookup, which the gradient of a table that is read several times concatenates."""
+    if tf.executing_eagerly() or indices.op.type != "ConcatV2":
+        return [indices]
+    return [part for piece in indices.op.inputs[:-1] for part in _parts(piece)]
+
+
+def _are_unique(indices: tf.Tensor) -> bool:
+    """Whether the graph makes ``indices`` by ``tf.unique``, as the lookup of sparse rows does."""
+    if tf.executing_eagerly():
+        return False
+    operation = indices.op
+    while operation.type in ("Reshape", "Identity", "Cast"):
+        operation = operation.inputs[0].op
+    return str(operation.type).startswith("Unique")
+
+
+def _is_of_rows(indices: tf.Tensor) -> bool:
+    """Whether the graph computes ``indices`` of the rows of a step, or of how many there are. Eagerly nobody knows."""
+    if tf.executing_eagerly():
+        return True
+    seen: set[int] = set()
+    waiting = [indices]
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen or not hasattr(tensor, "op") or tensor.dtype == tf.resource:
+            continue
+        seen.add(id(tensor))
+        operation = tensor.op
+        if operation.type == "Placeholder":
+            outer = [taken for taken, inner in getattr(operation.graph, "captures", []) if inner is tensor]
+            if not outer:
+                return True
+            waiting += outer
+        elif operation.type == "IteratorGetNext" or "Random" in operation.type:
+            return True
+        elif not _is_inner_length(operation):
+            waiting += operation.inputs
+    return False
+
+
+def _is_inner_length(operation: Any) -> bool:
+    """Whether it reads the length of an axis other than the first of some tensor, which has no part in rows."""
+    if operation.type != "StridedSlice" or operation.inputs[0].op.type != "Shape":
+        return False
+    begin = tf.get_static_value(operation.inputs[1])
+    return begin is not None and operation.get_attr("shrink_axis_mask") == 1 and begin[0] != 0
