@@ -6,6 +6,7 @@ gradient of a compiled function is compiled too, as one piece: the exchange begi
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import backend, tree
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from tfos_magic.training.patching import wrap
 from tfos_magic.training.session import Loop, Session
 
 # What unknown lengths stand for where the forward pass is compiled on trial: rows, and anything else.
 _TRIAL_ROWS, _TRIAL_LENGTH = 2, 32
+_NOT_THE_CELLS = ("keras.", "tf_keras.", "tfos_magic.")
 _STEP_METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
@@ -32,8 +35,13 @@ def take_over(session: Session, loop: Loop) -> None:
 
 
 def install(stack: ExitStack, session: Session) -> None:
-    """Compile forward passes within steps of models that ask for it, until ``stack`` closes."""
+    """Compile what can be compiled of what asks for it, models' steps and functions of the cell, until ``stack``
+    closes."""
     wrap(stack, keras.Model, "__call__", _Forward(session).call)
+    functions = _Functions(session)
+    wrap(stack, Function, "__call__", functions.call)
+    for name in ("sum", "mean", "concat"):
+        wrap(stack, session.collectives.wire, name, functions.exchange)
 
 
 class _Forward:
@@ -79,6 +87,38 @@ class _Forward:
             finally:
                 self._session.step = outer
                 model._clear_losses()
+
+
+class _Functions:
+    """Calls functions of the cell that ask for XLA without it, and says so of those that exchange values.
+
+    Which those are shows when they are traced, and what XLA was to compile then builds no variables that others read.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._running: list[str] = []
+        self._copies: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def call(self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+        if not function._jit_compile or function.python_function.__module__.startswith(_NOT_THE_CELLS):
+            return original(function, *args, **kwargs)
+        if function not in self._copies:
+            self._copies[function] = function._clone(None)
+            self._copies[function]._jit_compile = None
+        self._running.append(function.name)
+        try:
+            return original(self._copies[function], *args, **kwargs)
+        finally:
+            self._running.pop()
+
+    def exchange(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for name in self._running:
+            self._session.reporter.notice(
+                f"jit_compile is off in the function {name}(): XLA cannot compile what workers exchange in it. "
+                "Results are the same; jit_compile=False leaves this message out."
+            )
+        return original(*args, **kwargs)
 
 
 def _own_step(model: Any) -> str:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.tensorflow import core as tf_core
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
@@ -85,7 +86,8 @@ class OwnLoop:
             session.heed_stop("a training loop")
 
     def _step(self) -> Step:
-        return self._session.new_step(self._rows.read_value())
+        step = self._session.new_step(self._rows.read_value())
+        return step if self.over_shares else step.on_copies()
 
     def _take_over(self, optimizer: Any, variables: list[Any]) -> None:
         """Give every rank rank 0's values the first time that ``optimizer`` meets ``variables``."""
@@ -103,6 +105,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     _install_draws(stack, session, own)
     fedrows.install(stack, own.looks)
     emptyshares.install(stack, lambda: own.without_rows is not None)
+    wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
 
     def call(kind: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
