@@ -24,13 +24,18 @@ def refuse_own_loop(what: str, strategy: str) -> None:
     )
 
 
-def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
-    """Refuse a loss that compares rows with each other; report one that is one number per batch."""
+def refuse_circle(loss: Any) -> None:
+    """Refuse the one loss of Keras's that compares rows with each other."""
     if isinstance(loss, keras.losses.Circle):
         raise TrainingError(
             "loss Circle compares each row with all others of the batch, of which a worker sees its own. Train this "
             "model with one worker (-n 1), or write a loss over the rows alone, such as a triplet of inputs per row."
         )
+
+
+def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
+    """Refuse a loss that compares rows with each other; report one that is one number per batch."""
+    refuse_circle(loss)
     if len(getattr(values, "shape", (None,))) != 0 or isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
         return
     reporter.notice(

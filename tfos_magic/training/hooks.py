@@ -46,6 +46,7 @@ def install(stack: ExitStack, session: Session) -> None:
         ownloops.install(stack, session, own)
         reductions.install(stack, session, own)
         jit.install(stack, session)
+        _install_random(stack, session)
         _install_agreement(stack, session)
     elif session.recorder.watches_data:
         _install_winding(stack, session)
@@ -106,6 +107,7 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
         if getattr(getattr(model, name), "tfos_session", None) is session and not force:
             return
         training = kind == "train"
+        session.first_step.forget(model, "fit" if training else "evaluate")
         inner = model._make_function(session.traced(model, getattr(model, f"{kind}_step"), training))
         setattr(model, name, (session.training_function if training else session.test_function)(model, inner))
 
@@ -176,6 +178,9 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
 def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop) -> None:
     @tf.autograph.experimental.do_not_convert
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if session.trial is not None:
+            session.trial.apply(optimizer, list(grads), trainable_variables or optimizer._trainable_variables)
+            return optimizer.iterations
         if session.applying:  # an optimizer around another one: the gradients are combined already
             return original(optimizer, grads, trainable_variables)
         if trainable_variables is None and not optimizer.built:
@@ -187,6 +192,8 @@ def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop
             if session.step is None:
                 own.apply(update, optimizer, gradients, variables)
             else:
+                if session.exact:
+                    gradients = session.first_step.gradients(optimizer, gradients, variables, session.step)
                 session.strategy.apply(session.step, gradients, variables, update)
             return optimizer.iterations
         finally:
@@ -194,6 +201,21 @@ def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop
 
     for optimizer_type in (BaseOptimizer, LossScaleOptimizer):
         wrap(stack, optimizer_type, "apply", apply)
+
+
+def _install_random(stack: ExitStack, session: Session) -> None:
+    def initialize(original: Any, variable: Any, initializer: Any) -> Any:
+        def initial(*args: Any, **kwargs: Any) -> Any:
+            before, session.initialising = session.initialising, True
+            try:
+                return initializer(*args, **kwargs)
+            finally:
+                session.initialising = before
+
+        return original(variable, initial)
+
+    wrap(stack, keras.Variable, "_initialize_with_initializer", initialize)
+    session.streams.install(stack)
 
 
 def _install_agreement(stack: ExitStack, session: Session) -> None:

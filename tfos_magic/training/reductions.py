@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import tree
 from keras.src.losses import loss as loss_module
 from keras.src.trainers.compile_utils import CompileLoss
 
@@ -31,7 +32,9 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
 
     def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
         step = session.exact_step or own.batch_step
-        return original(layer, inputs, mask) if step is None else global_moments(layer, inputs, mask, step)
+        if step is None:
+            return original(layer, inputs, mask)
+        return step.decided(lambda: global_moments(layer, inputs, mask, step))
 
     def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
         if session.exact_step is None:
@@ -59,7 +62,9 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         step = session.exact_step or own.batch_step
         if step is None:
             return reduced
-        checks.check_loss(current[-1], values, session.reporter)
+        checks.refuse_circle(current[-1])
+        if len(getattr(values, "shape", (None,))) == 0 and not isinstance(current[-1], _OVERLAPS):
+            return _one_number(session, current[-1], reduced, step)
         if reduction in (None, "none"):
             compiled = any(isinstance(loss, CompileLoss) for loss in current)
             return _with_gradient_scaled(reduced, step) if compiled else reduced
@@ -72,6 +77,13 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             return original(loss, y_true, y_pred)
         return _overlap(loss, y_true, y_pred, step)
 
+    def add(original: Any, layer: Any, loss: Any) -> None:
+        step = session.exact_step
+        if step is not None:
+            loss = tree.map_structure(lambda leaf: session.first_step.scaled("added", layer, leaf, step), loss)
+        original(layer, loss)
+
+    wrap(stack, keras.Layer, "add_loss", add)
     wrap(stack, loss_module.Loss, "__call__", call)
     wrap(stack, CompileLoss, "__call__", call)
     wrap(stack, loss_module, "reduce_weighted_values", reduce)
@@ -81,15 +93,13 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
 
 def _globalised(reduced: tf.Tensor, values: Any, sample_weight: Any, mask: Any, reduction: str, step: Step) -> Any:
     """Scale a rank's loss to what its rows contribute to the loss of the global batch, over their share of it."""
-    if len(getattr(values, "shape", (None,))) == 0 and sample_weight is None and mask is None:
-        return reduced
     if reduction == "sum":
         factor = step.scale()
     elif mask is not None and reduction in _MEANS:
-        factor = _part(tf.reduce_sum(tf.cast(mask, tf.float32)), step)
+        factor = _part(tf.reduce_sum(tf.cast(mask, _exact(reduced.dtype))), step)
     elif reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
-        weights = loss_module.apply_mask(sample_weight, mask, dtype="float32", reduction=reduction)
-        factor = _part(tf.reduce_sum(tf.cast(weights, tf.float32)), step)
+        weights = loss_module.apply_mask(sample_weight, mask, dtype=reduced.dtype, reduction=reduction)
+        factor = _part(tf.reduce_sum(tf.cast(weights, _exact(reduced.dtype))), step)
     else:
         return reduced
     return tf.math.multiply_no_nan(reduced, tf.cast(factor, reduced.dtype))
@@ -97,7 +107,20 @@ def _globalised(reduced: tf.Tensor, values: Any, sample_weight: Any, mask: Any, 
 
 def _part(weight: tf.Tensor, step: Step) -> tf.Tensor:
     """Turn a mean by this rank's ``weight`` into its part of the mean by the weight of all ranks."""
-    return tf.math.divide_no_nan(weight, step.summed(weight)) * step.scale()
+    total = tf.cast(step.summed(weight), weight.dtype)
+    return tf.math.divide_no_nan(weight, total) * tf.cast(step.scale(), weight.dtype)
+
+
+def _exact(dtype: Any) -> tf.DType:
+    """The dtype in which parts of ``dtype`` are weighed."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def _one_number(session: Session, loss: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
+    """A loss that gives one number per batch: a mean or a sum over rows, as the check before the first step found."""
+    if session.exact_step is None:
+        return value
+    return session.first_step.scaled("loss", loss, value, step)
 
 
 def _of_all_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
@@ -161,5 +184,5 @@ def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) 
     step = session.exact_step
     if values.shape.rank != 0 or sample_weight is not None or step is None:
         return values, sample_weight
-    checks.note_batch_metric(metric, session.reporter)
+    values = session.first_step.scaled("metric", metric, values, step)
     return values, tf.math.divide_no_nan(step.rows, step.total())

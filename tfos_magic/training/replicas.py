@@ -1,4 +1,4 @@
-"""Models that are the same on every rank: built alike, rank 0's values taken over, random layers parted."""
+"""Models that are the same on every rank: built alike, rank 0's values taken over."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import checks
 from tfos_magic.training.metrics import NUMBERS
 
 if TYPE_CHECKING:
@@ -23,21 +21,27 @@ class Replicas:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
-        try:
-            model._symbolic_build(data_batch=spec)
-        except TrainingError:
-            raise
-        except Exception as error:  # whatever a user's call() may raise: training itself will raise it again, if real
-            self._session.loops[-1].broadcast_late = True
-            self._session.reporter.notice(
-                f"The model could not be built before its first step ({type(error).__name__}), so the workers take "
-                "over rank 0's weights after it. Give the model an Input layer to have them equal from the start."
-            )
+        for build in (lambda: model._symbolic_build(data_batch=spec), lambda: self._trace(model, spec)):
+            try:
+                build()
+                return
+            except TrainingError:
+                raise
+            except Exception:  # whatever a user's call() may raise: training itself will raise it again, if it is real
+                continue
+        self._session.loops[-1].broadcast_late = True
+
+    def _trace(self, model: Any, spec: Any) -> None:
+        """Trace a step that never runs, of a model that Keras cannot build by itself."""
+        training = self._session.loops[-1].kind in ("fit", "train_on_batch")
+        step = model.train_step if training else model.test_step
+        with self._session.building():
+            tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
+        model._clear_losses()
 
     def take_over(self, model: Any, loop: Loop) -> None:
         """Give every rank rank 0's variables, and each random layer numbers of its own."""
@@ -49,7 +53,6 @@ class Replicas:
             return
         if not loop.broadcast_late:
             self._broadcast(model)
-        self._part_generators(model)
 
     def unify(self, model: Any) -> None:
         """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
@@ -75,23 +78,6 @@ class Replicas:
         """Take over rank 0's values after the first step of a model that could not be built before."""
         loop.broadcast_late = False
         self._broadcast(model)
-        self._part_generators(model)
-
-    def _part_generators(self, model: Any) -> None:
-        drawing = [layer for layer in model._flatten_layers() if getattr(layer, "_seed_generators", None)]
-        checks.note_random_layers([layer for layer in drawing if layer is not model], self._session.reporter)
-        for generator in (g for layer in drawing for g in layer._seed_generators):
-            if generator not in self._generators:
-                self._generators.add(generator)
-                state = np.array(generator.state)
-                state[0] ^= np.array(self._session.collectives.rank * 0x9E3779B1 & 0x7FFFFFFF, state.dtype)
-                generator.state.assign(state)
-
-    def forget_parting(self, model: Any) -> None:
-        """The random layers of ``model`` have rank 0's state again: let :meth:`take_over` part them anew."""
-        for layer in model._flatten_layers():
-            for generator in getattr(layer, "_seed_generators", None) or []:
-                self._generators.discard(generator)
 
 
 def _buildable(leaf: Any) -> Any:

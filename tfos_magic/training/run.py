@@ -12,6 +12,7 @@ from tfos_magic.training import eventfiles, ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.local import LocalStrategy
+from tfos_magic.training.randomness import install_entropy
 from tfos_magic.training.servers.strategy import AsyncStrategy, served
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategy import Strategy
@@ -42,6 +43,7 @@ def distributed(context: RunContext) -> Iterator[None]:
         if context.strategy == AsyncStrategy.name:
             context = stack.enter_context(served(context))
         context.collectives.align()
+        install_entropy(stack, context.seed)
         session = Session(context, STRATEGIES[context.strategy](context))
         stack.callback(session.close)
         stack.enter_context(ranks.current(context))

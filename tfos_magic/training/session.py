@@ -14,7 +14,11 @@ from tfos_magic.training import metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.checkpoints.resume import Fit
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.firststep.check import FirstStep
+from tfos_magic.training.firststep.laws import Law
+from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
 from tfos_magic.training.progress import Reporter
+from tfos_magic.training.randomness import Streams
 from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
@@ -51,8 +55,12 @@ class Session:
         self.loops: list[Loop] = []
         self.step: Step | None = None
         self.applying = False
+        self.initialising = False
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.trial: Trial | Discarded | None = None
         self.replicas = Replicas(self)
+        self.first_step = FirstStep(self)
+        self.streams = Streams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):
             self._ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
             self._tally = tf.Variable([0.0, 0.0], trainable=False, name="tfos_tally")
@@ -112,6 +120,15 @@ class Session:
             if loop.restore_jit:
                 model.jit_compile = True
 
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """A step is traced for the variables that it makes, and never runs: it exchanges nothing."""
+        self.step, self.trial = TrialStep(1, 1, []), Discarded()
+        try:
+            yield
+        finally:
+            self.step = self.trial = None
+
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
         self.recorder.close()
@@ -137,6 +154,11 @@ class Session:
                 self.step = None
             if training:
                 self._rows.assign_add(rows)
+            if self.many and training and (drawn := self.streams.taken()):
+                self.reporter.notice(
+                    f"Random numbers within a step ({drawn}) are each worker's own, so the weights equal those of one "
+                    "process in expectation, not number by number. With --seed they come out again."
+                )
             return logs
 
         self._models.add(model)
@@ -152,7 +174,9 @@ class Session:
         if not self.strategy.exact:
             touched += [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
         states = [(variable, variable.read_value()) for variable in touched]
+        gathered = [(*own, own[0].read_value()) for own in self.first_step.statistics.get(model, [])]
         logs = step(with_stand_in(data, rows))
+        self._unite(gathered)
 
         def undo() -> None:
             for variable, before in states:
@@ -162,11 +186,32 @@ class Session:
         self._last_rows.assign(tf.cast(rows, tf.float32))
         return logs
 
+    def _unite(self, gathered: list[tuple[tf.Variable, Law, tf.Tensor]]) -> None:
+        """Make what a step gathered in variables of the model's own that of all rows."""
+        assert self.step is not None
+        if not gathered:
+            return
+        step = self.step
+        own = [tf.cast(variable, tf.float64) - tf.cast(before, tf.float64) for variable, _, before in gathered]
+        weights = [step.rows if law is Law.MEAN else tf.sign(step.rows) for _, law, _ in gathered]
+        sums = self.collectives.all_reduce(
+            [tf.math.multiply_no_nan(o, tf.cast(w, o.dtype)) for o, w in zip(own, weights, strict=True)]
+        )
+        for (variable, law, before), total in zip(gathered, sums, strict=True):
+            change = total / tf.cast(step.total(), total.dtype) if law is Law.MEAN else total
+            variable.assign(tf.cast(tf.cast(before, change.dtype) + change, variable.dtype))
+
+    def _draws_apart(self) -> bool:
+        """Whether random numbers that are drawn now are for rows of this rank alone."""
+        return self.step is not None and self.trial is None and not self.initialising and self.many
+
     def _advance(self, model: Any, inner: Callable[[Any], Any], iterator: Any) -> tuple[Any, Any]:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
         loop = self._loop_of(model)
         if self.many:
             self.vote(bool(model.__dict__.get("stop_training", False)))
+            if self.exact and not self.copied.numpy():
+                iterator = self.first_step.check(model, iterator, loop)
         steps = int(model.steps_per_execution)  # a variable in tf_keras
         with self.collectives.waiting("a step", self.collectives.timeout * steps):
             logs = inner(iterator)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +25,7 @@ class Step:
         self,
         rows: tf.Tensor,
         ballot: tf.Tensor,
-        tally: tf.Variable,
+        tally: tf.Variable | None,
         collectives: Collectives,
         copied: tf.Tensor | None = None,
     ) -> None:
@@ -35,6 +37,12 @@ class Step:
         self._copied = copied
         self._total: tf.Tensor | None = None
         self._graph: Any = None
+        self._counts: Counter[Any] = Counter()
+
+    def count(self, what: Any) -> int:
+        """How often ``what`` was met in this step before."""
+        self._counts[what] += 1
+        return self._counts[what] - 1
 
     @property
     def copied(self) -> tf.Tensor:
@@ -53,19 +61,27 @@ class Step:
         return self._total
 
     def summed(self, value: tf.Tensor) -> tf.Tensor:
-        """Sum a float tensor over the ranks that have rows; float32, of the same shape."""
-        own = tf.cast(value, tf.float32)
-        total = self._sum(tf.reshape(tf.where(self.rows > 0, own, tf.zeros_like(own)), [-1]))
-        return tf.reshape(total, tf.shape(own))
+        """Sum a float tensor over the ranks that have rows; of the same shape, in float64 or float32."""
+        own = value if value.dtype == tf.float64 else tf.cast(value, tf.float32)
+        own = tf.where(self.rows > 0, own, tf.zeros_like(own))
+        if own.dtype == tf.float64:
+            return self.collectives.all_reduce([own])[0]
+        return tf.reshape(self._sum(tf.reshape(own, [-1])), tf.shape(own))
 
     def scale(self) -> tf.Tensor:
-        """Rows of the global batch for each row of this rank, a float32 scalar; 0 where it has none."""
-        ratio = tf.math.divide_no_nan(self.total(), self.rows)
-        return ratio if self._copied is None else tf.where(self._copied, tf.sign(self.rows), ratio)
+        """Rows of the global batch for each row of this rank, a float64 scalar; 0 where it has none."""
+        rows = tf.cast(self.rows, tf.float64)
+        ratio = tf.math.divide_no_nan(tf.cast(self.total(), tf.float64), rows)
+        return ratio if self._copied is None else tf.where(self._copied, tf.sign(rows), ratio)
+
+    def decided(self, compute: Callable[[], Any]) -> Any:
+        """Give what ``compute`` computes over the rows of all ranks."""
+        return compute()
 
     def counted(self, votes: tf.Tensor) -> None:
         self.has_voted = True
-        self._tally.assign(votes)
+        if self._tally is not None:
+            self._tally.assign(votes)
 
     def _sum(self, vector: tf.Tensor) -> tf.Tensor:
         sums = self.collectives.all_reduce([tf.concat([[self.rows], self.ballot, vector], 0)])[0]

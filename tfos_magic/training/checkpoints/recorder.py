@@ -96,7 +96,7 @@ class Recorder:
         self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
         fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
         if fit.position is not None and self._recorded is not None:
-            self._recorded.restore(self._session, loop, fit)
+            self._recorded.restore(loop, fit)
         fit.began = time.monotonic()
 
     def epoch_begins(self, loop: Loop) -> None:

@@ -19,7 +19,7 @@ from tfos_magic.training.checkpoints.checkpoint import Checkpoint, Position, dec
 from tfos_magic.training.collectives import Collectives
 
 if TYPE_CHECKING:
-    from tfos_magic.training.session import Loop, Session
+    from tfos_magic.training.session import Loop
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Recorded:
         if position.complete and not fit.over:
             self._positions = {index: known for index, known in self._positions.items() if index <= fit.index}
 
-    def restore(self, session: Session, loop: Loop, fit: Fit) -> None:
+    def restore(self, loop: Loop, fit: Fit) -> None:
         """Put back model, optimizer, callbacks and history, wind the data forward and move the first epoch.
 
         To be called on every rank, when the model is built, before rank 0's variables are broadcast. Raises
@@ -110,7 +110,6 @@ class Recorded:
         for i, variable in enumerate(found):
             if f"v{i}" in arrays:
                 snapshot.write(variable, arrays[f"v{i}"])
-        session.replicas.forget_parting(loop.model)
         if fit.position.step:
             fit.metrics = [arrays[f"m{i}"] for i in itertools.takewhile(lambda i: f"m{i}" in arrays, itertools.count())]
         _restore_callbacks(fit, shared)

@@ -1,0 +1,68 @@
+"""Some rows of the batch that an iterator gives next, and the iterator as if nobody had looked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.training.step import rows_in
+
+TRIED = 16
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Tried:
+    """All ``rows`` of a trial, and two parts of them, each with the number of its rows."""
+
+    whole: tuple[Any, int]
+    parts: tuple[tuple[Any, int], tuple[Any, int]]
+
+
+def peek(iterator: Any, count: int) -> tuple[list[Any], Any]:
+    """Take the next ``count`` batches, fewer at the end; gives them, and an iterator that begins with them.
+
+    What it gives last for ``tf.data`` are those batches alone: whoever asks for ``count`` finds no difference.
+    """
+    batches = [batch for _, batch in zip(range(count), iterator, strict=False)]
+    if not isinstance(iterator, tf.data.Iterator):
+        return batches, chain(batches, iterator)
+    if not batches:
+        return batches, iterator
+    # The same specification as before, or Keras would trace its step anew.
+    again = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=iterator.element_spec)
+    return batches, iter(again)
+
+
+def tried(batch: Any) -> Tried:
+    """Some rows of a batch, repeated where there are fewer than four, and cut so that neighbours come apart."""
+    rows = int(rows_in(batch))
+    numbers = np.arange(min(max(rows, FEWEST), TRIED)) % max(rows, 1)
+    apart = np.arange(len(numbers)) % 3 == 1
+    parts = [numbers[apart], numbers[~apart]]
+    first, second = ((_taken(batch, part), len(part)) for part in parts)
+    return Tried((_taken(batch, numbers), len(numbers)), (first, second))
+
+
+def as_float64(batch: Any) -> Any:
+    """The same batch, its float32 as float64."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.cast(leaf, tf.float64) if getattr(leaf, "dtype", None) == tf.float32 else leaf, batch
+    )
+
+
+def _taken(batch: Any, numbers: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: _rows_of(leaf, numbers), batch)
+
+
+def _rows_of(leaf: Any, numbers: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        dense = [tf.sparse.slice(leaf, [n, *[0] * (leaf.shape.rank - 1)], [1, *leaf.dense_shape[1:]]) for n in numbers]
+        return tf.sparse.concat(0, dense)
+    if isinstance(leaf, tf.RaggedTensor) or getattr(getattr(leaf, "shape", None), "rank", None):
+        return tf.gather(leaf, numbers)
+    return leaf

@@ -1,0 +1,215 @@
+"""The check before the first step of each model in a cell: what it finds scales sums, and refuses what mixes rows."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.errors import ClusterError, TrainingError
+from tfos_magic.training.firststep.batches import Tried, as_float64, peek, tried
+from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
+from tfos_magic.training.firststep.trial import Trial, TrialStep, in_float64
+from tfos_magic.training.step import Step, rows_in, with_stand_in
+
+if TYPE_CHECKING:
+    from tfos_magic.training.session import Loop, Session
+
+TOLERANCE = 1e-3
+TOLERANCE_IN_FLOAT64 = 1e-5
+CERTAIN = 2e-2
+"""A difference that no rounding makes, for models that cannot compute in float64."""
+
+FLOOR = 1e-3
+"""A gradient's differences are measured by the largest gradient where its own are this much smaller."""
+
+_WORDS = {
+    "loss": "Loss {!r}",
+    "added": "The loss that layer {!r} adds",
+    "statistic": "What the model gathers in {!r}",
+    "gradient": "The gradient of {!r}",
+}
+
+Laws = dict[Any, Law]
+
+
+class FirstStep:
+    """What is known, in one run, of the steps of each model. Every rank calls every method at the same time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._checked: dict[str, weakref.WeakSet[Any]] = {"fit": weakref.WeakSet(), "evaluate": weakref.WeakSet()}
+        self._laws: Laws = {}
+        self._owners: dict[int, Any] = {}
+        self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
+
+    def forget(self, model: Any, kind: str) -> None:
+        """A function for ``kind`` is made anew: losses, optimizers or frozen layers may be others."""
+        self._checked[kind].discard(model)
+
+    def scaled(self, kind: str, owner: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
+        """Give what a step computed of this rank's rows such that its mean by rows is the global batch's.
+
+        ``owner`` is whose number it is: a loss, a layer or a metric; each may have several in a step.
+        """
+        self._owners[id(owner)] = owner
+        name = (kind, id(owner), step.count((kind, id(owner))))
+        if isinstance(step, TrialStep):
+            step.values[name] = tf.reduce_sum(value)
+        return tf.math.multiply_no_nan(value, tf.cast(step.scale(), value.dtype)) if self._is_sum(name) else value
+
+    def gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], step: Step) -> list[Any]:
+        """Give gradients of this rank's rows such that their mean by rows is the gradient of the global batch."""
+        names = [("gradient", id(optimizer), id(variable)) for variable in variables]
+        if not any(map(self._is_sum, names)):
+            return list(gradients)
+        return [_scaled(g, step) if self._is_sum(n) else g for g, n in zip(gradients, names, strict=True)]
+
+    def _is_sum(self, name: Any) -> bool:
+        return self._laws.get(name) is Law.SUM
+
+    def check(self, model: Any, iterator: Any, loop: Loop) -> Any:
+        """Try the step of ``loop`` on the rows that come next, once for each model; gives the iterator to go on with.
+
+        Raises :class:`TrainingError` for a step that mixes rows.
+        """
+        kind = "evaluate" if loop.kind in ("evaluate", "test_on_batch") else "fit"
+        if model in self._checked[kind] or (kind == "evaluate" and self._is_known(model)):
+            return iterator
+        self._checked[kind].add(model)
+        batches, again = peek(iterator, int(model.steps_per_execution))
+        if batches:
+            self._check(model, kind, tried(with_stand_in(batches[0], rows_in(batches[0]))))
+        return again
+
+    def _is_known(self, model: Any) -> bool:
+        """Whether an evaluation computes what training does."""
+        return model in self._checked["fit"] and type(model).test_step is keras.Model.test_step
+
+    def _check(self, model: Any, kind: str, rows: Tried) -> None:
+        with ExitStack() as stack:
+            eager = tf.config.functions_run_eagerly()
+            stack.callback(tf.config.run_functions_eagerly, eager)
+            tf.config.run_functions_eagerly(True)
+            trial = Trial(self._session, model, kind, stack)
+            stack.enter_context(trial.state.perturbed(1))
+            laws = self._tried(trial, rows, TOLERANCE)
+            if _mixed(laws):
+                with in_float64(model):
+                    exact = self._tried(trial, _in_float64(rows), TOLERANCE_IN_FLOAT64)
+                laws = exact or self._tried(trial, rows, CERTAIN)
+            self._settle(model, trial, laws)
+
+    def _tried(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
+        """The laws that all ranks agree on, with those that scale applied; empty where a rank cannot try the step."""
+        self._laws = {name: law for name, law in self._laws.items() if name[1] in self._owners}
+        laws = self._common(self._compared(trial, rows, tolerance))
+        sums = {name: law for name, law in laws.items() if law is Law.SUM and name[0] in ("loss", "added", "metric")}
+        if not sums:
+            return laws
+        # With these scaled, gradients are means.
+        self._laws.update(sums)
+        return {**self._common(self._compared(trial, rows, tolerance)), **sums}
+
+    def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
+        whole_batch, total = rows.whole
+        try:
+            whole = trial.run(whole_batch, total, total)
+            parts = [trial.run(batch, count, total) for batch, count in rows.parts]
+            return laws_of(whole, parts, tolerance, _floors(whole))
+        except (TrainingError, ClusterError):
+            raise
+        except Exception as error:  # whatever a user's step may raise: the step itself raises it again, if it is real
+            self._why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            return {}
+
+    def _common(self, own: Laws) -> Laws:
+        """What all ranks found, for each number; empty where one could not try, or found other numbers."""
+        collectives = self._session.collectives
+        counts = collectives.gather([len(own)])[:, 0]
+        if not own or (counts != counts[0]).any():
+            return {}
+        table = collectives.gather([int(law) for law in own.values()])
+        return {name: agreed([Law(law) for law in column]) for name, column in zip(own, table.T, strict=True)}
+
+    def _settle(self, model: Any, trial: Trial, laws: Laws) -> None:
+        notice = self._session.reporter.notice
+        if not laws:
+            notice(
+                f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, "
+                f"which could not be tried on a few rows ({getattr(self, '_why', 'on another worker')}). Its loss is "
+                "taken for a mean over rows."
+            )
+            return
+        names = {**_paths(model), **{key: _name(owner) for key, owner in self._owners.items()}}
+        for kind in _WORDS:
+            if found := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
+                raise TrainingError(_refusal(_WORDS[kind].format(names.get(_of(found[0]), "a variable"))))
+        for name, law in laws.items():
+            if name[0] == "added" and law is Law.UNKNOWN:
+                notice(
+                    f"The loss that layer {names[name[1]]!r} adds was zero before the first step, so that it does not "
+                    "show whether it is a sum or a mean over rows. It is taken for a mean."
+                )
+        for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
+            notice(
+                f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not "
+                "that of one process. Weights are not concerned."
+            )
+        self._laws.update(laws)
+        variables = {id(variable): variable for variable in trial.state.variables}
+        self.statistics[model] = [
+            (variables[name[1]], law)
+            for name, law in laws.items()
+            if name[0] == "statistic" and law in (Law.MEAN, Law.SUM)
+        ]
+
+
+_ADDS = (Law.SUM, Law.UNKNOWN, None)
+
+
+def _mixed(laws: Laws) -> bool:
+    return any(law is Law.MIXED and name[0] in _WORDS for name, law in laws.items())
+
+
+def _of(name: Any) -> Any:
+    return name[2] if name[0] == "gradient" else name[1]
+
+
+def _floors(whole: Seen) -> dict[Any, float]:
+    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] == "gradient"}
+    floor = FLOOR * max(sizes.values(), default=0.0)
+    return dict.fromkeys(sizes, floor)
+
+
+def _in_float64(rows: Tried) -> Tried:
+    (whole, total), ((first, n), (second, m)) = rows.whole, rows.parts
+    return Tried((as_float64(whole), total), ((as_float64(first), n), (as_float64(second), m)))
+
+
+def _paths(model: Any) -> dict[int, str]:
+    return {id(v): v.path for v in model.variables} | {id(v.value): v.path for v in model.variables}
+
+
+def _name(owner: Any) -> str:
+    return str(getattr(owner, "name", type(owner).__name__))
+
+
+def _scaled(gradient: Any, step: Step) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.math.multiply_no_nan(gradient.values, tf.cast(step.scale(), gradient.dtype))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient if gradient is None else tf.math.multiply_no_nan(gradient, tf.cast(step.scale(), gradient.dtype))
+
+
+def _refusal(what: str) -> str:
+    return (
+        f"{what} mixes the rows of a batch: it is neither a mean nor a sum over rows, and each worker has a part of "
+        "them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
+        "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it."
+    )

@@ -1,0 +1,68 @@
+"""How a number that a step computes of its rows follows from the same number of parts of these rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Law(IntEnum):
+    """``CONSTANT`` does not depend on the rows; ``UNKNOWN`` is zero, or not finite, so that it may be any."""
+
+    UNKNOWN = 0
+    CONSTANT = 1
+    MEAN = 2
+    SUM = 3
+    MIXED = 4
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a step computed of ``rows`` rows, by name: each an array of any shape, the same in all."""
+
+    rows: int
+    values: dict[Any, Numbers]
+
+
+def laws_of(whole: Seen, parts: Sequence[Seen], tolerance: float, floors: dict[Any, float]) -> dict[Any, Law]:
+    """The law of each value; ``floors`` are sizes below which a value's differences are taken for rounding."""
+    return {
+        name: _law(
+            value, [(part.rows / whole.rows, part.values[name]) for part in parts], tolerance, floors.get(name, 0)
+        )
+        for name, value in whole.values.items()
+    }
+
+
+def _law(whole: Numbers, parts: Sequence[tuple[float, Numbers]], tolerance: float, floor: float) -> Law:
+    arrays = [whole, *(value for _, value in parts)]
+    if not all(np.isfinite(array).all() for array in arrays):
+        return Law.UNKNOWN
+    size = max((float(np.abs(array).max(initial=0.0)) for array in arrays), default=0.0)
+    allowed = tolerance * max(size, floor)
+    if size <= max(allowed, np.finfo(np.float32).tiny):
+        return Law.UNKNOWN
+
+    def agrees(value: Any) -> bool:
+        return bool(np.abs(whole - value).max(initial=0.0) <= allowed)
+
+    if all(agrees(value) for _, value in parts):
+        return Law.CONSTANT
+    if agrees(sum(share * value for share, value in parts)):
+        return Law.MEAN
+    return Law.SUM if agrees(sum(value for _, value in parts)) else Law.MIXED
+
+
+def agreed(laws: Sequence[Law]) -> Law:
+    """The law that all workers can have found: a worker may have seen less than another, not something else."""
+    known = {law for law in laws if law is not Law.UNKNOWN}
+    if len(known) > 1:
+        known.discard(Law.CONSTANT)  # a few rows may be alike
+    return known.pop() if len(known) == 1 else Law.MIXED if known else Law.UNKNOWN

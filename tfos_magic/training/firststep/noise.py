@@ -1,0 +1,42 @@
+"""Random numbers that do not depend on how many rows there are, so that a step of part of the rows draws the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+
+from tfos_magic.training.randomness import install_around
+
+_OF_SHAPE = ("uniform", "normal")
+_CHOICES = ("multinomial",)
+_ORDERS = ("shuffle",)
+
+
+class RowlessNoise:
+    """Draws one row for all rows, until ``stack`` closes; :meth:`begin` begins the same draws anew."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._drawn = 0
+        install_around(stack, self._draw)
+
+    def begin(self) -> None:
+        self._drawn = 0
+
+    def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        self._drawn += 1
+        if "seed2" in arguments:
+            arguments.update(seed=1, seed2=self._drawn)
+        name = original.__name__
+        if any(kind in name for kind in _CHOICES):
+            likely = tf.argmax(arguments["logits"], 1, arguments.get("output_dtype") or tf.int64)
+            return tf.repeat(likely[:, tf.newaxis], arguments["num_samples"], 1)
+        if any(kind in name for kind in _ORDERS):
+            return original(**arguments)
+        shape = tf.convert_to_tensor(arguments["shape"]) if "shape" in arguments else tf.zeros([0], tf.int32)
+        if any(kind in name for kind in _OF_SHAPE) and "parameterized" not in name and tf.size(shape) > 0:
+            row = original(**{**arguments, "shape": tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0)})
+            return tf.broadcast_to(row, shape)
+        return tf.ones_like(original(**arguments))

@@ -1,0 +1,228 @@
+"""Running a step of a model on a few rows, of which nothing stays: variables, seeds and metrics are as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from keras.src import tree
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from tensorflow.python.eager import context as eager_context
+
+from tfos_magic.training import metrics
+from tfos_magic.training.checkpoints.snapshot import optimizers
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.firststep.laws import Seen
+from tfos_magic.training.firststep.noise import RowlessNoise
+from tfos_magic.training.patching import wrap
+from tfos_magic.training.step import Step
+
+if TYPE_CHECKING:
+    from tfos_magic.training.session import Session
+
+SAMPLED = 1 << 16
+"""Elements of a large gradient that are compared."""
+
+_STRETCH = 1024.0
+"""By how much gradients are longer in a trial of a step of the cell's own, so that what clips them does it."""
+
+Batch = Any
+
+
+class TrialStep(Step):
+    """A step on ``rows`` of ``total`` rows. What all rows decide together is what the trial on all of them found."""
+
+    def __init__(self, rows: int, total: int, found: list[tf.Tensor]) -> None:
+        super().__init__(tf.constant(float(rows)), tf.zeros(2), None, Collectives())
+        self.of_all = rows == total
+        self.values: dict[Any, tf.Tensor] = {}
+        self._all_rows = tf.constant(float(total))
+        self._found = found
+        self._next = 0
+
+    def total(self) -> tf.Tensor:
+        return self._all_rows
+
+    def summed(self, value: tf.Tensor) -> tf.Tensor:
+        return self.decided(lambda: value)
+
+    def decided(self, compute: Callable[[], Any]) -> Any:
+        """What is computed over all rows: found by the trial on all of them, known in those on parts."""
+        if self.of_all:
+            self._found.append(tf.nest.map_structure(tf.stop_gradient, compute()))
+        self._next += 1
+        return self._found[self._next - 1]
+
+    def counted(self, votes: tf.Tensor) -> None:
+        """Nobody votes in a trial."""
+
+
+class Trial:
+    """Steps of ``model`` on some rows, by ``run``: ``kind`` is ``fit`` or ``evaluate``."""
+
+    def __init__(self, session: Session, model: Any, kind: str, stack: ExitStack) -> None:
+        self._session, self._model = session, model
+        self._step = model.train_step if kind == "fit" else model.test_step
+        own = kind == "fit" and type(model).train_step is not keras.Model.train_step
+        self._stretch = _STRETCH if own and not _is_half(model) else 1.0
+        self._noise = RowlessNoise(stack)
+        self._seen: dict[Any, Any] = {}
+        self._found: list[tf.Tensor] = []
+        wrap(stack, tf.GradientTape, "gradient", self._stretched)
+        self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
+        self.state = Kept(model)
+
+    def run(self, batch: Batch, rows: int, total: int) -> Seen:
+        """Try a step on ``batch`` of ``rows`` rows of ``total``; that on all rows comes first."""
+        if rows == total:
+            self._found = []
+        step = TrialStep(rows, total, self._found)
+        self._seen = {}
+        self._noise.begin()
+        before = self.state.values()
+        self._session.step, self._session.trial = step, self
+        try:
+            self._step(batch)
+        finally:
+            self._session.step = self._session.trial = None
+            changed = self.state.changes(before)
+            self.state.restore(before)
+            self._model._clear_losses()
+        self._seen.update({name: _numbers(value) for name, value in step.values.items()})
+        self._seen.update(changed)
+        return Seen(rows, self._seen)
+
+    def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Note the gradients that a step gives to an optimizer, instead of a step of it."""
+        for gradient, variable in zip(gradients, variables, strict=False):
+            name = ("gradient", id(optimizer), id(variable))
+            if gradient is not None:
+                self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
+
+    def _stretched(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(tape, target, sources, *args, **kwargs)
+        leaves = tree.flatten(sources)
+        if self._stretch == 1.0 or not all(isinstance(leaf, (tf.Variable, keras.Variable)) for leaf in leaves):
+            return found
+        return tree.map_structure(lambda g: g if g is None else _times(g, self._stretch), found)
+
+
+class Discarded:
+    """Takes the gradients of a step that is not to train."""
+
+    def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Forget them."""
+
+
+class Kept:
+    """What a step may change of a model and of the process, to be put back."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        scalars = [v for o in optimizers(model) for v in o.variables if len(v.shape) == 0]
+        layers = [
+            leaf for layer in model._flatten_layers() for value in vars(layer).values() for leaf in _leaves(value)
+        ]
+        seeds = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        own = [*model.variables, *model.metrics_variables, *scalars, *layers, *([seeds.state] if seeds else [])]
+        self.variables = list({id(raw): raw for raw in map(metrics.raw, own)}.values())
+        statistics = {id(metrics.raw(v)) for v in [*model.non_trainable_variables, *layers]}
+        apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *scalars, *_seeds(model)]}
+        self._statistics = statistics - apart
+        self._metrics = {id(metrics.raw(v)) for v in model.metrics_variables}
+
+    def values(self) -> tuple[list[tf.Tensor], Any]:
+        """All of it, as it is now."""
+        generator = eager_context.context()._rng
+        states = (random.getstate(), np.random.get_state(), generator.getstate() if generator is not None else None)
+        return [variable.read_value() for variable in self.variables], states
+
+    def restore(self, values: tuple[list[tf.Tensor], Any]) -> None:
+        """Put back what :meth:`values` gave."""
+        tensors, (of_python, of_numpy, of_tensorflow) = values
+        for variable, value in zip(self.variables, tensors, strict=True):
+            variable.assign(value)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        if of_tensorflow is not None:
+            eager_context.context()._rng.setstate(of_tensorflow)
+
+    def changes(self, before: tuple[list[tf.Tensor], Any]) -> dict[Any, npt.NDArray[np.float64]]:
+        """By how much a step has changed the model's statistics and metrics, by kind and variable."""
+        changed = {}
+        for variable, old in zip(self.variables, before[0], strict=True):
+            kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
+            if kind and (variable.dtype.is_floating or variable.dtype.is_integer):
+                changed[kind, id(variable)] = _numbers(variable) - _numbers(old)
+        return changed
+
+    @contextmanager
+    def perturbed(self, seed: int) -> Iterator[None]:
+        """Move weights whose elements are all alike: a gate that begins at zero would hide what is behind it."""
+        moved = {id(metrics.raw(v)) for v in self._model.weights} - {id(metrics.raw(v)) for v in _seeds(self._model)}
+        generator = np.random.default_rng(seed)
+        before = self.values()
+        for variable in self.variables:
+            if id(variable) in moved and variable.dtype.is_floating:
+                values = _numbers(variable)
+                if values.size and values.min() == values.max():
+                    variable.assign(tf.cast(values + generator.uniform(0.01, 0.05, values.shape), variable.dtype))
+        try:
+            yield
+        finally:
+            self.restore(before)
+
+
+@contextmanager
+def in_float64(model: Any) -> Iterator[None]:
+    """Let the layers of ``model`` compute in float64, from the variables that they have."""
+    layers = list(model._flatten_layers())
+    policies = [layer.dtype_policy for layer in layers]
+    try:
+        for layer in layers:
+            layer.dtype_policy = keras.DTypePolicy("float64")
+        yield
+    finally:
+        for layer, policy in zip(layers, policies, strict=True):
+            layer.dtype_policy = policy
+
+
+def _is_half(model: Any) -> bool:
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in model._flatten_layers())
+
+
+def _seeds(model: Any) -> list[Any]:
+    return [g.state for layer in model._flatten_layers() for g in getattr(layer, "_seed_generators", None) or []]
+
+
+def _leaves(value: Any) -> list[tf.Variable]:
+    """TensorFlow's variables in an attribute of a layer, which Keras does not know of."""
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+    found = [leaf.state if isinstance(leaf, tf.random.Generator) else leaf for leaf in held]
+    return [leaf for leaf in found if isinstance(leaf, tf.Variable)]
+
+
+def _times(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _sample(gradient: Any, variable: Any) -> npt.NDArray[np.float64]:
+    """Elements of a gradient, the same ones in every trial; of a sparse one the sums by rows of the variable."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        flat = tf.reshape(gradient, [-1])
+        return _numbers(flat[:: max(1, int(flat.shape[0] or 0) // SAMPLED)])
+    rows = np.asarray(tf.reduce_sum(tf.reshape(gradient.values, [tf.shape(gradient.values)[0], -1]), 1), np.float64)
+    return np.bincount(np.asarray(gradient.indices), rows, int(variable.shape[0])).astype(np.float64)
+
+
+def _numbers(value: Any) -> npt.NDArray[np.float64]:
+    return np.asarray(tf.cast(value, tf.float64))
