@@ -70,6 +70,12 @@ strategy_options = grouped(
         default=None,
         help="sync: how float32 gradients travel; other than none is not exact.",
     ),
+    argument(
+        "--per-worker-batches",
+        action="store_true",
+        default=None,
+        help="sync: each worker's part of a batch is a batch of its own, as in Horovod; for losses that compare rows.",
+    ),
     argument("--max-staleness", type=counting, default=None, help="async: steps a worker may be ahead of the slowest."),
     argument("--sync-every", type=positive, default=None, help="local: steps between two averages of the weights."),
     argument("--average-state", action="store_true", default=None, help="local: average optimizer state as well."),

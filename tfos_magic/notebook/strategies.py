@@ -9,7 +9,7 @@ from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 
 _OF_STRATEGY = {
-    "sync": ("bucket_mb", "compression"),
+    "sync": ("bucket_mb", "compression", "per_worker_batches"),
     "async": ("ps", "max_staleness"),
     "local": ("sync_every", "average_state", "outer_momentum", "outer_learning_rate"),
 }

@@ -47,13 +47,16 @@ def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
 def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None:
     """Refuse inputs that differ between ranks.
 
-    ``ranks`` is an int64 array of shape (ranks, 3): batches (-1 when unknown), rows (-1 when unknown) and whether it
-    is fed. ``ends_known`` tells that all ranks take as many steps even where nobody knows how many.
+    ``ranks`` is an int64 array of shape (ranks, 4): batches (-1 when unknown), rows (-1 when unknown), whether it is
+    fed, and a digest of its values (0 when not known before they are read). ``ends_known`` tells that all ranks take as
+    many steps even where nobody knows how many.
     """
+    if (ranks[:, 3] != ranks[0, 3]).any() and (ranks[:, :3] == ranks[0, :3]).all():
+        refuse_other_values()
     if (ranks != ranks[0]).any():
         listed = "; ".join(
             f"rank {rank}: {_known(batches)} batches, {_known(rows)} rows{', fed' if fed else ''}"
-            for rank, (batches, rows, fed) in enumerate(ranks.tolist())
+            for rank, (batches, rows, fed, _) in enumerate(ranks.tolist())
         )
         raise TrainingError(
             f"the workers do not have the same data to train on ({listed}). Arrays and datasets made in the cell must "
@@ -65,6 +68,14 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
             "Filter in Spark before training, give steps_per_epoch (with .repeat()), or add "
             ".apply(tf.data.experimental.assert_cardinality(n))."
         )
+
+
+def refuse_other_values() -> None:
+    raise TrainingError(
+        "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
+        "what it draws must not depend on the clock, the machine or the order of files: sort lists of files, and seed with "
+        "tfos.seed() instead of the time. Generators without a seed are alike on all workers by themselves."
+    )
 
 
 def refuse_adapt_on_share(layer: Any, sharded: bool) -> None:

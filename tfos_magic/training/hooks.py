@@ -12,7 +12,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
+from keras.src import tree
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.callbacks import CallbackList
 from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -26,6 +28,7 @@ from tfos_magic.training import checks, jit, ownloops, prediction, reductions, t
 from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
+from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import ends_alike, is_sharded, shard_adapter
@@ -134,7 +137,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             self._distribute_strategy = distribute_strategy
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
-            session.replicas.build(session.loops[-1].model, self._distributed_dataset.element_spec)
+            session.replicas.build(session.loops[-1].model, self.element_spec)
             session.recorder.watch(self)
 
         def _interrupted_warning(self) -> None:
@@ -165,12 +168,13 @@ def _install_winding(stack: ExitStack, session: Session) -> None:
 
 def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     loop = session.loops[-1]
-    if not session.exact and loop.kind == "fit" and loop.compared:
+    if not session.strategy.lockstep and loop.kind == "fit" and loop.compared:
         return  # of its validation data, which a rank that came late begins to read when the others have long done so
     loop.compared = True
     sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
-    own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded)]
+    digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else 0
+    own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
     checks.check_same_input(session.collectives.gather(own), sharded, known)
 

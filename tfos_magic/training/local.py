@@ -55,6 +55,7 @@ class LocalStrategy:
     """Steps of each rank's own optimizer, and an average each ``sync_every`` of them."""
 
     name: ClassVar[str] = "local"
+    lockstep: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
     def __init__(self, context: RunContext) -> None:

@@ -74,7 +74,7 @@ class OwnLoop:
     def apply(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         """Take a step with the gradients of all ranks."""
         session = self._session
-        if not session.exact:
+        if not session.strategy.lockstep:
             checks.refuse_own_loop("A training loop of your own", session.strategy.name)
         self._take_over(optimizer, variables)
         if tf.executing_eagerly():
@@ -114,7 +114,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         return bound.arguments
 
     def on_batch(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if not session.exact:
+        if not session.strategy.lockstep:
             checks.refuse_own_loop(f"{kind}()", session.strategy.name)
         own.looks.forget()
         with session.entered(kind, model) as loop:

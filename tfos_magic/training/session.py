@@ -10,10 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
-from tfos_magic.training import metrics
+from tfos_magic.training import checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.checkpoints.resume import Fit
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
@@ -63,7 +64,7 @@ class Session:
         self.streams = Streams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):
             self._ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
-            self._tally = tf.Variable([0.0, 0.0], trainable=False, name="tfos_tally")
+            self._tally = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_tally")
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
@@ -141,9 +142,10 @@ class Session:
     def traced(self, model: Any, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
-        def traced_step(data: Any) -> Any:
+        def traced_step(element: Any) -> Any:
+            data, digest = without_digest(element)
             rows = rows_in(data)
-            self.step = self.new_step(tf.cast(rows, tf.float32))
+            self.step = self.new_step(tf.cast(rows, tf.float32), digest)
             try:
                 logs = self._counted_step(model, step, data, rows) if self.many else step(data)
                 if training and self.many and not self.step.has_voted:
@@ -164,8 +166,8 @@ class Session:
         self._models.add(model)
         return traced_step
 
-    def new_step(self, rows: tf.Tensor) -> Step:
-        return Step(rows, self._ballot.read_value(), self._tally, self.collectives, self.copied.read_value())
+    def new_step(self, rows: tf.Tensor, digest: tf.Tensor | None = None) -> Step:
+        return Step(rows, self._ballot.read_value(), self._tally, self.collectives, self.copied.read_value(), digest)
 
     def _counted_step(self, model: Any, step: Callable[[Any], Any], data: Any, rows: tf.Tensor) -> Any:
         """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
@@ -284,7 +286,9 @@ class Session:
             if self.context.stop.requested:
                 self.raise_stopped(f"epoch {loop.epoch + 1}")
             return
-        stop, end = self._tally.numpy()
+        stop, end, apart = self._tally.numpy()
+        if apart > 0:
+            checks.refuse_other_values()
         if end > 0:
             self.agree_to_end(loop)
         if stop > 0:

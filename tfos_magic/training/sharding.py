@@ -20,6 +20,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training.digests import with_digest
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _NUMBERS, _BY_RANK = "_tfos_numbers", "_tfos_by_rank"
@@ -168,23 +169,30 @@ def rank_slice(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
 
 
 def shard_adapter(adapter: Any, rank: int, size: int) -> Any:
-    """Give the ``tf.data.Dataset`` of a Keras data adapter, with only this rank's rows of each global batch."""
+    """Give the ``tf.data.Dataset`` of a Keras data adapter, with only this rank's rows of each global batch.
+
+    Where all ranks have the whole batches, elements carry their digests.
+    """
     if isinstance(adapter, ArrayDataAdapter) and (dataset := _shard_arrays(adapter, rank, size)) is not None:
         return dataset
     dataset = adapter.get_tf_dataset()
     if isinstance(adapter, TFDatasetAdapter) and is_sharded(dataset):
         return dataset
-    return shard_batches(dataset, rank, size)
+    return shard_batches(dataset, rank, size, with_digest)
 
 
-def shard_batches(dataset: Any, rank: int, size: int) -> Any:
-    """Cut each batch of ``dataset`` to this rank's rows; sparse, ragged and nested elements included."""
+def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Cut each batch of ``dataset`` to this rank's rows; sparse, ragged and nested elements included.
+
+    ``joined(rows, batch)`` gives what becomes of them, where it is not the rows alone.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> Any:
         batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
         begin, end = rank_slice(_rows_of(batch), rank, size)
-        return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
+        rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
+        return rows if joined is None else joined(rows, batch)
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
@@ -206,7 +214,7 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
     def gather(batch: Any) -> Any:
         begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
         mine = batch[begin:end]
-        return tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
+        return with_digest(tree.map_structure(lambda a: None if a is None else tf.gather(a, mine), arrays), batch)
 
     # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
     return numbers.get_tf_dataset().map(gather).prefetch(tf.data.AUTOTUNE)

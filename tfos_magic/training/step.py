@@ -17,8 +17,9 @@ class Step:
     """A step of one rank.
 
     ``rows`` is a float32 scalar tensor, the rows of this rank in the step. ``ballot`` is this rank's vote, a float32
-    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``. Where
-    ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead of a part of it.
+    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``, a
+    variable of shape (3,). Where ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead
+    of a part of it. ``digest`` is that of the global batch, as this rank has it.
     """
 
     def __init__(
@@ -28,9 +29,11 @@ class Step:
         tally: tf.Variable | None,
         collectives: Collectives,
         copied: tf.Tensor | None = None,
+        digest: tf.Tensor | None = None,
     ) -> None:
         self.rows = rows
         self.ballot = ballot
+        self.digest = tf.zeros([]) if digest is None else digest
         self.collectives = collectives
         self.has_voted = False
         self._tally = tally
@@ -78,10 +81,11 @@ class Step:
         """Give what ``compute`` computes over the rows of all ranks."""
         return compute()
 
-    def counted(self, votes: tf.Tensor) -> None:
+    def counted(self, votes: tf.Tensor, apart: tf.Tensor | float = 0.0) -> None:
+        """Store the sum of all votes, and whether ranks had batches ``apart`` from each other (above 0)."""
         self.has_voted = True
         if self._tally is not None:
-            self._tally.assign(votes)
+            self._tally.assign(tf.concat([votes, [apart]], 0))
 
     def _sum(self, vector: tf.Tensor) -> tf.Tensor:
         sums = self.collectives.all_reduce([tf.concat([[self.rows], self.ballot, vector], 0)])[0]

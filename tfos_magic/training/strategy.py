@@ -32,11 +32,15 @@ class Strategy(Protocol):
     """One way to train with several ranks. Its methods are called on every rank, in the same order.
 
     ``exact`` says that each step is a step on the global batch: losses, BatchNormalization and metrics of a step then
-    span all ranks. Where it is false, a step knows this rank's rows alone.
+    span all ranks. Where it is false, a step knows this rank's rows alone. In ``lockstep`` every rank takes every step
+    with the others.
     """
 
     name: ClassVar[str]
-    exact: ClassVar[bool]
+    lockstep: ClassVar[bool]
+
+    @property
+    def exact(self) -> bool: ...
 
     def begin(self, model: Any) -> None:
         """A ``fit`` of ``model`` begins; its variables, and its optimizer's, are rank 0's on every rank."""

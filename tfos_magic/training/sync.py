@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import fused, slices
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.digests import apart
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategy import Update
 
@@ -28,14 +29,17 @@ class SyncStrategy:
     Options: ``bucket_mb``, the size of a bucket of gradients in MiB, and ``compression``, ``none`` or the 16-bit dtype
     in which float32 gradients travel. They are added in float32 and have the same bits on all ranks, but each is
     rounded once and their mean once more: together an error of at most 2^-10 of the largest term for float16, which
-    overflows beyond 65504 and loses what is below 6e-8, and 2^-7 for bfloat16, which has float32's range.
+    overflows beyond 65504 and loses what is below 6e-8, and 2^-7 for bfloat16, which has float32's range. With
+    ``per_worker_batches`` each worker's rows are a batch of their own, as Horovod and DDP have it: what a step computes
+    over its batch, and BatchNormalization's moments, are those of these rows.
     """
 
     name: ClassVar[str] = "sync"
-    exact: ClassVar[bool] = True
+    lockstep: ClassVar[bool] = True
 
     def __init__(self, context: RunContext) -> None:
         self._collectives = context.collectives
+        self.exact = not context.options.get("per_worker_batches")
         self._bucket_bytes = int(float(context.options.get("bucket_mb") or BUCKET_MB) * (1 << 20))
         compression = str(context.options.get("compression") or "none")
         if compression not in COMPRESSIONS or self._bucket_bytes < 1:
@@ -73,13 +77,14 @@ class SyncStrategy:
         combined = list(gradients)
         tally: Any = None
         for bucket in plan_buckets([(i, gradients[i]) for i in reversed(dense)], self._bucket_bytes) or [[]]:
-            votes = [tf.concat([[step.rows], step.ballot], 0)] if tally is None else []
+            digests = [step.digest, tf.square(step.digest)]
+            votes = [tf.concat([[step.rows], step.ballot, digests], 0)] if tally is None else []
             packed = [self._compressed(gradients[i]) for i in bucket]
             means = self._collectives.mean(packed, step.rows, votes)
             tally = means[-1] if tally is None else tally
             for i, mean in zip(bucket, means, strict=False):
                 combined[i] = tf.cast(mean, gradients[i].dtype)
-        step.counted(tally[1:])
+        step.counted(tally[1:3], apart(tally[3:], self._collectives.size))
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
                 combined[i] = slices.combine(self._collectives, gradient, step.rows, tally[0], step.copied)

@@ -160,7 +160,7 @@ class Recorder:
     @property
     def _in_step(self) -> bool:
         """Whether all ranks have counted the same steps; elsewhere one may have come when an epoch began."""
-        return self._session.exact or not self._session.many
+        return self._session.strategy.lockstep or not self._session.many
 
     def _is_built(self, loop: Loop) -> bool:
         """Build the model and its optimizer, as ranks that share data have done already."""

@@ -10,6 +10,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.training.checkpoints.begins import feeds_begun, kinds
+from tfos_magic.training.digests import without_digest
 
 
 class WindingIterator(TFEpochIterator):
@@ -31,7 +32,7 @@ class WindingIterator(TFEpochIterator):
 
     @property
     def element_spec(self) -> Any:
-        return self._distributed_dataset.element_spec
+        return without_digest(self._distributed_dataset.element_spec)[0]
 
     @property
     def is_own(self) -> bool:

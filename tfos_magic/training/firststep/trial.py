@@ -60,7 +60,7 @@ class TrialStep(Step):
         self._next += 1
         return self._found[self._next - 1]
 
-    def counted(self, votes: tf.Tensor) -> None:
+    def counted(self, votes: tf.Tensor, apart: tf.Tensor | float = 0.0) -> None:
         """Nobody votes in a trial."""
 
 

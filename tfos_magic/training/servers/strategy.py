@@ -64,6 +64,7 @@ class AsyncStrategy:
     """Pushes gradients to parameter servers, and trains on with the weights that they answer."""
 
     name: ClassVar[str] = "async"
+    lockstep: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
     def __init__(self, context: RunContext) -> None:
