@@ -34,10 +34,10 @@ class StartTrainer(Message):
 class RunCell(Message):
     """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
 
-    ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness`` (async), ``sync_every``,
-    ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints`` says when they are taken:
-    ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means never. ``event_files``
-    asks rank 0 for what the cell writes for TensorBoard.
+    ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
+    (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
+    says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
+    never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard.
     """
 
     run_id: str

@@ -73,8 +73,8 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
 def refuse_other_values() -> None:
     raise TrainingError(
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
-        "what it draws must not depend on the clock, the machine or the order of files: sort lists of files, and seed with "
-        "tfos.seed() instead of the time. Generators without a seed are alike on all workers by themselves."
+        "what it draws must not depend on the clock, the machine or the order of files: sort lists of files, and seed "
+        "with tfos.seed() instead of the time. Generators without a seed are alike on all workers by themselves."
     )
 
 
@@ -92,6 +92,29 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
         reporter.notice(
             f"{', '.join(names)}: each worker draws its own random numbers, so the weights equal those of one process "
             "in distribution, not number by number."
+        )
+
+
+def note_per_worker_batches(reporter: Reporter) -> None:
+    reporter.notice(
+        "--per-worker-batches: each worker's part of a batch is a batch of its own, so the weights are not those of one "
+        "process with the whole batch. Statistics of BatchNormalization are those of worker 0."
+    )
+
+
+def note_own_loop(reporter: Reporter) -> None:
+    reporter.notice(
+        "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
+        "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
+        "rows, gives other weights here. fit() finds that out by itself."
+    )
+
+
+def note_draws(places: str, reporter: Reporter) -> None:
+    if places:
+        reporter.notice(
+            f"Random numbers within a step ({places}) are each worker's own, so the weights equal those of one process "
+            "in expectation, not number by number. With --seed they come out again."
         )
 
 

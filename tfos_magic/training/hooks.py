@@ -51,6 +51,8 @@ def install(stack: ExitStack, session: Session) -> None:
         jit.install(stack, session)
         _install_random(stack, session)
         _install_agreement(stack, session)
+        if session.strategy.lockstep and not session.exact:
+            checks.note_per_worker_batches(session.reporter)
     elif session.recorder.watches_data:
         _install_winding(stack, session)
 

@@ -64,6 +64,7 @@ class OwnLoop:
         session = self._session
         self._rows.assign(tf.cast(emptyshares.rows_of(batch), tf.float32))
         self.over_shares = self.over_shares or known
+        session.draws_shares = self.over_shares
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
             session.vote()
@@ -82,6 +83,8 @@ class OwnLoop:
         session.strategy.apply(self._step(), gradients, variables, update)
         if self.over_shares:
             session.count(self._rows)
+            checks.note_own_loop(session.reporter)
+            checks.note_draws(session.streams.taken(), session.reporter)
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
 
@@ -169,7 +172,11 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         return iterator
 
     def draw(original: Any, iterator: Any) -> Any:
-        batch = original(iterator)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            session.draws_shares = False
+            raise
         if session.loop is None and (shares := _of_shares(iterator)) is not False:
             own.drawn(batch, known=bool(shares))
         return batch
@@ -186,8 +193,11 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             own.drawn(batch, known=bool(shares))
             body(batch)
 
-        with own.looks.inside():  # TensorFlow makes a reduction of such a loop
-            return original(source, extra_test, counted, *rest)
+        try:
+            with own.looks.inside():  # TensorFlow makes a reduction of such a loop
+                return original(source, extra_test, counted, *rest)
+        finally:
+            session.draws_shares = False
 
     wrap(stack, tf.data.Dataset, "__iter__", begin)
     wrap(stack, OwnedIterator, "_next_internal", draw)

@@ -57,6 +57,7 @@ class Session:
         self.step: Step | None = None
         self.applying = False
         self.initialising = False
+        self.draws_shares = False
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trial: Trial | Discarded | None = None
         self.replicas = Replicas(self)
@@ -156,11 +157,8 @@ class Session:
                 self.step = None
             if training:
                 self._rows.assign_add(rows)
-            if self.many and training and (drawn := self.streams.taken()):
-                self.reporter.notice(
-                    f"Random numbers within a step ({drawn}) are each worker's own, so the weights equal those of one "
-                    "process in expectation, not number by number. With --seed they come out again."
-                )
+            if self.many and training:
+                checks.note_draws(self.streams.taken(), self.reporter)
             return logs
 
         self._models.add(model)
@@ -205,7 +203,8 @@ class Session:
 
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
-        return self.step is not None and self.trial is None and not self.initialising and self.many
+        within = self.step is not None or self.draws_shares
+        return within and self.trial is None and not self.initialising and self.many
 
     def _advance(self, model: Any, inner: Callable[[Any], Any], iterator: Any) -> tuple[Any, Any]:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
