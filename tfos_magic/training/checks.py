@@ -97,8 +97,8 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
 
 def note_per_worker_batches(reporter: Reporter) -> None:
     reporter.notice(
-        "--per-worker-batches: each worker's part of a batch is a batch of its own, so the weights are not those of one "
-        "process with the whole batch. Statistics of BatchNormalization are those of worker 0."
+        "--per-worker-batches: each worker's part of a batch is a batch of its own, so the weights are not those of "
+        "one process. Statistics of BatchNormalization are those of worker 0."
     )
 
 
