@@ -24,9 +24,11 @@ _ROWS, _DIGEST = "tfos_rows", "tfos_digest"
 
 
 def of_arrays(arrays: Sequence[Any]) -> int:
-    """A checksum of those of ``arrays`` that are NumPy's or dense tensors; beyond 16 MiB, of blocks all over them."""
+    """A checksum of those of ``arrays`` that are NumPy's, pandas' or dense tensors; beyond 16 MiB, of blocks all over."""
     digest = 0
-    for array in (array for array in arrays if isinstance(array, (np.ndarray, ops.EagerTensor))):
+    for array in arrays:
+        if not isinstance(array, (np.ndarray, ops.EagerTensor)) and not hasattr(array, "to_numpy"):
+            continue
         for block in _blocks(np.ascontiguousarray(array)):
             digest = zlib.crc32(block, digest)
     return digest
