@@ -24,7 +24,7 @@ _ROWS, _DIGEST = "tfos_rows", "tfos_digest"
 
 
 def of_arrays(arrays: Sequence[Any]) -> int:
-    """A checksum of those of ``arrays`` that are NumPy's, pandas' or dense tensors; beyond 16 MiB, of blocks all over."""
+    """A checksum of those of ``arrays`` that are NumPy's, pandas' or dense tensors; of blocks, beyond 16 MiB."""
     digest = 0
     for array in arrays:
         if not isinstance(array, (np.ndarray, ops.EagerTensor)) and not hasattr(array, "to_numpy"):

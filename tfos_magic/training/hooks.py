@@ -29,10 +29,12 @@ from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.digests import of_arrays
+from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import ends_alike, is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
+from tfos_magic.training.sync import SyncStrategy
 
 
 def install(stack: ExitStack, session: Session) -> None:
@@ -198,13 +200,23 @@ def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop
             if session.step is None:
                 own.apply(update, optimizer, gradients, variables)
             else:
-                if session.exact:
-                    gradients = session.first_step.gradients(optimizer, gradients, variables, session.step)
+                if session.exact and not session.step.united:
+                    gradients = session.first_step.gradients(gradients, variables, session.step)
                 session.strategy.apply(session.step, gradients, variables, update)
             return optimizer.iterations
         finally:
             session.applying = False
 
+    def gradient(original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found, step, loop = original(tape, target, sources, *args, **kwargs), session.exact_step, session.loop
+        early = loop is not None and session.trial is None and session.first_step.unites_early(loop.model)
+        if step is None or not early or not of_variables(sources) or not isinstance(session.strategy, SyncStrategy):
+            return found
+        own = session.first_step.gradients(tf.nest.flatten(found), tf.nest.flatten(sources), step)
+        step.united = True
+        return tf.nest.pack_sequence_as(found, session.strategy.combine(step, own))
+
+    wrap(stack, tf.GradientTape, "gradient", gradient)
     for optimizer_type in (BaseOptimizer, LossScaleOptimizer):
         wrap(stack, optimizer_type, "apply", apply)
 

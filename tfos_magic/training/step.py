@@ -19,7 +19,8 @@ class Step:
     ``rows`` is a float32 scalar tensor, the rows of this rank in the step. ``ballot`` is this rank's vote, a float32
     tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``, a
     variable of shape (3,). Where ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead
-    of a part of it. ``digest`` is that of the global batch, as this rank has it.
+    of a part of it. ``digest`` is that of the global batch, as this rank has it. Gradients that are ``united`` are
+    those of all ranks already.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Step:
         self.digest = tf.zeros([]) if digest is None else digest
         self.collectives = collectives
         self.has_voted = False
+        self.united = False
         self._tally = tally
         self._copied = copied
         self._total: tf.Tensor | None = None

@@ -64,7 +64,7 @@ class SyncStrategy:
         """Let the optimizer of every rank take the step of the global batch."""
         with ExitStack() as stack:
             fused.install(stack)
-            update(self.combine(step, gradients), variables)
+            update(gradients if step.united else self.combine(step, gradients), variables)
 
     def combine(self, step: Step, gradients: Sequence[Any]) -> list[Any]:
         """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.

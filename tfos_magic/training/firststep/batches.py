@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tfos_magic.training.step import rows_in
 
-TRIED = 16
-FEWEST = 4
+FEWEST, MOST = 4, 16
+MOST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,14 @@ def peek(iterator: Any, count: int) -> tuple[list[Any], Any]:
 
 
 def tried(batch: Any) -> Tried:
-    """Some rows of a batch, repeated where there are fewer than four, and cut so that neighbours come apart."""
-    rows = int(rows_in(batch))
-    numbers = np.arange(min(max(rows, FEWEST), TRIED)) % max(rows, 1)
+    """Some rows of a batch, repeated where there are fewer than four, and cut so that neighbours come apart.
+
+    They have about ``MOST_BYTES`` bytes where four have no more, which bounds what a trial takes.
+    """
+    rows = max(int(rows_in(batch)), 1)
+    size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
+    wanted = max(FEWEST, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    numbers = np.arange(wanted) % rows
     apart = np.arange(len(numbers)) % 3 == 1
     parts = [numbers[apart], numbers[~apart]]
     first, second = ((_taken(batch, part), len(part)) for part in parts)
@@ -53,6 +58,10 @@ def as_float64(batch: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: tf.cast(leaf, tf.float64) if getattr(leaf, "dtype", None) == tf.float32 else leaf, batch
     )
+
+
+def _bytes_of(leaf: Any) -> int:
+    return int(tf.size(leaf)) * max(leaf.dtype.size, 1)
 
 
 def _taken(batch: Any, numbers: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfos_magic.training.session import Loop, Session
 
 TOLERANCE = 1e-3
-TOLERANCE_IN_FLOAT64 = 1e-5
+IN_FLOAT64 = 1e-5
 CERTAIN = 2e-2
 """A difference that no rounding makes, for models that cannot compute in float64."""
 
@@ -47,6 +47,8 @@ class FirstStep:
         self._checked: dict[str, weakref.WeakSet[Any]] = {"fit": weakref.WeakSet(), "evaluate": weakref.WeakSet()}
         self._laws: Laws = {}
         self._owners: dict[int, Any] = {}
+        self._early: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._why = "on another worker"
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
 
     def forget(self, model: Any, kind: str) -> None:
@@ -64,9 +66,13 @@ class FirstStep:
             step.values[name] = tf.reduce_sum(value)
         return tf.math.multiply_no_nan(value, tf.cast(step.scale(), value.dtype)) if self._is_sum(name) else value
 
-    def gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], step: Step) -> list[Any]:
+    def unites_early(self, model: Any) -> bool:
+        """Whether a step changes its gradients, as by clipping, in a way that needs those of the global batch."""
+        return model in self._early
+
+    def gradients(self, gradients: Sequence[Any], variables: Sequence[Any], step: Step) -> list[Any]:
         """Give gradients of this rank's rows such that their mean by rows is the gradient of the global batch."""
-        names = [("gradient", id(optimizer), id(variable)) for variable in variables]
+        names = [("gradient", id(variable)) for variable in variables]
         if not any(map(self._is_sum, names)):
             return list(gradients)
         return [_scaled(g, step) if self._is_sum(n) else g for g, n in zip(gradients, names, strict=True)]
@@ -101,15 +107,19 @@ class FirstStep:
             trial = Trial(self._session, model, kind, stack)
             stack.enter_context(trial.state.perturbed(1))
             laws = self._tried(trial, rows, TOLERANCE)
+            if _mixed(laws) and trial.own_step:
+                trial.united_early = True
+                early = self._tried(trial, rows, TOLERANCE)
+                trial.united_early = bool(early) and not _mixed(early)
+                laws = early if trial.united_early else laws
+            if trial.united_early:
+                self._early.add(model)
             if _mixed(laws):
-                with in_float64(model):
-                    exact = self._tried(trial, _in_float64(rows), TOLERANCE_IN_FLOAT64)
-                laws = exact or self._tried(trial, rows, CERTAIN)
+                laws = self._tried(trial, _in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
             self._settle(model, trial, laws)
 
     def _tried(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         """The laws that all ranks agree on, with those that scale applied; empty where a rank cannot try the step."""
-        self._laws = {name: law for name, law in self._laws.items() if name[1] in self._owners}
         laws = self._common(self._compared(trial, rows, tolerance))
         sums = {name: law for name, law in laws.items() if law is Law.SUM and name[0] in ("loss", "added", "metric")}
         if not sums:
@@ -121,8 +131,9 @@ class FirstStep:
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         whole_batch, total = rows.whole
         try:
-            whole = trial.run(whole_batch, total, total)
-            parts = [trial.run(batch, count, total) for batch, count in rows.parts]
+            with in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
+                whole = trial.run(whole_batch, total, total)
+                parts = [trial.run(batch, count, total) for batch, count in rows.parts]
             return laws_of(whole, parts, tolerance, _floors(whole))
         except (TrainingError, ClusterError):
             raise
@@ -144,14 +155,14 @@ class FirstStep:
         if not laws:
             notice(
                 f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, "
-                f"which could not be tried on a few rows ({getattr(self, '_why', 'on another worker')}). Its loss is "
+                f"which could not be tried on a few rows ({self._why}). Its loss is "
                 "taken for a mean over rows."
             )
             return
         names = {**_paths(model), **{key: _name(owner) for key, owner in self._owners.items()}}
         for kind in _WORDS:
             if found := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
-                raise TrainingError(_refusal(_WORDS[kind].format(names.get(_of(found[0]), "a variable"))))
+                raise TrainingError(_refusal(_WORDS[kind].format(names.get(found[0][1], "a variable"))))
         for name, law in laws.items():
             if name[0] == "added" and law is Law.UNKNOWN:
                 notice(
@@ -177,10 +188,6 @@ _ADDS = (Law.SUM, Law.UNKNOWN, None)
 
 def _mixed(laws: Laws) -> bool:
     return any(law is Law.MIXED and name[0] in _WORDS for name, law in laws.items())
-
-
-def _of(name: Any) -> Any:
-    return name[2] if name[0] == "gradient" else name[1]
 
 
 def _floors(whole: Seen) -> dict[Any, float]:

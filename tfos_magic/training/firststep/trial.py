@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from keras.src import tree
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.python.eager import context as eager_context
@@ -56,7 +55,7 @@ class TrialStep(Step):
     def decided(self, compute: Callable[[], Any]) -> Any:
         """What is computed over all rows: found by the trial on all of them, known in those on parts."""
         if self.of_all:
-            self._found.append(tf.nest.map_structure(tf.stop_gradient, compute()))
+            self._found.append(tf.nest.map_structure(lambda t: t if t is None else tf.stop_gradient(t), compute()))
         self._next += 1
         return self._found[self._next - 1]
 
@@ -68,14 +67,16 @@ class Trial:
     """Steps of ``model`` on some rows, by ``run``: ``kind`` is ``fit`` or ``evaluate``."""
 
     def __init__(self, session: Session, model: Any, kind: str, stack: ExitStack) -> None:
-        self._session, self._model = session, model
+        self._session, self.model = session, model
         self._step = model.train_step if kind == "fit" else model.test_step
-        own = kind == "fit" and type(model).train_step is not keras.Model.train_step
-        self._stretch = _STRETCH if own and not _is_half(model) else 1.0
+        self.own_step = kind == "fit" and type(model).train_step is not keras.Model.train_step
+        self.united_early = False
+        self._stretch = _STRETCH if self.own_step and not _is_half(model) else 1.0
         self._noise = RowlessNoise(stack)
         self._seen: dict[Any, Any] = {}
         self._found: list[tf.Tensor] = []
-        wrap(stack, tf.GradientTape, "gradient", self._stretched)
+        self._now: TrialStep
+        wrap(stack, tf.GradientTape, "gradient", self._gradient)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model)
 
@@ -83,7 +84,7 @@ class Trial:
         """Try a step on ``batch`` of ``rows`` rows of ``total``; that on all rows comes first."""
         if rows == total:
             self._found = []
-        step = TrialStep(rows, total, self._found)
+        step = self._now = TrialStep(rows, total, self._found)
         self._seen = {}
         self._noise.begin()
         before = self.state.values()
@@ -94,24 +95,36 @@ class Trial:
             self._session.step = self._session.trial = None
             changed = self.state.changes(before)
             self.state.restore(before)
-            self._model._clear_losses()
+            self.model._clear_losses()
         self._seen.update({name: _numbers(value) for name, value in step.values.items()})
         self._seen.update(changed)
         return Seen(rows, self._seen)
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""
+        if not self.united_early:
+            self._note(gradients, variables)
+
+    def _note(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         for gradient, variable in zip(gradients, variables, strict=False):
-            name = ("gradient", id(optimizer), id(variable))
+            name = ("gradient", id(variable))
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
 
-    def _stretched(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(tape, target, sources, *args, **kwargs)
-        leaves = tree.flatten(sources)
-        if self._stretch == 1.0 or not all(isinstance(leaf, (tf.Variable, keras.Variable)) for leaf in leaves):
+        if not of_variables(sources) or (self._stretch == 1.0 and not self.united_early):
             return found
-        return tree.map_structure(lambda g: g if g is None else _times(g, self._stretch), found)
+        found = tf.nest.map_structure(lambda g: g if g is None else _times(g, self._stretch), found)
+        if not self.united_early:
+            return found
+        self._note(tf.nest.flatten(found), tf.nest.flatten(sources))
+        return self._now.decided(lambda: found)
+
+
+def of_variables(sources: Any) -> bool:
+    """Whether gradients by ``sources`` are those of a model's weights, and not of inputs."""
+    return all(isinstance(leaf, (tf.Variable, keras.Variable)) for leaf in tf.nest.flatten(sources))
 
 
 class Discarded:
