@@ -1,0 +1,237 @@
+"""Before the first step of a model it is found out whether its step is a mean or a sum over rows, or mixes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.harness import DATA
+
+BEGIN = (
+    DATA
+    + """
+from keras import layers, ops
+
+y = x.sum(1, keepdims=True)
+
+
+def between(*middle):
+    return keras.Sequential([keras.Input((12,)), layers.Dense(8), *middle, layers.Dense(1)])
+
+
+class Adds(layers.Layer):
+    def __init__(self, of):
+        super().__init__(name="adds")
+        self.of = of
+
+    def call(self, inputs):
+        self.add_loss(self.of(inputs))
+        return inputs
+
+
+class Does(layers.Layer):
+    def __init__(self, what, **weights):
+        super().__init__()
+        self.what, self.initial = what, weights
+
+    def build(self, shape):
+        for name, (size, trainable) in self.initial.items():
+            setattr(self, name, self.add_weight(shape=size, initializer="zeros", trainable=trainable, name=name))
+
+    def call(self, inputs, training=False):
+        return self.what(self, inputs, training)
+
+
+class Stepping(keras.Model):
+    def __init__(self, reduce, change=lambda gradients: gradients):
+        super().__init__()
+        self.dense, self.reduce, self.change = layers.Dense(1), reduce, change
+        self.mean = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.mean]
+
+    def train_step(self, data):
+        inputs, targets = data
+        with tf.GradientTape() as tape:
+            loss = self.reduce(tf.square(self.dense(inputs) - targets))
+        gradients = self.change(tape.gradient(loss, self.trainable_weights))
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+def count(layer, inputs, training):
+    if training:
+        layer.seen.assign(layer.seen + ops.cast(ops.shape(inputs)[0], "float32"))
+        layer.mean.assign(0.9 * layer.mean + 0.1 * ops.mean(inputs, 0))
+    return inputs
+
+
+def gate(layer, inputs, training):
+    return inputs + layer.gate * ops.softmax(inputs, axis=0)
+"""
+)
+END = """
+model.compile(keras.optimizers.SGD(0.003), loss)
+history = model.fit(x, y, batch_size=33, epochs=2, verbose=0).history
+weights = [variable.numpy() for variable in model.weights]
+"""
+
+EQUAL = {
+    "vector": "model, loss = between(Adds(lambda h: ops.sum(h * h, axis=1) * 0.01)), 'mse'",
+    "sum": "model, loss = between(Adds(lambda h: ops.sum(h * h) * 0.01)), 'mse'",
+    "mean": "model, loss = between(Adds(lambda h: ops.mean(h * h))), 'mse'",
+    "penalty": "model, loss = between(Adds(lambda h: 0.1 * ops.sum(ops.square(kept.kernel)))), 'mse'\n"
+    "kept = model.layers[0]",
+    "loss-sum": "model, loss = between(), lambda a, b: ops.sum(ops.square(a - b)) * 0.01",
+    "loss-mean": "model, loss = between(), lambda a, b: ops.mean(ops.square(a - b))",
+    "step-mean": "model, loss = Stepping(tf.reduce_mean), None",
+    "step-sum": "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
+    "step-clips": "model, loss = Stepping(tf.reduce_mean, lambda g: tf.clip_by_global_norm(g, 0.5)[0]), None",
+    "gathers": "model, loss = between(Does(count, seen=((), False), mean=((8,), False))), 'mse'",
+    "normalised": "model, loss = between(layers.BatchNormalization(), layers.ReLU()), 'mse'",
+}
+MIXES = {
+    "loss": ("model, loss = between(), lambda a, b: ops.mean(ops.softmax(b, axis=0) * a)", "Loss "),
+    "added": (
+        "model, loss = between(Adds(lambda h: ops.mean(ops.softmax(h, axis=0) ** 2))), 'mse'",
+        "layer 'adds' adds",
+    ),
+    "statistics": ("model, loss = between(Does(lambda s, h, t: h - ops.mean(h, 0))), 'mse'", "gradient of "),
+    "gate": ("model, loss = between(Does(gate, gate=((), True))), 'mse'", "gradient of "),
+    "tensordot": ("model, loss = between(Does(lambda s, h, t: h * ops.tensordot(h, h, 2))), 'mse'", "gradient of "),
+    "sum-and-penalty": (
+        "model = Stepping(lambda v: tf.reduce_sum(v) + tf.reduce_sum(model.dense.kernel ** 2))\nloss = None",
+        "gradient of ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, case: str) -> None:
+    cell = BEGIN + EQUAL[case] + END
+    expected = groups.plain(cell, "weights", "history").values
+    outcomes = succeeded(groups[2].run(cell, "weights", "history"))
+    assert_same_weights(outcomes, expected["weights"], 1e-5)
+    np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", MIXES)
+def test_what_mixes_rows_is_refused_by_name_and_with_the_remedy(groups: Any, case: str) -> None:
+    body, what = MIXES[case]
+    for outcome in groups[2].run(BEGIN + body + END):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert what in outcome.error
+        assert "mixes the rows of a batch" in outcome.error
+        assert "-n 1" in outcome.error
+        assert "--per-worker-batches" in outcome.error
+
+
+def test_per_worker_batches_train_what_mixes_rows_and_say_so(groups: Any) -> None:
+    notices: list[str] = []
+    outcomes = groups[2].run(
+        BEGIN + MIXES["loss"][0] + END,
+        "weights",
+        options={"per_worker_batches": True},
+        on_message=lambda rank, message: notices.append(getattr(message, "text", "")),
+    )
+    assert_same_weights(succeeded(outcomes), outcomes[0].values["weights"], 0.0)
+    assert any("a batch of its own" in text for text in notices)
+
+
+TRACES = """
+from keras.src.random.seed_generator import global_seed_generator
+
+class Noisy(layers.Layer):
+    def call(self, inputs, training=False):
+        return inputs + 0.0 * keras.random.normal(ops.shape(inputs)) + 0.0 * tf.random.normal(tf.shape(inputs))
+
+model = between(layers.BatchNormalization(), Noisy(), layers.Dropout(0.0))
+loss = "mse"
+"""
+AFTER = """
+import random
+
+drawn = [random.random(), np.random.rand(), float(tf.random.uniform([])), global_seed_generator().state.numpy().tolist()]
+weights = [variable.numpy() for variable in model.weights]
+"""
+
+
+def test_the_check_leaves_no_trace_in_seeds_statistics_or_data(groups: Any) -> None:
+    cell = BEGIN + TRACES + END + AFTER
+    expected = groups.plain(cell, "drawn", "weights").values
+    for outcome in succeeded(groups[2].run(cell, "drawn", "weights")):
+        assert outcome.values["drawn"] == expected["drawn"]
+        for mine, plain in zip(outcome.values["weights"], expected["weights"], strict=True):
+            assert np.abs(mine - plain).max() <= 1e-5
+
+
+def noticed(groups: Any, cell: str) -> list[str]:
+    notices: list[str] = []
+    succeeded(groups[2].run(cell, on_message=lambda rank, message: notices.append(getattr(message, "text", ""))))
+    return [text for text in notices if text]
+
+
+def test_random_numbers_are_noticed_where_they_are_drawn_and_nowhere_else(groups: Any) -> None:
+    sequence = (
+        BEGIN + "model, loss = keras.Sequential([layers.Reshape((3, 4)), layers.LSTM(4), layers.Dense(1)]), 'mse'"
+    )
+    assert noticed(groups, sequence + END) == []
+    (notice,) = noticed(groups, BEGIN + "model, loss = between(layers.Dropout(0.5, name='drops')), 'mse'" + END)
+    assert "drops" in notice
+    assert "in expectation" in notice
+
+
+STREAMS = """
+seen = []
+
+class Draws(layers.Layer):
+    def call(self, inputs, training=False):
+        noise = [tf.random.normal([2]), keras.random.normal((2,)), keras.random.normal((2,), seed=own)]
+        tf.numpy_function(lambda *drawn: seen.append(np.concatenate(drawn)) or np.float32(0), noise, tf.float32)
+        return inputs
+
+own = keras.random.SeedGenerator(3)
+outside = [tf.random.normal([2]).numpy(), np.random.default_rng().normal(), __import__("random").Random().random()]
+model, loss = between(Draws()), "mse"
+"""
+
+
+def test_a_step_draws_apart_on_every_worker_and_the_same_again_with_the_seed(groups: Any) -> None:
+    cell = BEGIN + STREAMS + END + "\nseen = np.array(seen[-8:])"
+    first, second = succeeded(groups[2].run(cell, "seen", "outside"))
+    again, _ = succeeded(groups[2].run(cell, "seen", "outside"))
+    assert first.values["seen"].shape == second.values["seen"].shape
+    assert not np.isclose(first.values["seen"], second.values["seen"]).any()
+    assert np.array_equal(first.values["seen"], again.values["seen"])
+    for mine, other in zip(first.values["outside"], second.values["outside"], strict=True):
+        assert np.array_equal(mine, other)
+
+
+DIFFERENT = {
+    "arrays": "x = np.random.default_rng(rank).normal(size=x.shape).astype('float32')\ndata = dict(x=x, y=y, batch_size=33)",
+    "order": "rows = np.random.default_rng(rank).permutation(len(x))\n"
+    "data = dict(x=tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(33))",
+    "shuffle": "tf.random.set_seed(rank)\n"
+    "data = dict(x=tf.data.Dataset.from_tensor_slices((x, y)).shuffle(200).batch(33))",
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_data_that_differ_between_workers_are_not_trained_on(groups: Any, case: str) -> None:
+    cell = BEGIN + f"model = between()\nmodel.compile('sgd', 'mse')\n{DIFFERENT[case]}\nmodel.fit(**data, verbose=0)"
+    for outcome in groups[2].run(cell):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "other values, or in another order" in outcome.error
+
+
+def test_generators_without_a_seed_make_the_same_data_on_every_worker(groups: Any) -> None:
+    cell = BEGIN + "model, loss = between(), 'mse'\nx = np.random.default_rng().normal(size=x.shape).astype('float32')"
+    first, second = succeeded(groups[2].run(cell + END, "x", "weights"))
+    assert np.array_equal(first.values["x"], second.values["x"])
+    assert_same_weights([first, second], first.values["weights"], 0.0)
