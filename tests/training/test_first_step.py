@@ -157,7 +157,7 @@ loss = "mse"
 AFTER = """
 import random
 
-drawn = [random.random(), np.random.rand(), float(tf.random.uniform([])), global_seed_generator().state.numpy().tolist()]
+drawn = [random.random(), np.random.rand(), float(tf.random.uniform([])), str(global_seed_generator().state.numpy())]
 weights = [variable.numpy() for variable in model.weights]
 """
 
@@ -214,7 +214,7 @@ def test_a_step_draws_apart_on_every_worker_and_the_same_again_with_the_seed(gro
 
 
 DIFFERENT = {
-    "arrays": "x = np.random.default_rng(rank).normal(size=x.shape).astype('float32')\ndata = dict(x=x, y=y, batch_size=33)",
+    "arrays": "x = np.random.default_rng(rank).normal(size=x.shape)\ndata = dict(x=x, y=y, batch_size=33)",
     "order": "rows = np.random.default_rng(rank).permutation(len(x))\n"
     "data = dict(x=tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(33))",
     "shuffle": "tf.random.set_seed(rank)\n"
