@@ -86,8 +86,8 @@ EQUAL = {
     "vector": "model, loss = between(Adds(lambda h: ops.sum(h * h, axis=1) * 0.01)), 'mse'",
     "sum": "model, loss = between(Adds(lambda h: ops.sum(h * h) * 0.01)), 'mse'",
     "mean": "model, loss = between(Adds(lambda h: ops.mean(h * h))), 'mse'",
-    "penalty": "model, loss = between(Adds(lambda h: 0.1 * ops.sum(ops.square(kept.kernel)))), 'mse'\n"
-    "kept = model.layers[0]",
+    "penalty": "kept = layers.Dense(8)\nkept.build((None, 8))\n"
+    "model, loss = between(kept, Adds(lambda h: 0.1 * ops.sum(ops.square(kept.kernel)))), 'mse'",
     "loss-sum": "model, loss = between(), lambda a, b: ops.sum(ops.square(a - b)) * 0.01",
     "loss-mean": "model, loss = between(), lambda a, b: ops.mean(ops.square(a - b))",
     "step-mean": "model, loss = Stepping(tf.reduce_mean), None",

@@ -18,6 +18,7 @@ LEVELS = 256
 """Digests are below this, so that the sum of their squares is exact in float32 for 256 ranks."""
 
 _SAMPLED = 1024
+_SPREAD = 0x1E3779B97F4A7C15
 _WHOLE_BYTES = 16 << 20
 _BLOCK_BYTES = 64 << 10
 _ROWS, _DIGEST = "tfos_rows", "tfos_digest"
@@ -63,7 +64,8 @@ def of_batch(batch: Any) -> tf.Tensor:
         flat = tf.reshape(leaf, [-1])
         values = _integers(flat[:: tf.maximum(1, tf.size(flat) // _SAMPLED)])
         total += tf.reduce_sum(values * (2 * tf.range(tf.size(values, tf.int64)) + 1))
-    return tf.cast(tf.math.floormod(tf.bitwise.right_shift(total, 7) ^ total, LEVELS), tf.float32)
+    # The high bits of a product depend on all bits (Knuth's multiplicative hashing).
+    return tf.cast(tf.math.floormod(tf.bitwise.right_shift(total * _SPREAD, 40), LEVELS), tf.float32)
 
 
 def apart(digests: tf.Tensor, size: int) -> tf.Tensor:
