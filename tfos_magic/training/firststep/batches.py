@@ -61,7 +61,7 @@ def as_float64(batch: Any) -> Any:
 
 
 def _bytes_of(leaf: Any) -> int:
-    return int(tf.size(leaf)) * max(leaf.dtype.size, 1)
+    return 0 if leaf is None else int(tf.size(leaf)) * max(leaf.dtype.size, 1)
 
 
 def _taken(batch: Any, numbers: Any) -> Any:

@@ -91,7 +91,7 @@ class FirstStep:
         self._checked[kind].add(model)
         batches, again = peek(iterator, int(model.steps_per_execution))
         if batches:
-            batch, _ = without_digest(batches[0])
+            batch = tf.nest.map_structure(_tensor, without_digest(batches[0])[0])
             self._check(model, kind, tried(with_stand_in(batch, rows_in(batch))))
         return again
 
@@ -184,6 +184,10 @@ class FirstStep:
 
 
 _ADDS = (Law.SUM, Law.UNKNOWN, None)
+
+
+def _tensor(leaf: Any) -> Any:
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _mixed(laws: Laws) -> bool:
