@@ -157,6 +157,48 @@ weights = model.get_weights()
     same_as_plain(cell, 2)
 
 
+def test_a_step_that_gives_the_results_of_all_metrics_has_those_of_one_process(same_as_plain) -> None:
+    """The result of what ``compile`` was given is a dict in the dict of logs."""
+    cell = DATA + (
+        """
+class Mine(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+    def results(self, inputs, labels, loss, logits):
+        for metric in self.metrics:
+            metric.update_state(loss) if metric.name == "loss" else metric.update_state(labels, logits)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def train_step(self, data):
+        inputs, labels = data
+        with tf.GradientTape() as tape:
+            logits = self(inputs, training=True)
+            loss = self.compute_loss(y=labels, y_pred=logits)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return self.results(inputs, labels, loss, logits)
+
+    def test_step(self, data):
+        inputs, labels = data
+        logits = self(inputs)
+        return self.results(inputs, labels, self.compute_loss(y=labels, y_pred=logits), logits)
+
+
+model = Mine()
+model.compile("adam", from_logits, metrics=["accuracy"])
+history = model.fit(x, y, batch_size=29, epochs=2, validation_data=(val_x, val_y), verbose=2).history
+history["tested"] = model.evaluate(val_x, val_y, batch_size=10, verbose=0)
+weights = model.get_weights()
+"""
+    )
+    same_as_plain(cell, 2)
+
+
 def test_a_metric_of_the_users_own_is_summed_and_reported(groups) -> None:
     cell = DATA + (
         """

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics
 
 from tfos_magic.training.collectives import Collectives
-from tfos_magic.training.progress import Reporter
+from tfos_magic.training.progress import Reporter, flat
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
@@ -42,7 +42,7 @@ def results_in(model: Any, logs: Any) -> set[str]:
     if not isinstance(logs, Mapping):
         return set()
     results = model.get_metrics_result()
-    return {name for name, value in logs.items() if name in results and _is_same(value, results[name])}
+    return {name for name, value in flat(logs).items() if name in results and _is_same(value, results[name])}
 
 
 def _is_same(value: Any, result: Any) -> bool:
@@ -62,9 +62,10 @@ def average_logs(
     read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
     values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
     scalars = [name for name, value in values.items() if value.shape.rank == 0 and value.dtype.is_floating]
-    weighted = [tf.math.multiply_no_nan(tf.cast(values[name], tf.float32), rows) for name in scalars]
-    *sums, total = collectives.all_reduce([*weighted, tf.constant(rows)])
-    return {**logs, **{name: value / total for name, value in zip(scalars, sums, strict=True)}, **read}
+    weighted = [tf.math.multiply_no_nan(tf.cast(values[name], tf.float64), rows) for name in scalars]
+    *sums, total = collectives.all_reduce([*weighted, tf.constant(rows, tf.float64)])
+    means = {name: tf.cast(value / total, values[name].dtype) for name, value in zip(scalars, sums, strict=True)}
+    return {**logs, **means, **read}
 
 
 def leaf_metrics(model: Any) -> Iterator[Any]:

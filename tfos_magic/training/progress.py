@@ -82,9 +82,17 @@ class Reporter:
             self._emit(Notice(self.run_id, self.rank, text))
 
 
+def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keras logs without the dicts in them, such as the result of all compiled metrics, as ``fit`` shows them."""
+    values: dict[str, Any] = {}
+    for name, value in logs.items():
+        values.update(flat(value) if isinstance(value, Mapping) else {name: value})
+    return values
+
+
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The scalars of Keras logs as Python floats; anything else is left out."""
-    values = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in metrics.items()}
+    values = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in flat(metrics).items()}
     return {
         name: float(value)
         for name, value in values.items()

@@ -18,7 +18,7 @@ from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
-from tfos_magic.training.progress import Reporter
+from tfos_magic.training.progress import Reporter, flat
 from tfos_magic.training.randomness import Streams
 from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.step import Step, rows_in, with_stand_in
@@ -325,5 +325,5 @@ class Session:
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
-            return metrics.average_logs(model, logs, own, self.collectives, float(self._last_rows.numpy()))
+            return metrics.average_logs(model, flat(logs), own, self.collectives, float(self._last_rows.numpy()))
         return result

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras.src import tree
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
@@ -51,6 +52,7 @@ _ROW_BY_ROW = (
 )
 # In these, step ``k`` of an epoch is step ``k`` of the source's.
 _IN_STEP = ("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset", "_TakeDataset")
+_PYTHON = ("GeneratorDataset", "PyFunc", "PyFuncStateless", "EagerPyFunc")
 _D = TypeVar("_D")
 Numbers = Callable[[int], npt.NDArray[np.int64]]
 """Gives the numbers of the rows of a step, in the order in which they come."""
@@ -178,6 +180,8 @@ def shard_adapter(adapter: Any, rank: int, size: int) -> Any:
     dataset = adapter.get_tf_dataset()
     if isinstance(adapter, TFDatasetAdapter) and is_sharded(dataset):
         return dataset
+    if isinstance(adapter, GeneratorDataAdapter):
+        dataset = dataset._inputs()[0]  # without Keras's prefetch, which reads the further ahead the longer it waits
     return shard_batches(dataset, rank, size, with_digest)
 
 
@@ -194,7 +198,24 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
         rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
         return rows if joined is None else joined(rows, batch)
 
+    @tf.autograph.experimental.do_not_convert
+    def cut_in_turn(*element: Any) -> Any:
+        with tf.control_dependencies([tf.timestamp()]):  # a map with an operation that has state runs in turn
+            return cut(*element)
+
+    if _runs_python(dataset):
+        # Python code may have state, so no more of it runs ahead than in one process: TensorFlow adds a prefetch to
+        # what does not end with one.
+        return dataset.map(cut_in_turn).prefetch(0 if type(dataset).__name__ == "_PrefetchDataset" else 1)
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _runs_python(dataset: Any) -> bool:
+    """Whether ``dataset`` runs Python code, a generator's or a function's, for its elements."""
+    graphs = (wrapper.function.graph for wrapper in dataset._functions())
+    if any(operation.type in _PYTHON for graph in graphs for operation in graph.get_operations()):
+        return True
+    return any(map(_runs_python, inputs_of(dataset)))
 
 
 def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None:
