@@ -98,7 +98,14 @@ class RunStopped(TFOSError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was."""
+    """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was.
+
+    ``values`` holds the names that came back all the same; ``brought`` says so.
+    """
+
+    def __init__(self, values: dict[str, object], brought: str) -> None:
+        super().__init__("the run was stopped; the cluster is there for the next cell." + (brought and f" {brought}"))
+        self.values = values
 
     def _render_traceback_(self) -> list[str]:
         """What IPython prints: a line, for the stack would show only how this package waits."""
@@ -117,6 +124,7 @@ class WorkerError(TFOSError):
         where it is shown.
     cell_lines: the lines of the cell around the failing one, the failing one marked.
     output: the last lines that the worker printed.
+    values: the names asked back that came all the same, as they were when rank 0 ended; ``brought`` says so.
     """
 
     def __init__(
@@ -137,12 +145,15 @@ class WorkerError(TFOSError):
         self.remote_traceback = remote_traceback
         self.cell_lines = cell_lines
         self.output = output
+        self.values: dict[str, object] = {}
+        self.brought = ""
 
     def __str__(self) -> str:
         where = f"worker {self.rank}" + (f" on {self.host}" if self.host else "")
         parts = [f"{self.kind} on {where}: {self.args[0]}"]
         for title, text in (
             ("In the cell", self.cell_lines),
+            ("In the notebook", self.brought),
             ("Remote traceback", folded(self.remote_traceback)),
             ("Last output of this worker", self.output),
         ):

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import tfos_magic
 
-SHIPPED_ROOMS = ("protocol", "records", "training", "node", "frames")
+SHIPPED_ROOMS = ("protocol", "values", "records", "training", "node", "frames")
 
 _shipped: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 

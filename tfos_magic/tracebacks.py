@@ -6,9 +6,33 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+')
+_FRAME = re.compile(r'(?P<indent> {2,})File "(?P<path>[^"]+)", line (?P<line>\d+)')
 _OURS = "tfos_magic"
 _INSTALLED = ("site-packages", "dist-packages")
+_GENERATED = "__autograph_generated_file"
+
+_OF_A_GRAPH = ("Graph execution error:", "in user code:", "{{function_node", "[[{{node")
+_NOISE = re.compile(
+    r"""^Graph\ execution\ error:$ | ^in\ user\ code:$ | ^Traceback\ \(most\ recent\ call\ last\):$
+    | ^Detected\ at\ node\ .*\ defined\ at\ \(most\ recent\ call\ last\):$
+    | \{\{function_node\ [^}]*\}\}\ ? | \[\[\{\{node\ .*?\}\}\]\] | \[Op:[^\]]*\](\ name:\ *)? | \x1b\[[0-9;]*m""",
+    re.VERBOSE,
+)
+
+
+def essence(message: str) -> str:
+    """What a message says, without what TensorFlow puts around it: call stacks, names of nodes, colours."""
+    if not any(mark in message for mark in _OF_A_GRAPH):
+        return re.sub(r"\x1b\[[0-9;]*m", "", message)
+    texts = [block[0] for block in _blocks(message.splitlines()) if not _FRAME.match(block[0])]
+    lines = [_NOISE.sub("", text.strip()).strip() for text in texts]
+    return "\n".join(dict.fromkeys(line for line in lines if line))
+
+
+def lines_in_message(message: str, filename: str) -> list[int]:
+    """The lines of ``filename`` in the call stacks that TensorFlow put into a message, from the outermost in."""
+    matches = [match for line in message.splitlines() if (match := _FRAME.match(line))]
+    return [int(match["line"]) for match in matches if match["path"] == filename]
 
 
 def folded(text: str) -> str:
@@ -39,10 +63,13 @@ def _count(frames: list[list[str]], *, keep_last: bool) -> list[str]:
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """A frame with the lines of code beneath it, or a line that belongs to none."""
+    """A frame with the lines of code beneath it, or a line that belongs to none. Blank lines after frames go."""
     block: list[str] = []
     for line in lines:
-        if block and _FRAME.match(block[0]) and line.startswith("    "):
+        frame = _FRAME.match(block[0]) if block else None
+        if frame and not line.strip():
+            continue
+        if frame and line.startswith(frame["indent"] + "  "):
             block.append(line)
             continue
         if block:
@@ -58,5 +85,7 @@ def _library_of(line: str) -> str:
     parts = PurePath(match["path"]).parts if match else ()
     if _OURS in parts[:-1]:
         return _OURS
+    if parts and parts[-1].startswith(_GENERATED):
+        return "autograph"
     places = [place for place, part in enumerate(parts[:-1]) if part in _INSTALLED]
     return parts[places[-1] + 1].removesuffix(".py") if places else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tfos_magic.errors import WorkerError
-from tfos_magic.tracebacks import folded
+from tfos_magic.tracebacks import essence, folded, lines_in_message
 
 LIB = "/opt/lib/python3.11/site-packages"
 RAISED_IN_A_LIBRARY = f'''Traceback (most recent call last):
@@ -58,3 +60,59 @@ def test_a_workers_error_shows_the_folded_traceback_and_keeps_the_whole_one() ->
     assert "[... 2 frames of keras, tensorflow]" in str(error)
     assert "quick_execute" not in str(error)
     assert "quick_execute" in error.remote_traceback
+
+
+GRAPH = f"""Graph execution error:
+
+Detected at node net/embedding/GatherV2 defined at (most recent call last):
+  File "<run 1>", line 10, in <module>
+
+  File "{LIB}/keras/src/utils/traceback_utils.py", line 117, in error_handler
+
+  File "<run 1>", line 7, in call
+
+  File "{LIB}/keras/src/backend/tensorflow/numpy.py", line 3095, in take
+
+indices[0,0] = 9 is not in [0, 5)
+\t [[{{{{node net/embedding/GatherV2}}}}]] [Op:__inference_multi_step_on_iterator_574]"""
+
+CONVERTED = """in user code:
+
+    File "<run 1>", line 6, in step  *
+        return helper(y)
+    File "<run 1>", line 9, in helper  *
+        y = y * tf.undefined(3)
+
+    AttributeError: module 'tensorflow' has no attribute 'undefined'
+"""
+
+MAPPED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost/device:CPU:0}} Error in user-defined function \
+passed to MapDataset:37: could not correctly convert string: abc
+\t [[{{node StringToNumber}}]] [Op:IteratorGetNext] name: """
+
+
+@pytest.mark.parametrize(
+    ("message", "said", "lines"),
+    [
+        (GRAPH, "indices[0,0] = 9 is not in [0, 5)", [10, 7]),
+        (CONVERTED, "AttributeError: module 'tensorflow' has no attribute 'undefined'", [6, 9]),
+        (MAPPED, "Error in user-defined function passed to MapDataset:37: could not correctly convert string: abc", []),
+        ('\x1b[1mof a user\'s own\x1b[0m\n\n  File "x", line 2', 'of a user\'s own\n\n  File "x", line 2', []),
+    ],
+)
+def test_a_message_is_what_it_says_without_what_tensorflow_puts_around_it(
+    message: str, said: str, lines: list[int]
+) -> None:
+    assert essence(message) == said
+    assert lines_in_message(message, "<run 1>") == lines
+
+
+def test_call_stacks_within_a_message_are_folded_as_well() -> None:
+    shown = folded(f"InvalidArgumentError: {GRAPH}").splitlines()
+    assert shown[2:7] == [
+        "Detected at node net/embedding/GatherV2 defined at (most recent call last):",
+        '  File "<run 1>", line 10, in <module>',
+        "  [... 1 frame of keras]",
+        '  File "<run 1>", line 7, in call',
+        f'  File "{LIB}/keras/src/backend/tensorflow/numpy.py", line 3095, in take',
+    ]

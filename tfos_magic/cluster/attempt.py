@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfos_magic.cluster.outcome import Outcome
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import WorkerLost
-from tfos_magic.protocol import Message, RunCell, RunFinished, StopRun, TrainerExited, TrainerReady
+from tfos_magic.protocol import Message, OutputPart, RunCell, RunFinished, StopRun, TrainerExited, TrainerReady
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
@@ -19,6 +19,7 @@ TICK = 0.1
 STOP_GRACE = 1.4
 ERROR_GRACE = 3.0
 CAUSE_GRACE = 1.0
+OUTPUT_GRACE = 10.0
 
 
 class Attempt:
@@ -102,6 +103,8 @@ class Attempt:
             else:
                 self._note(message)
                 self._take(message)
+                if deadline is not None and isinstance(message, OutputPart):
+                    deadline = max(deadline, time.monotonic() + OUTPUT_GRACE)
 
     def _note(self, message: Message) -> None:
         match message:

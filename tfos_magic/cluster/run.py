@@ -17,7 +17,7 @@ from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
-from tfos_magic.cluster.results import unpack, unpack_by_rank
+from tfos_magic.cluster.results import Results, kernels_keras
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.worker_state import WorkerState
@@ -29,8 +29,9 @@ from tfos_magic.protocol import (
     EventFilePart,
     Message,
     Output,
+    OutputPart,
+    OutputTaken,
     RunCell,
-    RunFinished,
     TrainerExited,
 )
 from tfos_magic.values import pack
@@ -67,6 +68,7 @@ class Run:
             notices=list(request.notices),
         )
         self._mirror = EventMirror(self.state, request.private_logs)
+        self._results = Results(self.state, alone=request.alone)
 
     def execute(self, observer: Observer) -> dict[str, Any]:
         """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
@@ -83,15 +85,16 @@ class Run:
         try:
             self._open_store()
             self._cluster = self._connect()
-            ends = self._persevere(payload)
+            self._persevere(payload)
             self._close_store()
             self._end(RunPhase.DONE)
-            return unpack_by_rank(ends) if self._request.alone else unpack(ends[0])
+            return self._results.values()
         except KeyboardInterrupt:
             self._end(RunPhase.STOPPED)
-            raise RunInterrupted("the run was stopped; the cluster is there for the next cell.") from None
+            raise RunInterrupted(*self._results.rescue()) from None
         except BaseException as error:
             self._end(RunPhase.FAILED, str(error))
+            self._results.rescue_with(error)
             raise
         finally:
             self._close_store()
@@ -140,18 +143,19 @@ class Run:
         if store is not None:
             store.close()
 
-    def _persevere(self, payload: bytes) -> dict[int, RunFinished]:
+    def _persevere(self, payload: bytes) -> None:
         """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
         while True:
             try:
-                return self._attempt(payload)
+                self._attempt(payload)
+                return
             except WorkerLost as loss:
                 if self._request.alone:
                     raise
                 self._prepare_restart(loss)
 
-    def _attempt(self, payload: bytes) -> dict[int, RunFinished]:
-        """Feed what the cell names and run it once on every rank that is to; gives their ends."""
+    def _attempt(self, payload: bytes) -> None:
+        """Feed what the cell names and run it once on every rank that is to."""
         ranks = self._request.ranks_of(self._cluster.size)
         self._revive()
         assert self._cluster.feeds is not None
@@ -159,7 +163,7 @@ class Run:
         try:
             feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw)
             self._await_trainers()
-            return self._run_cell(payload, feeds, ranks)
+            self._run_cell(payload, feeds, ranks)
         except WorkerError:
             if streams.failure is None:
                 raise
@@ -167,7 +171,7 @@ class Run:
         finally:
             streams.end()
 
-    def _run_cell(self, payload: bytes, feeds: Mapping[str, Feed], ranks: Sequence[int]) -> dict[int, RunFinished]:
+    def _run_cell(self, payload: bytes, feeds: Mapping[str, Feed], ranks: Sequence[int]) -> None:
         request = self._request
         assert self._cluster.feeds is not None
         attempt = Attempt(
@@ -189,7 +193,7 @@ class Run:
             raise
         finally:
             attempt.close()
-        return attempt.outcome.ends
+            self._results.note(attempt.outcome.ends)
 
     def _prepare_restart(self, loss: WorkerLost) -> None:
         """Count a restart and say so; raises the loss with what to do where none is left."""
@@ -200,16 +204,12 @@ class Run:
         rewind(state)
         if self._scalars is not None:
             self._scalars.await_rewind()
+        newest = self._store.newest if self._store is not None else None
         self.state.notices.append(
-            f"Worker {loss.rank} {loss.how}{where}: restarted from {self._restart_point()} "
+            f"Worker {loss.rank} {loss.how}{where}: restarted from {newest.words if newest else 'the beginning'} "
             f"({state.restarts} of {request.max_restarts} restarts)."
         )
         self._draw()
-
-    def _restart_point(self) -> str:
-        """Where the next attempt begins, in words."""
-        newest = self._store.newest if self._store is not None else None
-        return newest.words if newest is not None else "the beginning"
 
     def _revive(self) -> None:
         """Replace agents that were lost, in the attempt before or while nothing ran."""
@@ -250,6 +250,7 @@ class Run:
             modules=dict(request.modules),
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
+            keras=kernels_keras(),
             payload=payload,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():
@@ -269,6 +270,9 @@ class Run:
                     self._observer.show(message.data, message.metadata, message.rank)
                 case CheckpointPart() if self._store is not None:
                     self._store.note(message)
+                case OutputPart():
+                    self._results.take(message)
+                    self._cluster.tell(message.rank, OutputTaken(self.run_id))
                 case EventFilePart(rank=0):
                     self._mirror.take(message)
                 case EpochEnd() if self._scalars is not None:

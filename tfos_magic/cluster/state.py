@@ -59,7 +59,7 @@ class RunState:
     ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
     ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
-    and ``printed`` counts the lines printed.
+    and ``printed`` counts the lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` have arrived.
     """
 
     run_id: str
@@ -89,6 +89,8 @@ class RunState:
     traces: dict[str, Trace] = field(default_factory=dict)
     pace: Trace = field(default_factory=Trace)
     printed: int = 0
+    returned: int = 0
+    returning: int = 0
     _times: Stopwatch = field(init=False, repr=False)
     _first: tuple[float, float] | None = field(default=None, repr=False)
 

@@ -34,6 +34,7 @@ from tfos_magic.protocol import (
     KillTrainer,
     Message,
     Output,
+    OutputTaken,
     Register,
     RunCell,
     RunFinished,
@@ -173,7 +174,7 @@ class Agent:
                 self._run_id = message.run_id
                 if self._trainer is not None:
                     self._trainer.send(self._feeds.prepared(message, self._trainer.rank))
-            case StopRun() | CheckpointPart():
+            case StopRun() | CheckpointPart() | OutputTaken():
                 self._to_trainer(message)
             case KillTrainer():
                 self._end_trainer()

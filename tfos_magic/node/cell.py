@@ -13,16 +13,14 @@ from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import Any
 
-import cloudpickle
-
 import tfos_magic
 from tfos_magic.errors import RunStopped
 from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.node.excerpt import mark_line
-from tfos_magic.node.results import TrainingHistory
+from tfos_magic.node.excerpt import mark_lines
 from tfos_magic.node.showing import display
 from tfos_magic.node.streaming import stream_dataset
 from tfos_magic.protocol import RunCell
+from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.values import cache_source, unpack
 
 
@@ -91,42 +89,18 @@ def _forget_session() -> None:
     gc.collect()
 
 
-def pack_outputs(names: list[str], namespace: dict[str, Any]) -> tuple[bytes, list[str]]:
-    """Pickle the names asked back, each on its own; gives the pickle and, for those that could not be, why."""
-    packed: dict[str, bytes] = {}
-    missing: list[str] = []
-    for name in names:
-        if name not in namespace:
-            missing.append(f"{name}: the cell did not define it")
-            continue
-        try:
-            packed[name] = cloudpickle.dumps(_portable(namespace[name]))
-        except Exception as error:  # any object of the user's may refuse in its own way
-            missing.append(f"{name}: {type(error).__name__}: {error}")
-    return cloudpickle.dumps(packed), missing
-
-
-def _portable(value: Any) -> Any:
-    """What the notebook should get for ``value``: a training history without its model, arrays for tensors."""
-    kind = type(value)
-    if kind.__name__ == "History" and kind.__module__.startswith(("keras", "tf_keras")):
-        return TrainingHistory(dict(value.history), list(value.epoch), dict(value.params or {}))
-    if kind.__name__ == "EagerTensor":
-        return value.numpy()
-    return value
-
-
 def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     """The failure as the notebook shows it: kind, message, traceback from the cell on, and the cell's lines."""
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
-    line = _cell_line(error, cell.filename)
+    lines = _cell_lines(error, cell.filename)
+    kind = type(error).__name__
     text = "".join(traceback.format_exception(type(error), error, frames))
     return {
-        "kind": type(error).__name__,
-        "message": str(error),
+        "kind": kind,
+        "message": essence(str(error)).removeprefix(f"{kind}: "),
         "traceback": text,
-        "line": line,
-        "cell_lines": mark_line(cell.source, line),
+        "line": lines[-1] if lines else 0,
+        "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
     }
 
@@ -138,12 +112,16 @@ def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackT
     return at or frames
 
 
-def _cell_line(error: BaseException, filename: str) -> int:
-    """The last line of the cell on the way to the error, from 1; 0 when the error did not pass through it."""
+def _cell_lines(error: BaseException, filename: str) -> list[int]:
+    """The cell's last line on the way to the error, from 1; before it the one of the cell itself that led there.
+
+    In a graph it is known from the error's message alone, which tells where the operation was written.
+    """
     if isinstance(error, SyntaxError) and error.filename == filename:
-        return error.lineno or 0
-    numbers = [lineno for frame, lineno in traceback.walk_tb(error.__traceback__) if _file_of(frame) == filename]
-    return numbers[-1] if numbers else 0
+        return [error.lineno or 0]
+    passed = [lineno for frame, lineno in traceback.walk_tb(error.__traceback__) if _file_of(frame) == filename]
+    passed += lines_in_message(str(error), filename)
+    return list(dict.fromkeys([passed[0], passed[-1]])) if passed else []
 
 
 def _file_of(frame: Any) -> str:

@@ -27,6 +27,7 @@ from tfos_magic.protocol import (
     CheckpointPart,
     Display,
     Message,
+    OutputTaken,
     RunCell,
     RunFinished,
     RunStarted,
@@ -51,6 +52,7 @@ class Trainer:
         self._stop: Any = None
         self._stopped_runs: set[str] = set()
         self._running = ""
+        self._taken: SimpleQueue[None] = SimpleQueue()
         self._interruptible = False
 
     def serve(self) -> None:
@@ -131,6 +133,8 @@ class Trainer:
                 self._cells.put(message)
             elif isinstance(message, CheckpointPart):
                 self._parts.append(message)
+            elif isinstance(message, OutputTaken) and message.run_id == self._running:
+                self._taken.put(None)
             elif isinstance(message, StopRun):
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
@@ -145,7 +149,7 @@ class Trainer:
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
 
-        self._stop, self._running = StopSignal(), cell.run_id
+        self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
         if cell.run_id in self._stopped_runs:
             self._stop.request()
         try:
@@ -157,7 +161,8 @@ class Trainer:
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError, RunStopped
-        from tfos_magic.node.cell import build_namespace, describe_error, main_module, pack_outputs
+        from tfos_magic.node.cell import build_namespace, describe_error, main_module
+        from tfos_magic.node.outputs import bring_back
         from tfos_magic.node.showing import showing
 
         with main_module(cell) as namespace:
@@ -166,17 +171,19 @@ class Trainer:
                 self._send(RunStarted(cell.run_id, self._rank))
                 with showing(lambda data, metadata: self._show(cell, data, metadata)):
                     self._execute(cell, namespace)
-                payload, missing = pack_outputs(cell.outputs if self._speaks(cell) else [], namespace)
-                return RunFinished(cell.run_id, self._rank, "ok", missing=missing, payload=payload)
+                end = RunFinished(cell.run_id, self._rank, "ok")
             except (RunStopped, KeyboardInterrupt) as stopped:
-                return RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
+                end = RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
             except BaseException as error:
                 # After a broken collective TensorFlow's cluster cannot be used again in this process.
                 clean = not isinstance(error, ClusterError)
-                return RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
+                end = RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
+            if not (cell.outputs and end.clean and self._speaks(cell)):
+                return end
+            return bring_back(end, cell, namespace, self._send, self._taken)
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
         from tfos_magic.node.cell import execute

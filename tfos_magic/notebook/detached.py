@@ -38,11 +38,12 @@ class DetachedRun:
         return f"<{self._run.state.name}: {summary(self._run.state)}>"
 
     def __getitem__(self, name: str) -> Any:
-        """A name that was asked back with -o, once the run has ended."""
+        """A name that was asked back with -o, once the run has ended, well or not."""
+        self._ended.wait()
+        if name in self._values:
+            return self._values[name]
         values = self.wait()
-        if name not in values:
-            raise UsageError(f"{name!r} was not asked back: add it to -o. There is {', '.join(values) or 'nothing'}.")
-        return values[name]
+        raise UsageError(f"{name!r} was not asked back: add it to -o. There is {', '.join(values) or 'nothing'}.")
 
     @property
     def state(self) -> Any:
@@ -102,7 +103,7 @@ class DetachedRun:
         try:
             self._values = self._run.execute(self)
         except BaseException as error:  # raised again where the run is waited for
-            self._error = error
+            self._error, self._values = error, getattr(error, "values", {})
             if not isinstance(error, RunInterrupted) and not self._muted:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr)
         finally:

@@ -15,7 +15,7 @@ from tfos_magic.cluster.doctor import examine
 from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import Serving, embed
-from tfos_magic.errors import CaptureError, UsageError
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
@@ -259,7 +259,7 @@ class TFOSMagics(Magics):
     def _execute(self, request: RunRequest, args: Any, view: Any) -> None:
         try:
             values = self.runtime.run(request, args, view)
-        except CaptureError as error:
+        except (CaptureError, WorkerError, RunInterrupted) as error:
             self.shell.push(error.values)
             raise
         self.shell.push(values)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from tfos_magic.errors import UsageError
-from tfos_magic.node.excerpt import mark_line
+from tfos_magic.node.excerpt import mark_lines
 
 # IPython adds get_ipython to the built-in names; it means this notebook, and workers have none.
 _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
@@ -55,8 +55,9 @@ def compile_cell(source: str, filename: str) -> CodeType:
         return compile(source, filename, "exec")
     except SyntaxError as error:
         line = error.lineno or 0
+        shown = mark_lines(source, [line])
         raise UsageError(
-            f"The cell is not valid Python: {error.msg} (line {line}). Nothing was started.\n{mark_line(source, line)}"
+            f"The cell is not valid Python: {error.msg} (line {line}). Nothing was started.\n{shown}"
         ) from None
     except ValueError as error:
         raise UsageError(f"The cell is not valid Python: {error}. Nothing was started.") from None

@@ -11,7 +11,7 @@ hands those for its trainer on), *event* messages from a trainer through its age
 from __future__ import annotations
 
 from tfos_magic.protocol.agents import AgentEnded, AgentFailed, Heartbeat, Reconnected, Register, TrainerExited
-from tfos_magic.protocol.commands import Heard, KillTrainer, RunCell, Shutdown, StartTrainer, StopRun
+from tfos_magic.protocol.commands import Heard, KillTrainer, OutputTaken, RunCell, Shutdown, StartTrainer, StopRun
 from tfos_magic.protocol.events import (
     Alive,
     CheckpointPart,
@@ -20,6 +20,7 @@ from tfos_magic.protocol.events import (
     EventFilePart,
     Notice,
     Output,
+    OutputPart,
     Progress,
     RunFinished,
     RunStarted,
@@ -66,6 +67,8 @@ __all__ = [
     "OpenFeed",
     "OpenStream",
     "Output",
+    "OutputPart",
+    "OutputTaken",
     "Progress",
     "Reconnected",
     "RefuseFeed",

@@ -37,7 +37,8 @@ class RunCell(Message):
     ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
     (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
     says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
-    never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard.
+    never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the version
+    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed.
     """
 
     run_id: str
@@ -51,12 +52,20 @@ class RunCell(Message):
     options: dict[str, Any] = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)
     event_files: bool = False
+    keras: str = ""
     payload: bytes = b""
 
 
 @dataclass(frozen=True)
 class StopRun(Message):
     """End the run at the next step that all ranks share; the trainer lives on."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class OutputTaken(Message):
+    """One more :class:`OutputPart` has arrived, so that the next can be sent."""
 
     run_id: str
 

@@ -131,11 +131,27 @@ class EventFilePart(Message):
 
 
 @dataclass(frozen=True)
+class OutputPart(Message):
+    """A piece of what a rank sends back, before its cell ends: of its buffer number ``buffer``, which has ``size``
+    bytes, those from ``offset`` on. All buffers together have ``total`` bytes."""
+
+    run_id: str
+    rank: int
+    buffer: int
+    offset: int
+    size: int
+    total: int
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
 class RunFinished(Message):
     """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
 
-    ``payload`` (rank 0, status ok) is a cloudpickle of the names asked back; ``error`` holds ``kind``, ``message``,
-    ``traceback`` and ``line`` of the cell. ``clean`` is false when the process cannot be used for another cell.
+    ``parcels`` say what the names asked back are made of: each has ``names`` that are packed together, and the numbers
+    of ``buffers`` that were sent before, the first of which is the pickle. ``missing`` says why a name did not come.
+    ``error`` holds ``kind``, ``message``, ``traceback`` and ``line`` of the cell. ``clean`` is false when the process
+    cannot be used for another cell.
     """
 
     run_id: str
@@ -144,4 +160,4 @@ class RunFinished(Message):
     error: dict[str, Any] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     clean: bool = True
-    payload: bytes = b""
+    parcels: list[dict[str, Any]] = field(default_factory=list)

@@ -168,7 +168,7 @@ class Collectives:
         try:
             yield
         except (tf.errors.OpError, PeerLost) as error:
-            cause = self.wire.explain(error)
+            cause = self._wire.explain(error) if self._wire is not None else None
             if cause is None:
                 raise
             self._lost = True

@@ -165,6 +165,8 @@ def position(state: RunState) -> str:
     """Where the run is, counted from 1 as people do: ``epoch 2 of 3 · step 40 of 120``."""
     if state.phase.ended:
         return _epochs_done(state)
+    if state.returned < state.returning:
+        return f"bringing back {size(state.returned)} of {size(state.returning)}"
     if state.phase is not RunPhase.RUNNING or not (state.step or state.history):
         return ""
     parts = [f"epoch {of(state.epoch + 1, state.epochs)}"]

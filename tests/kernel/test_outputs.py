@@ -1,0 +1,173 @@
+"""What -o brings back is what a notebook would have kept."""
+
+from __future__ import annotations
+
+from tests.kernel.kernel_driver import Kernel
+
+DATA = """
+import numpy as np
+import keras
+rng = np.random.default_rng(3)
+x = rng.normal(size=(48, 4)).astype("float32")
+y = x.sum(1, keepdims=True)
+"""
+
+CUSTOM = """
+import keras
+import tensorflow as tf
+
+scale = 0.5
+
+class Scaled(keras.layers.Layer):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.calls = tf.Variable(0)
+    def call(self, inputs):
+        return clipped(inputs) * self.factor * scale
+
+@tf.function
+def clipped(inputs):
+    if tf.reduce_sum(inputs) > 1e9:
+        inputs = inputs * 0
+    return inputs
+
+class Net(keras.Model):
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = blocks
+        self.notes = {"made": [1, 2]}
+    def call(self, inputs, training=False):
+        for block in self.blocks:
+            inputs = block(inputs)
+        return inputs
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+def make():
+    keras.utils.set_random_seed(5)
+    layers = [keras.layers.Dense(6, "tanh"), Scaled(2.0), keras.layers.Dropout(0.2, seed=4), keras.layers.Dense(1)]
+    net = Net(layers)
+    net.compile(keras.optimizers.AdamW(0.01, use_ema=True), "mse")
+    return net
+
+net = make()
+net.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+dense = net.blocks[0]
+"""
+
+AGREES = """
+mine = make()
+for _ in range(2):
+    mine.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+print(max(float(abs(a.numpy() - b.numpy()).max()) for a, b in zip(mine.variables, net.variables)))
+"""
+
+
+def test_a_model_of_classes_that_the_cell_defines_goes_on_in_the_notebook_as_if_trained_on_there(
+    kernel: Kernel,
+) -> None:
+    kernel.run(DATA)
+    result = kernel.run("%%tfos_train -n 1 --seed 5 -o net,dense,make\n" + CUSTOM)
+    assert not result.error, result.traceback
+    assert "note:" not in result.text
+    assert kernel.run("print(net.blocks[0] is dense, net.notes, type(net).__name__)").text.split("\n")[0] == (
+        "True {'made': [1, 2]} Net"
+    )
+    assert not kernel.run("net.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)").error
+    agreed = kernel.run(AGREES)
+    assert not agreed.error, agreed.traceback
+    assert float(agreed.text) < 1e-6
+
+
+def test_a_model_made_in_the_notebook_comes_back_trained_into_its_name_with_the_notebooks_own_classes(
+    kernel: Kernel,
+) -> None:
+    kernel.run(CUSTOM.partition("net = make()")[0])
+    kernel.run("""
+class Seen(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+    def on_epoch_end(self, epoch, logs=None):
+        self.losses.append(logs["loss"])
+
+net, seen = make(), Seen()
+""")
+    result = kernel.run("""%%tfos_train --seed 5 -o net,seen
+net.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[seen])
+""")
+    assert not result.error, result.traceback
+    checked = kernel.run("""
+print(isinstance(net, Net), isinstance(seen, Seen), seen.model is net, len(seen.losses), int(net.optimizer.iterations))
+""")
+    assert checked.text.strip() == "True True True 2 6"
+
+
+def test_an_error_after_training_leaves_the_names_that_there_are_and_comes_first(kernel: Kernel) -> None:
+    result = kernel.run("""%%tfos_train -o weights,plot,stream
+import tensorflow as tf
+import numpy as np
+weights = np.arange(3)
+stream = (i for i in weights)
+tf.function(lambda i: tf.gather(tf.zeros(2), i))(tf.constant(7))
+plot = 1
+""")
+    assert result.error == "WorkerError"
+    lines = result.traceback.splitlines()
+    assert lines[0].startswith("WorkerError: InvalidArgumentError on worker 0 on ")
+    assert "indices = 7 is not in [0, 2)" in lines[0]
+    assert "-->   6 tf.function(" in result.traceback
+    assert "In the notebook:\nBrought back with -o as they were when it ended: weights." in result.traceback
+    assert "plot: the cell did not define it" in result.traceback
+    assert "stream: TypeError: cannot pickle 'generator' object" in result.traceback
+    assert kernel.run("print(weights)").text.strip() == "[0 1 2]"
+
+
+def test_a_run_that_is_stopped_leaves_its_model_as_it_was_then(kernel: Kernel) -> None:
+    message_id = kernel.submit("""%%tfos_train -o model
+import keras
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, epochs=1_000_000, verbose=0)
+""")
+    kernel.finish(message_id, until="epoch 2 of")
+    kernel.manager.interrupt_kernel()
+    result = kernel.finish(message_id, timeout=30)
+    assert result.error == "RunInterrupted"
+    assert "as they were when it ended: model." in result.traceback
+    assert int(kernel.run("print(int(model.optimizer.iterations))").text) > 2
+
+
+def test_without_tensorflow_in_the_notebook_a_model_comes_as_its_weights_and_a_private_file(kernel: Kernel) -> None:
+    kernel.run("""
+import sys
+hidden = {name: sys.modules[name] for name in list(sys.modules) if name.split(".")[0] in ("tensorflow", "keras")}
+for name in hidden:
+    sys.modules[name] = None
+""")
+    result = kernel.run("""%%tfos_train -o model,history,values
+import keras
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="last")])
+model.compile("sgd", "mse")
+history = model.fit(x, y, epochs=1, verbose=0)
+values = model(x[:2])
+""")
+    checked = kernel.run("""
+import os, stat
+print(sorted(model), type(values).__name__, list(history.history), oct(stat.S_IMODE(os.stat(model.file).st_mode)))
+sys.modules.update(hidden)
+print(keras.saving.load_model(model.file).layers[0].kernel.numpy().tolist() == model["sequential/last/kernel"].tolist())
+""")
+    assert not result.error, result.traceback
+    assert "no TensorFlow beside the notebook: model came back as its weights" in result.text
+    assert not checked.error, checked.traceback
+    assert checked.text.splitlines() == [
+        "['sequential/last/bias', 'sequential/last/kernel'] ndarray ['loss'] 0o600",
+        "True",
+    ]

@@ -1,0 +1,27 @@
+"""Values on their way to a cell and back, by value: with the classes and functions that a notebook or a cell defines.
+
+Those are in no file, so they travel themselves, and with them the text that they were made from: elsewhere AutoGraph
+could not convert such functions, nor a traceback show their lines.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from tfos_magic.values.pickler import Pickler, Unpickler, cache_source
+
+__all__ = ["cache_source", "pack", "unpack"]
+
+
+def pack(values: Mapping[str, Any]) -> bytes:
+    """A pickle of ``{name: value}``. Raises what the values raise when they cannot be pickled."""
+    file = io.BytesIO()
+    Pickler(file).dump_all(dict(values))
+    return file.getvalue()
+
+
+def unpack(payload: bytes) -> dict[str, Any]:
+    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it."""
+    return Unpickler(io.BytesIO(payload)).load_all() if payload else {}

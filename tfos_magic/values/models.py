@@ -1,0 +1,90 @@
+"""Models that cannot go by value: as Keras's own archive with the classes that it needs, or as their weights."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfos_magic.values.objects import registered_name
+from tfos_magic.values.tensors import array_of
+
+
+class ModelWeights(dict[str, npt.NDArray[Any]]):
+    """A model where there is no TensorFlow: its weights by the variables' paths, and ``file``, a ``.keras`` file."""
+
+    def __init__(self, weights: Mapping[str, npt.NDArray[Any]], archive: Any = b"") -> None:
+        super().__init__(weights)
+        self.archive = archive
+        self.file = ""
+
+    def __reduce__(self) -> Any:
+        return ModelWeights, (dict(self), pickle.PickleBuffer(self.archive))
+
+
+class _Rebuilt:
+    """Becomes a model when it is unpickled."""
+
+    def __init__(self, archive: bytes, definitions: Mapping[str, Any]) -> None:
+        self._archive, self._definitions = archive, dict(definitions)
+
+    def __reduce__(self) -> Any:
+        return _load, (pickle.PickleBuffer(self._archive), self._definitions)
+
+
+def archived(model: Any) -> ModelWeights:
+    """A model for those who have no TensorFlow; without an archive where Keras cannot save it."""
+    try:
+        return ModelWeights(weights_of(model), _archive(model))
+    except Exception:  # its get_config may raise anything
+        return ModelWeights(weights_of(model))
+
+
+def rebuilt(model: Any, namespace: Mapping[str, Any]) -> Any:
+    """What becomes the model, its weights and its optimizer's state by the classes of ``namespace``.
+
+    Raises what Keras raises where it cannot save the model.
+    """
+    definitions = {
+        registered_name(value) or value.__name__: value
+        for value in namespace.values()
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__"
+    }
+    archive = _archive(model)
+    _load(archive, definitions)  # what cannot be loaded here would not be there either
+    return _Rebuilt(archive, definitions)
+
+
+def weights_of(model: Any) -> dict[str, npt.NDArray[Any]]:
+    """The values of a Keras object's variables by their paths; a path that comes again gets a number."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    for variable in getattr(model, "weights", None) or model.variables:
+        path, again = variable.path, 1
+        while path in found:
+            again += 1
+            path = f"{variable.path}:{again}"
+        found[path] = np.array(array_of(variable))
+    return found
+
+
+def _archive(model: Any) -> bytes:
+    from keras.src.saving import saving_lib
+
+    buffer = io.BytesIO()
+    saving_lib._save_model_to_fileobj(model, buffer, "h5")
+    return buffer.getvalue()
+
+
+def _load(archive: Any, definitions: Mapping[str, Any]) -> Any:
+    import keras
+    from keras.src.saving import saving_lib
+
+    with keras.saving.custom_object_scope(dict(definitions)):
+        return saving_lib._load_model_from_fileobj(
+            io.BytesIO(bytes(archive)), custom_objects=None, compile=True, safe_mode=False
+        )

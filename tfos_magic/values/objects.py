@@ -1,0 +1,99 @@
+"""Objects of Keras by value: made by their class alone, then given the attributes that they had.
+
+Keras itself pickles a model as a ``.keras`` archive, which knows classes by name, needs ``get_config`` and forgets
+every attribute that the constructor did not get. All of its state is attributes, so these are what is sent; both sides
+need the same Keras. Nothing here imports it: who holds an object of Keras has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfos_magic.errors import CaptureError
+
+_MADE_ANEW = ("build", "quantize")
+_TRACED = ("train_function", "test_function", "predict_function")
+_BY_VARIABLE = ("_trainable_variables_indices", "_var_to_optimizer_idx")
+
+
+def is_saveable(obj: Any) -> bool:
+    """Whether this is a layer, model, metric or optimizer of Keras 3 that does not say itself how it is pickled."""
+    module = sys.modules.get("keras.src.saving.keras_saveable")
+    return (
+        module is not None
+        and isinstance(obj, module.KerasSaveable)
+        and type(obj).__reduce__ is module.KerasSaveable.__reduce__
+    )
+
+
+def version() -> str:
+    """The version of Keras that is loaded."""
+    return str(sys.modules["keras"].__version__)
+
+
+def empty(kind: Any, made_by: str) -> Any:
+    """A ``kind`` without state. Raises :class:`CaptureError` where Keras is another than the one it was ``made_by``."""
+    import keras
+
+    if keras.__version__ != made_by:
+        raise CaptureError(
+            f"A {kind.__name__} of Keras {made_by} cannot become one of Keras {keras.__version__}: install the same "
+            "version beside the notebook and on the executors."
+        )
+    return kind.__new__(kind)
+
+
+def state_of(obj: Any) -> Any:
+    """What :func:`restore` gives an empty object; without functions that are traced or made anew there."""
+    if (own := getattr(type(obj), "__getstate__", None)) and own is not getattr(object, "__getstate__", None):
+        return obj.__getstate__()
+    state = dict(obj.__dict__)
+    for name in _MADE_ANEW:
+        state.pop(name, None)
+    return {**state, **{name: None for name in _TRACED if name in state}}
+
+
+def restore(obj: Any, state: Any) -> None:
+    """Give an object its state."""
+    if hasattr(type(obj), "__setstate__"):  # asked of an empty object, a __getattr__ of its own would go astray
+        obj.__setstate__(state)
+    else:
+        obj.__dict__.update(state)
+
+
+def finish(restored: Sequence[Any], registered: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+    """Make anew what refers to objects by identity, when all are there: ``variables`` are keyed by what they were."""
+    for obj in restored:
+        if tracker := obj.__dict__.get("_tracker"):
+            tracker.stored_ids = {name: {id(each) for each in held} for name, (_, held) in tracker.config.items()}
+        for name in _BY_VARIABLE:
+            if places := obj.__dict__.get(name):
+                obj.__dict__[name] = {variables[key]._unique_id: place for key, place in places.items()}
+    if registered:
+        from keras.src.saving import object_registration
+
+        object_registration.GLOBAL_CUSTOM_OBJECTS.update(registered)
+        object_registration.GLOBAL_CUSTOM_NAMES.update({value: name for name, value in registered.items()})
+
+
+def registered_name(obj: Any) -> str:
+    """The name that ``keras.saving.register_keras_serializable`` gave to a class or function; empty without one."""
+    module = sys.modules.get("keras.src.saving.object_registration")
+    return str(module.GLOBAL_CUSTOM_NAMES.get(obj, "")) if module is not None else ""
+
+
+def reduce(obj: Any) -> Any:
+    """How Keras's tracked containers are made anew: filled first, for their tracker takes no note of that twice."""
+    tracking = sys.modules.get("keras.src.utils.tracking")
+    if tracking is None:
+        return NotImplemented
+    state = getattr(obj, "__dict__", None)
+    if isinstance(obj, tracking.TrackedList):
+        return type(obj), (), state, iter(list(obj))
+    if isinstance(obj, (tracking.TrackedDict, tracking.TrackedOrderedDict)):
+        return type(obj), (), state, None, iter(list(obj.items()))
+    if isinstance(obj, tracking.TrackedSet):
+        return type(obj), (list(obj),), state
+    return NotImplemented

@@ -1,0 +1,172 @@
+"""A pickler to which nothing is too deep: objects of Keras are made first, and get their attributes one after another.
+
+What it writes is a row of pickles that share one memo: the root, then each object that was made empty with its state,
+and last what is to be known of all of them. So a model of a thousand layers, each of which knows the next, costs no
+recursion, and what refers to objects by their identity is made anew when all of them are there.
+"""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FunctionType
+from typing import Any, BinaryIO
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from tfos_magic.values import objects, tensors
+
+_LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+
+
+class Unsent:
+    """Stands for something that cannot leave its process, within something that did. Any use says what it was."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __repr__(self) -> str:
+        return f"<{self._what} that stayed where it was made>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"this {self._what} could not be sent from where it was made: it has no {name!r}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"this {self._what} could not be sent from where it was made")
+
+
+class Pickler(cloudpickle.Pickler):
+    """Writes values with :meth:`dump_all`; gives the memory of arrays to ``buffers``, where there is such a function.
+
+    A ``lenient`` one puts :class:`Unsent` in the place of what cannot be pickled, and keeps it in ``unsent``. A
+    ``plain`` one writes for readers without TensorFlow: arrays for tensors and variables. ``arrays`` holds those of
+    variables by id; several picklers may share it, so that they give the same memory.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        buffers: Callable[[pickle.PickleBuffer], None] | None = None,
+        *,
+        lenient: bool = False,
+        plain: bool = False,
+        arrays: dict[int, npt.NDArray[Any]] | None = None,
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers)
+        self.unsent: list[Any] = []
+        self._lenient, self._plain = lenient, plain
+        self._arrays = {} if arrays is None else arrays
+        self._sources: dict[str, str] = {}
+        self._registered: dict[str, Any] = {}
+        self._variables: dict[str, Any] = {}
+        self._empty: list[Any] = []
+        self._seen: set[int] = set()
+
+    def dump_all(self, root: Any) -> None:
+        """Write ``root`` and all that it reaches. Raises what a value raises that cannot be pickled."""
+        self.dump(root)
+        for obj in self._empty:  # which grows meanwhile
+            self.dump((obj, objects.state_of(obj)))
+        self.dump(None)
+        self.dump((self._sources, self._registered, self._variables))
+
+    @property
+    def holds_keras(self) -> bool:
+        """Whether objects of Keras were written, which the same version alone can read."""
+        return bool(self._empty)
+
+    def shares(self, roots: set[int]) -> set[int]:
+        """The ids of what was written and has a state that others may see: objects of Keras, variables, arrays, what
+        the user's classes made, and what of ``roots`` is in it."""
+        known = {id(obj) for obj in (*self._empty, *self._variables.values())}
+        return known | self._seen | (roots & self.memo.copy().keys())
+
+    def reducer_override(self, obj: Any) -> Any:
+        try:
+            return self._reduce(obj)
+        except Exception:  # any object of the user's may refuse in its own way
+            if not self._lenient:
+                raise
+            return self._without(obj)
+
+    def _reduce(self, obj: Any) -> Any:
+        if isinstance(obj, (FunctionType, type)):
+            self._note_definition(obj)
+            return super().reducer_override(obj)
+        if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
+            self._seen.add(id(obj))
+        if tensors.is_variable(obj):
+            return self._reduce_variable(obj)
+        if objects.is_saveable(obj):
+            if self._plain:
+                return self._without(obj)
+            self._empty.append(obj)
+            return objects.empty, (type(obj), objects.version())
+        for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain)):
+            if reduced is not NotImplemented:
+                return reduced
+        reduced = super().reducer_override(obj)
+        if reduced is not NotImplemented or not self._lenient:
+            return reduced
+        reducer = self.dispatch_table.get(type(obj))
+        return reducer(obj) if reducer else obj.__reduce_ex__(5)
+
+    def _reduce_variable(self, variable: Any) -> Any:
+        array = self._arrays.get(id(variable))
+        if array is None:
+            array = self._arrays[id(variable)] = tensors.array_of(variable)
+        if self._plain:
+            return array.__reduce_ex__(5)
+        self._variables[variable._unique_id] = variable
+        return tensors.variable, (array, tensors.options_of(variable))
+
+    def _without(self, obj: Any) -> Any:
+        if make := _LOCKS.get(type(obj)):
+            return make, ()
+        self.unsent.append(obj)
+        return Unsent, (tensors.kind_of(obj),)
+
+    def _note_definition(self, obj: Any) -> None:
+        """Keep the text of a function of a notebook, and the name that Keras knows a definition by."""
+        if obj.__module__ == "__main__" and (name := objects.registered_name(obj)):
+            self._registered[name] = obj
+        if isinstance(obj, FunctionType):
+            filename = obj.__code__.co_filename
+            if filename not in self._sources and (text := _text_of_cell(filename)):
+                self._sources[filename] = text
+
+
+class Unpickler(pickle.Unpickler):
+    """Reads what a :class:`Pickler` wrote, all of it by one call of :meth:`load_all`."""
+
+    def __init__(self, file: BinaryIO, buffers: Iterable[Any] = ()) -> None:
+        super().__init__(file, buffers=buffers)
+
+    def load_all(self) -> Any:
+        """The root, when everything that it reaches is whole."""
+        root, restored = self.load(), []
+        while (item := self.load()) is not None:
+            objects.restore(*item)
+            restored.append(item[0])
+        sources, registered, variables = self.load()
+        for filename, text in sources.items():
+            cache_source(filename, text)
+        objects.finish(restored, registered, variables)
+        return root
+
+
+def cache_source(filename: str, text: str) -> None:
+    """Let tracebacks and :mod:`inspect` find the text of code that was compiled as ``filename``."""
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+
+
+def _text_of_cell(filename: str) -> str:
+    """Empty for what has a file of its own."""
+    return "" if Path(filename).exists() else "".join(linecache.getlines(filename))

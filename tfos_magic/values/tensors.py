@@ -1,0 +1,150 @@
+"""TensorFlow's objects by value: variables, tensors, functions and tables as arrays and options.
+
+Nothing here imports TensorFlow before such an object is read: who holds one to be written has it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def is_variable(obj: Any) -> bool:
+    """Whether this is a ``tf.Variable``."""
+    tf = _tensorflow(obj)
+    return tf is not None and isinstance(obj, tf.Variable)
+
+
+def array_of(obj: Any) -> npt.NDArray[Any]:
+    """The value of a tensor or variable. Raises ``PicklingError`` for those that have none here."""
+    try:
+        return np.asarray(obj.numpy())
+    except Exception as error:  # of a graph, or of a type that NumPy does not know
+        raise pickle.PicklingError(f"{kind_of(obj)} has no value that could be sent ({_first_line(error)})") from None
+
+
+def options_of(variable: Any) -> dict[str, Any]:
+    """What :func:`variable` needs besides the value."""
+    return {
+        "name": variable.name.partition(":")[0],
+        "trainable": variable.trainable,
+        "shape": variable.shape.as_list() if variable.shape.rank is not None else None,
+        "dtype": variable.dtype.name,
+        "synchronization": variable.synchronization,
+        "aggregation": variable.aggregation,
+    }
+
+
+def variable(value: npt.NDArray[Any], options: dict[str, Any]) -> Any:
+    """A ``tf.Variable``."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return tf.Variable(value, **{**options, "shape": tf.TensorShape(options["shape"])})
+
+
+def kind_of(obj: Any) -> str:
+    """What an object is, for people to read."""
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and isinstance(obj, tf.data.Dataset):
+        return "tf.data.Dataset"
+    return type(obj).__qualname__.strip("_")
+
+
+def reduce(obj: Any, plain: bool) -> Any:
+    """How an object of TensorFlow is made anew; ``NotImplemented`` for others, which know that themselves."""
+    tf = _tensorflow(obj)
+    if tf is None:
+        return NotImplemented
+    if isinstance(obj, (tf.data.Dataset, tf.data.Iterator)):
+        raise pickle.PicklingError(
+            f"a {kind_of(obj)} reads data where it was made: bring back the arrays instead, or make it in the notebook"
+        )
+    if isinstance(obj, tf.RaggedTensor) and plain:
+        return list, (obj.to_list(),)
+    if isinstance(obj, tf.Tensor) and not isinstance(obj, tf.__internal__.CompositeTensor):
+        array = array_of(obj)
+        return array.__reduce_ex__(5) if plain else (_tensor, (array, obj.dtype.name))
+    if isinstance(obj, tf.distribute.Strategy) and obj is tf.distribute.get_strategy():
+        return _strategy, ()
+    if isinstance(obj, tf.types.experimental.PolymorphicFunction):
+        return _function, (obj.python_function, _options_of_function(obj))
+    if isinstance(obj, (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)):
+        kinds = {"key_dtype": obj.key_dtype.name, "value_dtype": obj.value_dtype.name}
+        content = [array_of(part) for part in obj.export()]
+        static = isinstance(obj, tf.lookup.StaticHashTable)
+        return _static_table if static else _mutable_table, (*content, array_of(obj._default_value), kinds)
+    if isinstance(obj, tf.summary.SummaryWriter) and getattr(obj, "_closed", False):
+        return _writer, ()
+    if isinstance(obj, (tf.summary.SummaryWriter, tf.saved_model.experimental.TrackableResource)):
+        raise pickle.PicklingError(f"a {kind_of(obj)} holds a resource of the process that made it")
+    return NotImplemented
+
+
+def _tensorflow(obj: Any) -> Any:
+    """TensorFlow, where it is loaded and ``obj`` may be of it; most objects are not, and many are asked."""
+    tf = sys.modules.get("tensorflow")
+    known = any(kind.__module__.startswith("tensorflow") for kind in type(obj).__mro__)
+    return tf if known and hasattr(tf, "data") else None
+
+
+def _tensor(value: npt.NDArray[Any], dtype: str) -> Any:
+    import tensorflow as tf
+
+    with tf.init_scope():
+        return tf.constant(value, dtype)
+
+
+def _options_of_function(function: Any) -> dict[str, Any]:
+    return {
+        "input_signature": function.input_signature,
+        "autograph": function._autograph,
+        "jit_compile": function._jit_compile,
+        "reduce_retracing": function._reduce_retracing,
+        "experimental_autograph_options": function._experimental_autograph_options,
+    }
+
+
+def _function(function: Any, options: dict[str, Any]) -> Any:
+    import tensorflow as tf
+
+    return tf.function(function, **options)
+
+
+def _strategy() -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy()
+
+
+def _writer() -> Any:
+    import tensorflow as tf
+
+    return tf.summary.create_noop_writer()
+
+
+def _static_table(keys: Any, values: Any, default: Any, kinds: dict[str, str]) -> Any:
+    import tensorflow as tf
+
+    with tf.init_scope():
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, values, **kinds)
+        return tf.lookup.StaticHashTable(initializer, tf.constant(default, kinds["value_dtype"]))
+
+
+def _mutable_table(keys: Any, values: Any, default: Any, kinds: dict[str, str]) -> Any:
+    import tensorflow as tf
+
+    with tf.init_scope():
+        table = tf.lookup.experimental.MutableHashTable(
+            **kinds, default_value=tf.constant(default, kinds["value_dtype"])
+        )
+        table.insert(tf.constant(keys, kinds["key_dtype"]), tf.constant(values, kinds["value_dtype"]))
+        return table
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
