@@ -86,7 +86,7 @@ CONVERTED = """in user code:
     AttributeError: module 'tensorflow' has no attribute 'undefined'
 """
 
-MAPPED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost/device:CPU:0}} Error in user-defined function \
+MAPPED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} Error in user-defined function \
 passed to MapDataset:37: could not correctly convert string: abc
 \t [[{{node StringToNumber}}]] [Op:IteratorGetNext] name: """
 
