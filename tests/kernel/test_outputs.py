@@ -51,7 +51,7 @@ class Net(keras.Model):
 
 def make():
     keras.utils.set_random_seed(5)
-    layers = [keras.layers.Dense(6, "tanh"), Scaled(2.0), keras.layers.Dropout(0.2, seed=4), keras.layers.Dense(1)]
+    layers = [keras.layers.Dense(6, "tanh"), Scaled(2.0), keras.layers.Dense(1)]
     net = Net(layers)
     net.compile(keras.optimizers.AdamW(0.01, use_ema=True), "mse")
     return net
@@ -73,7 +73,7 @@ def test_a_model_of_classes_that_the_cell_defines_goes_on_in_the_notebook_as_if_
     kernel: Kernel,
 ) -> None:
     kernel.run(DATA)
-    result = kernel.run("%%tfos_train -n 1 --seed 5 -o net,dense,make\n" + CUSTOM)
+    result = kernel.run("%%tfos_train -n 2 --seed 5 -o net,dense,make\n" + CUSTOM)
     assert not result.error, result.traceback
     assert "note:" not in result.text
     assert kernel.run("print(net.blocks[0] is dense, net.notes, type(net).__name__)").text.split("\n")[0] == (
@@ -82,7 +82,7 @@ def test_a_model_of_classes_that_the_cell_defines_goes_on_in_the_notebook_as_if_
     assert not kernel.run("net.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)").error
     agreed = kernel.run(AGREES)
     assert not agreed.error, agreed.traceback
-    assert float(agreed.text) < 1e-6
+    assert float(agreed.text) < 1e-5
 
 
 def test_a_model_made_in_the_notebook_comes_back_trained_into_its_name_with_the_notebooks_own_classes(

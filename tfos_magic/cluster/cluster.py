@@ -256,8 +256,9 @@ class TFCluster:
         checkpoints and restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
         ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
-        Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, :class:`DataError` and
-        :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost and no restart is left.
+        Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose ``values`` are the outputs that
+        there were by then, :class:`CaptureError` where some outputs cannot come, with the others, :class:`DataError`
+        and :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost and no restart is left.
         """
         request = RunRequest(
             source=source,

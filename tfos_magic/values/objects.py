@@ -28,6 +28,12 @@ def is_saveable(obj: Any) -> bool:
     )
 
 
+def is_variable(obj: Any) -> bool:
+    """Whether this is a ``keras.Variable``."""
+    module = sys.modules.get("keras.src.backend.common.variables")
+    return module is not None and isinstance(obj, module.KerasVariable)
+
+
 def version() -> str:
     """The version of Keras that is loaded."""
     return str(sys.modules["keras"].__version__)

@@ -104,6 +104,8 @@ class Pickler(cloudpickle.Pickler):
             self._seen.add(id(obj))
         if tensors.is_variable(obj):
             return self._reduce_variable(obj)
+        if self._plain and objects.is_variable(obj):
+            return self._reduce_variable(obj.value)
         if objects.is_saveable(obj):
             if self._plain:
                 return self._without(obj)
