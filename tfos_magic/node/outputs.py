@@ -90,11 +90,9 @@ class _Packing:
         if name not in self._namespace:
             self.packed.missing.append(f"{name}: the cell did not define it")
             return None
-        value = _portable(self._namespace[name])
-        if not self._keras and is_saveable(value):
-            return self._write({name: archived(value)})
-        reason = ""
-        for form in (self._whole, self._without_parts, self._rebuilt, self._weights):
+        value, reason = _portable(self._namespace[name]), ""
+        as_object = (self._whole, self._without_parts, self._rebuilt, self._weights)
+        for form in as_object if self._keras or not is_saveable(value) else (self._archived,):
             try:
                 return form(name, value, reason)
             except Exception as error:  # any object of the user's may refuse in its own way
@@ -145,6 +143,9 @@ class _Packing:
             kinds = ", ".join(dict.fromkeys(kind_of(part) for part in unsent))
             self.packed.notices.append(f"{name} came back without what cannot be sent ({kinds}): using that says so.")
         return parcel
+
+    def _archived(self, name: str, value: Any, reason: str) -> _Parcel:
+        return self._write({name: archived(value)})
 
     def _rebuilt(self, name: str, value: Any, reason: str) -> _Parcel:
         parcel = self._write({name: rebuilt(value, self._namespace)}, lenient=True)

@@ -30,8 +30,8 @@ def is_saveable(obj: Any) -> bool:
 
 def is_variable(obj: Any) -> bool:
     """Whether this is a ``keras.Variable``."""
-    module = sys.modules.get("keras.src.backend.common.variables")
-    return module is not None and isinstance(obj, module.KerasVariable)
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(obj, keras.Variable)
 
 
 def version() -> str:
