@@ -91,10 +91,12 @@ def registered_name(obj: Any) -> str:
 
 
 def reduce(obj: Any) -> Any:
-    """How Keras's tracked containers are made anew: filled first, for their tracker takes no note of that twice."""
+    """How Keras's containers are made anew, filled before they have their tracker; ``NotImplemented`` for others."""
     tracking = sys.modules.get("keras.src.utils.tracking")
     if tracking is None:
         return NotImplemented
+    if type(obj).__name__ == "DynamicBackend":  # pickle would ask it, empty, for attributes that it seeks in its state
+        return type(obj), (obj._backend,)
     state = getattr(obj, "__dict__", None)
     if isinstance(obj, tracking.TrackedList):
         return type(obj), (), state, iter(list(obj))
