@@ -65,6 +65,12 @@ CASES = {
     "convolution over shares, some empty": (CONVOLUTION, "from_logits", LOOPS["traced, shares"]),
     "normalisation over shares": (NORMALISED, "from_logits", LOOPS["traced, shares"]),
 }
+CASES["divided by the global batch"] = (
+    MODEL,
+    "lambda b, logits: tf.nn.compute_average_loss(keras.losses.sparse_categorical_crossentropy(b, logits, True),"
+    " global_batch_size=26)",
+    LOOPS["traced, shares"],
+)
 HISTORY = "weights, history = model.get_weights(), {}\n"
 
 
@@ -132,6 +138,42 @@ def test_ranks_that_disagree_on_the_number_of_steps_end_with_a_clear_error_withi
         assert outcome.seconds < 30.0
         assert "number of steps" in outcome.error
     assert "came to the end of the cell" in outcomes[0].error
+
+
+UNLIKE = {
+    "the clock": "import time\nseed = time.time_ns() % 2**32",
+    "the system": "import os\nseed = int.from_bytes(os.urandom(4), 'big')",
+    "the hash of a string": "seed = hash('rows' + str(rank)) % 2**32",  # forked processes hash alike, others do not
+}
+
+
+@pytest.mark.parametrize("source", UNLIKE)
+def test_a_loop_over_rows_in_an_order_that_differs_between_workers_is_refused(groups, source: str) -> None:
+    shuffled = "\norder = np.random.default_rng(seed).permutation(120)\nx, y = x[order], y[order]\n"
+    cell = DATA + UNLIKE[source] + shuffled + SHARE + MODEL + STEP.replace("LOSS", "from_logits")
+    for outcome in groups[2].run(cell + LOOPS["eager, all rows" if "hash" in source else "traced, all rows"]):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "in another order" in outcome.error
+
+
+ALIKE = """
+import random
+
+order = np.random.default_rng().permutation(120)
+random.shuffle(order)
+np.random.shuffle(order)
+order = random.Random().sample(order.tolist(), 120)
+x, y = x[order], y[order]
+noise = tf.random.normal([120, 12]) + keras.random.normal((120, 12)) + np.random.RandomState().normal(size=(120, 12))
+x = x + noise.numpy().astype("float32")
+"""
+
+
+def test_a_loop_over_rows_that_generators_without_a_seed_shuffled_trains(groups) -> None:
+    cell = DATA + ALIKE + MODEL + STEP.replace("LOSS", "from_logits") + LOOPS["traced, all rows"] + HISTORY
+    outcomes = succeeded(groups[2].run(cell, "weights", "order"))
+    assert outcomes[0].values["order"] == outcomes[1].values["order"]
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
 def test_a_request_stops_a_loop_at_the_same_step_on_every_rank(groups) -> None:

@@ -12,6 +12,10 @@ REFUSED = {
         "model.compile('adam', keras.losses.Circle())\nmodel.fit(x, y, verbose=0)",
         "-n 1",
     ),
+    "parameter-servers": (
+        "tf.distribute.ParameterServerStrategy(None)",
+        "Delete this line",
+    ),
     "different-rows": (
         "model.compile('adam', from_logits)\nmodel.fit(x[:100 + rank], y[:100 + rank], verbose=0)",
         "rank 0: 4 batches, 100 rows; rank 1: 4 batches, 101 rows",

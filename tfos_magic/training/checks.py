@@ -70,6 +70,16 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
         )
 
 
+def refuse_fixed_batch(model: Any) -> None:
+    """Refuse a model that takes batches of one size alone, as stateful layers do."""
+    shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(getattr(model, "inputs", None) or [])]
+    if fixed := [shape for shape in shapes if shape and shape[0] is not None]:
+        raise TrainingError(
+            f"the model takes batches of {fixed[0][0]} rows alone, and each worker has a part of every batch. Leave "
+            "the batch size out of its keras.Input, or train it with one worker (-n 1), as stateful layers need."
+        )
+
+
 def refuse_other_values() -> None:
     raise TrainingError(
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "

@@ -17,6 +17,8 @@ from tensorflow.python.framework import ops
 LEVELS = 256
 """Digests are below this, so that the sum of their squares is exact in float32 for 256 ranks."""
 
+NEAR = 1e-3
+_TURNS, _TINY = 30.0, 1e-30
 _SAMPLED = 1024
 _SPREAD = 0x1E3779B97F4A7C15
 _WHOLE_BYTES = 16 << 20
@@ -66,6 +68,16 @@ def of_batch(batch: Any) -> tf.Tensor:
         total += tf.reduce_sum(values * (2 * tf.range(tf.size(values, tf.int64)) + 1))
     # The high bits of a product depend on all bits (Knuth's multiplicative hashing).
     return tf.cast(tf.math.floormod(tf.bitwise.right_shift(total * _SPREAD, 40), LEVELS), tf.float32)
+
+
+def of_gradients(gradients: Sequence[Any]) -> tf.Tensor:
+    """A float32 scalar from -1 to 1 of the gradients' common norm, which differs where they do by a few thousandths.
+
+    Where ranks have the same, :func:`apart` is below ``NEAR`` times the square of their number, whatever was rounded.
+    """
+    dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients if g is not None]
+    norm = tf.linalg.global_norm([tf.cast(g, tf.float32) for g in dense])
+    return tf.sin(_TURNS * tf.math.log(norm + _TINY)) if dense else tf.zeros([])
 
 
 def apart(digests: tf.Tensor, size: int) -> tf.Tensor:

@@ -19,7 +19,7 @@ from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
 
-from tfos_magic.training import checks, emptyshares, fedrows
+from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.patching import replace_item, wrap
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.sharding import is_fed, is_sharded
@@ -42,6 +42,7 @@ class OwnLoop:
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
+            self._apart = tf.Variable(0.0, trainable=False, name="tfos_own_apart")
 
     @property
     def batch_step(self) -> Step | None:
@@ -80,13 +81,25 @@ class OwnLoop:
         self._take_over(optimizer, variables)
         if tf.executing_eagerly():
             session.vote()
-        session.strategy.apply(self._step(), gradients, variables, update)
-        if self.over_shares:
+        step = self._step()
+        if not self.over_shares:
+            step.digest = digests.of_gradients(gradients)
+        session.strategy.apply(step, gradients, variables, update)
+        if not self.over_shares:
+            self._apart.assign(tf.maximum(self._apart, session.apart()))
+        else:
             session.count(self._rows)
             checks.note_own_loop(session.reporter)
             checks.note_draws(session.streams.taken(), session.reporter)
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
+            self.heed_apart()
+
+    def heed_apart(self) -> None:
+        """Refuse steps in which ranks had gradients apart from each other, though every rank is to have all rows."""
+        size = self._session.collectives.size
+        if not self._session.context.calls.rank and self._apart.numpy() > digests.NEAR * size**2:
+            checks.refuse_other_values()
 
     def _step(self) -> Step:
         step = self._session.new_step(self._rows.read_value())
@@ -105,6 +118,7 @@ class OwnLoop:
 
 def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
+    stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
     _install_draws(stack, session, own)
     fedrows.install(stack, own.looks)
     emptyshares.install(stack, lambda: own.without_rows is not None)

@@ -84,6 +84,14 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         original(layer, loss)
 
     wrap(stack, keras.Layer, "add_loss", add)
+
+    def average(original: Any, losses: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
+        average, step = original(losses, sample_weight, global_batch_size), own.batch_step
+        if step is None or global_batch_size is None:
+            return average
+        return _of_all_rows(tf.math.multiply_no_nan(average, tf.cast(step.scale(), average.dtype)), step)
+
+    wrap(stack, tf.nn, "compute_average_loss", average)
     wrap(stack, loss_module.Loss, "__call__", call)
     wrap(stack, CompileLoss, "__call__", call)
     wrap(stack, loss_module, "reduce_weighted_values", reduce)
@@ -185,4 +193,4 @@ def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) 
     if values.shape.rank != 0 or sample_weight is not None or step is None:
         return values, sample_weight
     values = session.first_step.scaled("metric", metric, values, step)
-    return values, tf.math.divide_no_nan(step.rows, step.total())
+    return values, tf.math.divide_no_nan(tf.cast(step.rows, values.dtype), tf.cast(step.total(), values.dtype))

@@ -293,6 +293,10 @@ class Session:
         if stop > 0:
             self.raise_stopped(f"epoch {loop.epoch + 1}")
 
+    def apart(self) -> tf.Tensor:
+        """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""
+        return self._tally.read_value()[2]
+
     def heed_stop(self, where: str) -> None:
         """Raise :class:`RunStopped` where the last step told all ranks that one was asked to stop."""
         if self._tally.numpy()[0] > 0:
