@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tfos_magic.cluster import session as sessions
@@ -21,11 +22,14 @@ from tfos_magic.cluster.run import Run
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
 from tfos_magic.errors import ClusterError
 from tfos_magic.node.config import HEARTBEAT_TIMEOUT
+from tfos_magic.node.temporary import LateFolder
 from tfos_magic.protocol import Message, Shutdown, StartTrainer
 from tfos_magic.records.missing import NOTHING_MISSING, Missing
 
 EXECUTOR_PATIENCE = 15.0
 LEAST_HEARTBEAT_TIMEOUT = 3.0
+HASH_SEED = "0"
+"""Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 
@@ -84,6 +88,7 @@ class TFCluster:
             spool_dir=spool_dir,
             spool_gb=spool_gb,
         )
+        self._files = LateFolder("tfos-files-")
         self._listener: Callable[[Message], None] | None = None
         self._control: ControlServer | None = None
         self.feeds: FeedStore | None = None
@@ -168,6 +173,7 @@ class TFCluster:
             servers=[server.address for server in self.servers],
             secret=self._secret,
             late=late,
+            hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
         )
         self.tell(worker.rank, message)
 
@@ -198,6 +204,12 @@ class TFCluster:
     def ready(self) -> bool:
         """True when a cell can run at once."""
         return self.roster.ready
+
+    def private_files(self) -> str:
+        """A folder for temporary files of cells, which goes with the cluster; empty where there is no room for one."""
+        with suppress(OSError):
+            return self._files.path()
+        return ""
 
     def tell(self, rank: int, message: Message) -> None:
         """Send a command to a rank's agent; nothing happens when the cluster has ended."""
@@ -315,6 +327,7 @@ class TFCluster:
         if (force or not self._agents.wait(timeout)) and cancel:
             self._agents.cancel()
         control.close()
+        self._files.close()
 
     def status(self) -> ClusterStatus:
         """The cluster and its workers as they are now."""

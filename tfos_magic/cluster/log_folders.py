@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
-from tfos_magic.node.temporary import PrivateFolder
+from tfos_magic.node.temporary import LateFolder
 
 
 def run_folder(base: str | Path, name: str) -> str:
@@ -23,19 +22,12 @@ class PrivateLogs:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._base: PrivateFolder | None = None
+        self._base = LateFolder("tfos-logs-")
 
     def folder(self, name: str) -> str:
         """The folder, not yet made, of a run called ``name``. Raises ``OSError`` where there is no room for any."""
-        with self._lock:
-            if self._base is None:
-                self._base = PrivateFolder("tfos-logs-")
-            return run_folder(self._base.path, name)
+        return run_folder(self._base.path(), name)
 
     def close(self) -> None:
         """Remove them all."""
-        with self._lock:
-            base, self._base = self._base, None
-        if base is not None:
-            base.close()
+        self._base.close()

@@ -74,7 +74,8 @@ class RunRequest:
     worker starts anew from its last checkpoint at most ``max_restarts`` times.
 
     Scalars, and copies of the event files that rank 0's cell writes, go to ``log_dir``; where that is empty, copies go
-    to the folder that ``private_logs`` gives for the run's name.
+    to the folder that ``private_logs`` gives for the run's name. Temporary files of a cell go to the folder that
+    ``private_files`` gives, by default one that goes with the cluster.
 
     The rows of DataFrames come to the cell in an order that ``seed`` makes, another one in every epoch, unless
     ``shuffle`` is off; ``seed`` seeds the workers' generators as well. None is a new seed for every run.
@@ -97,6 +98,7 @@ class RunRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str = ""
     private_logs: Callable[[str], str] | None = None
+    private_files: Callable[[], str] | None = None
     payload: bytes | None = None
     checkpoint_dir: str = ""
     checkpoint_every: int = 0

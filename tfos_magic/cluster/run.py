@@ -16,12 +16,14 @@ from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
+from tfos_magic.cluster.local_modules import local_sources
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.results import Results, kernels_keras
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
+from tfos_magic.node.disk.place import tell_place
 from tfos_magic.protocol import (
     CheckpointPart,
     Display,
@@ -251,6 +253,8 @@ class Run:
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
             keras=kernels_keras(),
+            place=tell_place((request.private_files or self._cluster.private_files)()),
+            sources=local_sources(request.source),
             payload=payload,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():

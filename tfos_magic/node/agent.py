@@ -7,11 +7,13 @@ trainer, the Flight server and the spool.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import platform
 import signal
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -185,7 +187,9 @@ class Agent:
 
     def _start_trainer(self, message: StartTrainer) -> None:
         self._end_trainer()
-        trainer = TrainerProcess(message.generation, message.rank, self._trainer_environment(message))
+        trainer = TrainerProcess(
+            message.generation, message.rank, self._trainer_environment(message), _shared_by(message)
+        )
         self._trainer = trainer
         for fd in (trainer.wake.fileno(), *trainer.streams):
             self._poller.register(fd, zmq.POLLIN)
@@ -199,6 +203,7 @@ class Agent:
         env.pop("PYTHONUNBUFFERED", None)
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         env["KERAS_BACKEND"] = "tensorflow"
+        env["PYTHONHASHSEED"] = message.hash_seed
         return env
 
     def _to_trainer(self, message: Message) -> None:
@@ -264,3 +269,9 @@ class Agent:
         self._mailbox.close()
         self._port.close()
         self._uplink.close()
+
+
+def _shared_by(message: StartTrainer) -> str:
+    """A folder for the trainers of this generation on this host; its name tells nothing of their secret."""
+    name = hashlib.sha256(message.secret.encode()).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"tfos-shared-{name}")

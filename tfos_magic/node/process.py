@@ -18,11 +18,13 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from tfos_magic.errors import ProtocolError
+from tfos_magic.node.disk import SHARED_VARIABLE
 from tfos_magic.node.temporary import PrivateFolder
 from tfos_magic.protocol import Alive, Message, TrainerReady, decode, encode
 
 LINK_VARIABLE = "TFOS_LINK_FD"
 PARENT_VARIABLE = "TFOS_PARENT_PID"
+RANK_VARIABLE = "TFOS_RANK"
 TAIL_LINES = 40
 _PR_SET_PDEATHSIG = 1
 
@@ -71,10 +73,11 @@ class TrainerProcess:
     """A running trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
 
     Two threads read from the link and write to it, since both can block on a trainer that is stopped, and the agent
-    must not. ``wake`` becomes readable when :meth:`messages` has something to give.
+    must not. ``wake`` becomes readable when :meth:`messages` has something to give. ``shared`` is a folder that all
+    trainers of a generation and host have.
     """
 
-    def __init__(self, generation: int, rank: int, environment: dict[str, str]) -> None:
+    def __init__(self, generation: int, rank: int, environment: dict[str, str], shared: str) -> None:
         self.generation = generation
         self.rank = rank
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -82,8 +85,8 @@ class TrainerProcess:
         self.ready = False
         ours, theirs = Pipe(duplex=True)
         # What TensorFlow and cells write to temporary files goes with the trainer.
-        self._folder = PrivateFolder("tfos-trainer-")
-        env = {**environment, "TMPDIR": self._folder.path}
+        self._folder = PrivateFolder("tfos-trainer-", also=shared)
+        env = {**environment, "TMPDIR": self._folder.path, SHARED_VARIABLE: shared, RANK_VARIABLE: str(rank)}
         env[LINK_VARIABLE] = str(theirs.fileno())
         env[PARENT_VARIABLE] = str(os.getpid())
         self._process = subprocess.Popen(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import threading
 
 REMOVAL_SECONDS = 5.0
 
@@ -13,13 +14,16 @@ REMOVAL_SECONDS = 5.0
 class PrivateFolder:
     """A folder that only this user can enter, at ``path`` in the system's temporary directory.
 
-    A shell of a few hundred kilobytes waits at the end of a pipe and removes the folder when the pipe closes, which the
-    system does after ``kill -9`` too. Raises ``OSError`` where there is no room for a folder.
+    ``also`` is another one, made if it is not there, that goes with it. A shell of a few hundred kilobytes waits at the
+    end of a pipe and removes both when the pipe closes, which the system does after ``kill -9`` too. Raises ``OSError``
+    where there is no room for a folder.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, also: str = "") -> None:
         self.path = tempfile.mkdtemp(prefix=prefix)
-        self._remover: subprocess.Popen[bytes] | None = _remover_of(self.path)
+        if also:
+            os.makedirs(also, mode=0o700, exist_ok=True)
+        self._remover: subprocess.Popen[bytes] | None = _remover_of(self.path, *([also] if also else []))
 
     def close(self) -> None:
         """Remove it with what is in it; waits five seconds at most, after which removal goes on by itself."""
@@ -32,11 +36,34 @@ class PrivateFolder:
             remover.wait(REMOVAL_SECONDS)
 
 
-def _remover_of(folder: str) -> subprocess.Popen[bytes]:
+class LateFolder:
+    """A :class:`PrivateFolder` that is made when it is first asked for. Safe to use from several threads."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._made: PrivateFolder | None = None
+
+    def path(self) -> str:
+        """Raises ``OSError`` where there is no room for a folder."""
+        with self._lock:
+            if self._made is None:
+                self._made = PrivateFolder(self._prefix)
+            return self._made.path
+
+    def close(self) -> None:
+        """Remove it with what is in it, if it was made."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+
+def _remover_of(*folders: str) -> subprocess.Popen[bytes]:
     """Wait for the pipe in a session of its own, so that no signal for this process's group ends it."""
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _; exec rm -rf -- "$0"', folder],
+            ["/bin/sh", "-c", 'read -r _; exec rm -rf -- "$@"', "sh", *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -44,5 +71,6 @@ def _remover_of(folder: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError:
-        os.rmdir(folder)
+        for folder in folders:
+            os.rmdir(folder)
         raise

@@ -14,19 +14,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfos_magic.lean import load_tensorflow
-from tfos_magic.node.process import Link, die_with_parent
+from tfos_magic.node.disk import mounts
+from tfos_magic.node.process import RANK_VARIABLE, Link, die_with_parent
 from tfos_magic.node.showing import FIGURES_BACKEND
 from tfos_magic.protocol import (
     Alive,
     CheckpointPart,
     Display,
     Message,
+    Notice,
     OutputTaken,
     RunCell,
     RunFinished,
@@ -36,6 +39,9 @@ from tfos_magic.protocol import (
     TrainerReady,
 )
 
+if TYPE_CHECKING:
+    from tfos_magic.node.disk.view import View
+
 LIFE_SECONDS = 1.0
 QUERY_PATIENCE = 7 * 24 * 3600.0
 """Seconds that a step may take where its rows come from a query, which may have none for long."""
@@ -44,8 +50,8 @@ QUERY_PATIENCE = 7 * 24 * 3600.0
 class Trainer:
     """One process's life: start, cells, end with the link."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, may_mount: bool) -> None:
+        self._link, self._may_mount = link, may_mount
         self._cells: SimpleQueue[RunCell | None] = SimpleQueue()
         self._parts: list[CheckpointPart] = []
         self._servers: Any = None
@@ -87,7 +93,9 @@ class Trainer:
                 # First use of the runtime and of the training code costs a second; better now than in the user's cell.
                 import tfos_magic.node.cell
                 import tfos_magic.training.run  # noqa: F401
+                from tfos_magic.node.disk.disk import Disk
 
+            self._disk = Disk(start.rank, start.local_size, self._may_mount, frozenset(sys.modules))
             self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
         except Exception as error:
@@ -154,6 +162,7 @@ class Trainer:
             self._stop.request()
         try:
             self._send(self._outcome(cell))
+            self._disk.tidy()
         finally:
             self._stop, self._running = None, ""
             self._stopped_runs.discard(cell.run_id)
@@ -165,12 +174,14 @@ class Trainer:
         from tfos_magic.node.outputs import bring_back
         from tfos_magic.node.showing import showing
 
-        with main_module(cell) as namespace:
+        with main_module(cell) as namespace, ExitStack() as opened:
             try:
-                namespace.update(build_namespace(cell))
-                self._send(RunStarted(cell.run_id, self._rank))
-                with showing(lambda data, metadata: self._show(cell, data, metadata)):
-                    self._execute(cell, namespace)
+                view = opened.enter_context(self._disk.opened(cell, self._notice_of(cell)))
+                with self._disk.explaining():
+                    namespace.update(build_namespace(cell))
+                    self._send(RunStarted(cell.run_id, self._rank))
+                    with showing(lambda data, metadata: self._show(cell, data, metadata)):
+                        self._execute(cell, namespace, view)
                 end = RunFinished(cell.run_id, self._rank, "ok")
             except (RunStopped, KeyboardInterrupt) as stopped:
                 end = RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
@@ -185,7 +196,7 @@ class Trainer:
                 return end
             return bring_back(end, cell, namespace, self._send, self._taken)
 
-    def _execute(self, cell: RunCell, namespace: dict[str, Any]) -> None:
+    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: View | None) -> None:
         from tfos_magic.node.cell import execute
         from tfos_magic.training import ranks
         from tfos_magic.training.checkpoints.checkpoint import assemble
@@ -207,6 +218,8 @@ class Trainer:
             local_rank=self._local_rank,
             event_files=cell.event_files,
         )
+        if view is not None:
+            context = replace(context, owns=view.owns, refresh=view.refresh)
         live = any(use.get("lease", {}).get("live") for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
         if cell.strategy == "none":
@@ -236,6 +249,9 @@ class Trainer:
         if self._speaks(cell):
             sys.stdout.flush()
             self._send(Display(cell.run_id, self._rank, data, metadata))
+
+    def _notice_of(self, cell: RunCell) -> Callable[[str], None]:
+        return lambda text: self._send(Notice(cell.run_id, self._rank, text))
 
     def _send(self, message: Message) -> None:
         try:
@@ -269,12 +285,14 @@ def _loading() -> Iterator[None]:
 def main() -> None:
     """Entry of the child process."""
     die_with_parent()
+    # Before there are threads, which would keep the mounts of before. Rank 0 works on the disk as it is.
+    may_mount = os.environ.get(RANK_VARIABLE, "0") != "0" and mounts.separate()
     os.environ["MPLBACKEND"] = FIGURES_BACKEND  # the notebook's own, where it was inherited, needs the notebook
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     try:
-        Trainer(Link.from_environment()).serve()
+        Trainer(Link.from_environment(), may_mount).serve()
     finally:
         sys.stdout.flush()
         # TensorFlow's server threads do not join; nothing is left to be lost.

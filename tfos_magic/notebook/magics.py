@@ -172,6 +172,7 @@ class TFOSMagics(Magics):
             options=options_of(args),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
+            private_files=self.runtime.files.path,
             payload=captured.payload,
             notices=[captured.hint] if captured.hint else [],
             **checkpoints_of(args, self.settings),

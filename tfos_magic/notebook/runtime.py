@@ -19,6 +19,7 @@ from tfos_magic.cluster.state import FeedState
 from tfos_magic.cluster.tensorboard import Result, TensorBoards
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.node.temporary import LateFolder
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
@@ -34,6 +35,7 @@ class Runtime:
         self.namespace, self.config = namespace, config
         self.cluster: TFCluster | None = None
         self.boards, self.logs = TensorBoards(), PrivateLogs()
+        self.files = LateFolder("tfos-files-")
         self.last_run: Run | None = None
         self.detached: DetachedRun | None = None
         self._runs = 0
@@ -200,12 +202,14 @@ class Runtime:
             self.detached.mute()
         self.boards.close()
         self.logs.close()
+        self.files.close()
 
     def close(self) -> None:
         """End all that this kernel started through the magics."""
         self.stop()
         self.boards.close()
         self.logs.close()
+        self.files.close()
 
 
 def _is_session(value: Any) -> bool:

@@ -14,7 +14,7 @@ class StartTrainer(Message):
 
     ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
     the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
-    another, finds the servers and no other worker.
+    another, finds the servers and no other worker. ``hash_seed`` is Python's, so that sets of strings have one order.
     """
 
     generation: int
@@ -28,6 +28,7 @@ class StartTrainer(Message):
     servers: list[str] = field(default_factory=list)
     secret: str = ""
     late: bool = False
+    hash_seed: str = "0"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class RunCell(Message):
     (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
     says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
     never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the version
-    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed.
+    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed. ``place`` tells
+    where the notebook works, as :func:`~tfos_magic.node.disk.place.tell_place` does, and ``sources`` are the texts of
+    modules that lie there, by relative path.
     """
 
     run_id: str
@@ -53,6 +56,8 @@ class RunCell(Message):
     checkpoints: dict[str, Any] = field(default_factory=dict)
     event_files: bool = False
     keras: str = ""
+    place: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     payload: bytes = b""
 
 

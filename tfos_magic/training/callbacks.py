@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -19,11 +20,26 @@ CHIEF_ONLY = (
 )
 
 
-def of_rank(callbacks: Any, rank: int) -> list[Any]:
-    """The callbacks that act on this rank: those that write files or print do so on rank 0 alone."""
+_PATHS = ("filepath", "filename", "backup_dir")
+"""Where callbacks of Keras keep the path that they write to, and that a cell reads from afterwards."""
+
+
+def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]:
+    """The callbacks that act on this rank: those that write files or print do so on rank 0 alone.
+
+    Those that write to a path that this rank ``owns`` act here too, so that the cell finds their files.
+    """
     given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
     flat = keras.tree.flatten(given)
-    return [callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY)]
+    return [
+        callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns)
+    ]
+
+
+def has_own(callback: Any, owns: Callable[[str], bool]) -> bool:
+    """Whether a callback writes to a path that this rank ``owns``."""
+    path = next((path for name in _PATHS if (path := getattr(callback, name, None))), None)
+    return isinstance(path, (str, os.PathLike)) and owns(os.fspath(path))
 
 
 def verbosity(verbose: Any, rank: int) -> Any:
@@ -73,6 +89,8 @@ class Conductor(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many:
             self._session.replicas.unify(self.model)
+            if not self._session.exact:  # rank 0's callbacks alone have written files
+                self._session.context.refresh()
         self._session.recorder.end(self._loop)
 
     def on_test_begin(self, logs: Any = None) -> None:

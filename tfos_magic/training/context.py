@@ -54,7 +54,8 @@ class RunContext:
     ``options`` are the strategy's, by the names of :class:`~tfos_magic.protocol.RunCell`. ``resume`` is, on rank 0,
     what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are this process's connections to
     the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what the cell writes
-    for TensorBoard. ``calls`` is filled in while the cell runs.
+    for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is apart from those of the others,
+    and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in while the cell runs.
     """
 
     run_id: str
@@ -70,3 +71,5 @@ class RunContext:
     servers: ServerGroup | None = None
     event_files: bool = False
     calls: Calls = field(default_factory=Calls)
+    owns: Callable[[str], bool] = lambda path: False
+    refresh: Callable[[], None] = lambda: None

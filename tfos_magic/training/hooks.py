@@ -99,7 +99,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it
-    callbacks = of_rank(arguments["callbacks"], rank)
+    callbacks = of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         checks.note_batch_callbacks(callbacks, session.reporter)
     if loop.kind == "fit":

@@ -100,8 +100,10 @@ def allgather(tensor: Any) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def barrier() -> None:
-    """Return when every worker has come here."""
+    """Return when every worker has come here. Then all see the files that rank 0 had written."""
     _collectives().barrier()
+    if _runs:
+        _runs[-1].refresh()
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:

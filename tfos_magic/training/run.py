@@ -43,6 +43,8 @@ def distributed(context: RunContext) -> Iterator[None]:
         if context.strategy == AsyncStrategy.name:
             context = stack.enter_context(served(context))
         context.collectives.align()
+        if context.strategy != AsyncStrategy.name:  # whose workers may come late
+            context.collectives.barrier()  # rank 0 writes to the disk when the others have seen it as it was
         install_entropy(stack, context.seed)
         session = Session(context, STRATEGIES[context.strategy](context))
         stack.callback(session.close)

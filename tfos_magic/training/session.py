@@ -86,6 +86,10 @@ class Session:
     def many(self) -> bool:
         return self.collectives.size > 1
 
+    def owns(self, path: str) -> bool:
+        """Whether a file with what the ranks have in common is to be written to ``path`` by this rank for itself."""
+        return self.exact and self.context.owns(path)
+
     @property
     def rows_trained(self) -> int:
         """Rows of this rank that training has used so far."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from tfos_magic.training.callbacks import has_own
 from tfos_magic.training.session import Loop, Session
 from tfos_magic.training.tfkeras import steps
 
@@ -19,10 +21,12 @@ CHIEF_ONLY = (
 )
 
 
-def of_rank(callbacks: Any, rank: int) -> list[Any]:
-    """The callbacks that act on this rank: those that write files or print do so on rank 0 alone."""
+def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]:
+    """The callbacks that act on this rank, as for Keras 3."""
     flat = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks) or [])
-    return [callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY)]
+    return [
+        callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns)
+    ]
 
 
 class Conductor(tf_keras.callbacks.Callback):

@@ -78,7 +78,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         session.collectives.align()
     if isinstance(arguments["callbacks"], tf_keras.callbacks.CallbackList):
         return  # fit() validates with its own list, the conductor in it
-    kept = callbacks.of_rank(arguments["callbacks"], rank)
+    kept = callbacks.of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         common.note_batch_callbacks(kept, session.reporter)
     arguments["callbacks"] = [*kept, callbacks.Conductor(session, loop)]

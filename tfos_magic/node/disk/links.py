@@ -1,0 +1,63 @@
+"""Links to files of others become files of one's own before Python writes to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC | os.O_CREAT
+_NO_FILES = ("/dev/", "/proc/", "/sys/")
+
+_guards: list[_Guard] = []
+_installed: list[Callable[..., None]] = []
+
+
+class _Guard:
+    def __init__(self, folders: Sequence[str], elsewhere: Callable[[str], None]) -> None:
+        self._folders = tuple(os.path.join(folder, "") for folder in folders)
+        self._elsewhere = elsewhere
+
+    def writes(self, path: str) -> None:
+        full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
+        if full.startswith(self._folders):
+            _own(full)
+        elif not full.startswith(_NO_FILES):
+            self._elsewhere(full)
+
+
+@contextlib.contextmanager
+def guarded(folders: Sequence[str], elsewhere: Callable[[str], None] = lambda path: None) -> Iterator[None]:
+    """While the block runs, what Python opens for writing below ``folders`` is a file of its own, not a link.
+
+    ``elsewhere`` is called with each path outside of them that is opened for writing. Libraries in C open files unseen.
+    """
+    if not _installed:
+        _installed.append(_watch)
+        sys.addaudithook(_watch)  # which stays: Python has no way to take it back
+    _guards.append(_Guard(folders, elsewhere))
+    try:
+        yield
+    finally:
+        _guards.pop()
+
+
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open" or not _guards:
+        return
+    path, _, flags = arguments
+    if isinstance(flags, int) and flags & _WRITING and isinstance(path, (str, bytes)):
+        _guards[-1].writes(os.fsdecode(path))
+
+
+def _own(path: str) -> None:
+    """Put a copy in the place of a link, be it symbolic and made by :mod:`snapshot`, or hard."""
+    with contextlib.suppress(FileNotFoundError):
+        linked = os.readlink(path).startswith("/proc/") if os.path.islink(path) else os.lstat(path).st_nlink > 1
+        if not linked:
+            return
+        copy = f"{path}.tfos-own"
+        shutil.copy2(path, copy)
+        os.replace(copy, path)
