@@ -284,3 +284,42 @@ def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
     assert (
         "batch-size" in kernel.client.inspect("%%tfos_train", reply=True, timeout=10)["content"]["data"]["text/plain"]
     )
+
+
+def test_a_cell_works_in_the_notebooks_directory_with_its_modules_as_they_are_now(kernel: Kernel) -> None:
+    kernel.run("""
+import os, pathlib
+os.makedirs("deeper", exist_ok=True)
+os.chdir("deeper")
+pathlib.Path("mylib.py").write_text("class Rate:\\n    value = 1\\n")
+import mylib
+mine = mylib.Rate()
+""")
+    cell = """%%tfos_train -n 2 -o rate,path,same,told
+import tempfile
+from mylib import Rate
+rate, same = Rate.value, isinstance(mine, Rate) and isinstance(mine, mylib.Rate)
+with open("left.txt", "w") as file:
+    file.write(f"rate {rate}")
+path = tempfile.mkdtemp() + "/note.txt"
+with open(path, "w") as file:
+    file.write(f"rank {tfos.rank()}")
+told = sorted({"a", "b"}) == ["a", "b"]
+"""
+    try:
+        first = kernel.run(cell)
+        assert not first.error, first.traceback
+        look = "print(rate, same, os.listdir(), open('left.txt').read(), open(path).read())"
+        assert kernel.run(look).text.startswith("1 True")
+        kernel.run("pathlib.Path('mylib.py').write_text('class Rate:\\n    value = 20\\n')")
+        second = kernel.run(cell)
+        assert not second.error, second.traceback
+        assert kernel.run("print(open('left.txt').read(), open(path).read())").text.strip() == "rate 20 rank 0"
+        assert kernel.run("print(sorted(os.listdir()))").text.strip() in (
+            "['left.txt', 'mylib.py']",
+            "['__pycache__', 'left.txt', 'mylib.py']",
+        )
+        kept = kernel.run("print(path)").text.strip()
+        assert Path(kept).exists()
+    finally:
+        kernel.run("os.chdir('..')")

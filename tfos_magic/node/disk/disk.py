@@ -62,7 +62,7 @@ class Disk:
             places, kept = [*_others(directory), temporary], [self._private, self._shared]
             with suppress(OSError):  # there is no more that such a system allows
                 return stack.enter_context(mounted(directory, places, kept))
-        return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, notice)))
+        return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, self._shared, notice)))
 
     def _downloads(self, run_id: str, view: View | None) -> AbstractContextManager[None]:
         if not self._shared:
@@ -85,11 +85,12 @@ class Disk:
 class _Elsewhere:
     """Tells once that a file which all ranks see was written."""
 
-    def __init__(self, rank: int, notice: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, shared: str, notice: Callable[[str], None]) -> None:
         self._rank, self._notice, self._told = rank, notice, False
+        self._locked = tuple(os.path.join(folder, "") for folder in (shared, _keras_folder()) if folder)
 
     def __call__(self, path: str) -> None:
-        if self._told or path.startswith(os.path.join(_keras_folder(), "")):
+        if self._told or path.startswith(self._locked):
             return
         self._told = True
         self._notice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -55,8 +56,9 @@ def _watch(event: str, arguments: tuple[object, ...]) -> None:
 def _own(path: str) -> None:
     """Put a copy in the place of a link, be it symbolic and made by :mod:`snapshot`, or hard."""
     with contextlib.suppress(FileNotFoundError):
-        linked = os.readlink(path).startswith("/proc/") if os.path.islink(path) else os.lstat(path).st_nlink > 1
-        if not linked:
+        found = os.lstat(path)
+        ours = stat.S_ISLNK(found.st_mode) and os.readlink(path).startswith("/proc/")
+        if not ours and not (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
             return
         copy = f"{path}.tfos-own"
         shutil.copy2(path, copy)

@@ -1,0 +1,114 @@
+"""Two real trainers without Spark, which run cells in a directory as their notebook would have them run."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+from tfos_magic.cluster.local_modules import local_sources
+from tfos_magic.cluster.results import unpack
+from tfos_magic.node.disk.place import tell_place
+from tfos_magic.node.process import TrainerProcess
+from tfos_magic.protocol import Notice, RunCell, RunFinished, StartTrainer, TrainerReady
+from tfos_magic.values import pack
+
+WORKERS = 2
+SECONDS, GRACE = 120.0, 10.0
+_PR_CAPBSET_DROP, _CAP_SYS_ADMIN = 24, 21
+
+
+def main() -> None:
+    """Run the cells of the job on standard input; print what each gave, as JSON, on the last line."""
+    job = json.load(sys.stdin)
+    if not job["may_mount"]:  # what this process starts, of whatever user, has no right to mount
+        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_SYS_ADMIN, 0, 0, 0)
+    trainers = _start()
+    temporary = tempfile.mkdtemp(prefix="files-")
+    found = []
+    try:
+        for number, cell in enumerate(job["cells"]):
+            for path, text in cell.get("write", {}).items():
+                with open(path, "w") as file:
+                    file.write(text)
+            place = tell_place(temporary)
+            if cell.get("elsewhere"):
+                place["host"] = "another"
+            run = RunCell(
+                run_id=f"run-{number}",
+                source=cell["source"],
+                filename="<cell>",
+                strategy=cell.get("strategy", "sync"),
+                seed=1,
+                outputs=cell["outputs"],
+                place=place,
+                sources=local_sources(cell["source"]),
+                payload=pack(job["names"]),
+            )
+            for trainer in trainers:
+                trainer.send(run)
+            found.append(_outcome(trainers))
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+    print(json.dumps(found))
+
+
+def _start() -> list[TrainerProcess]:
+    shared = tempfile.mkdtemp(prefix="tfos-shared-")
+    held = []
+    for _ in range(WORKERS):
+        each = socket.socket()
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        each.bind(("127.0.0.1", 0))
+        held.append(each)
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONHASHSEED": "0"}
+    environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    trainers = [TrainerProcess(1, rank, environment, shared) for rank in range(WORKERS)]
+    for rank, trainer in enumerate(trainers):
+        trainer.send(StartTrainer(1, rank, addresses, rank, WORKERS, [], secret="of the test"))
+    _until(trainers, lambda messages: sum(isinstance(m, TrainerReady) for m in messages) == WORKERS)
+    return trainers
+
+
+def _outcome(trainers: list[TrainerProcess]) -> dict[str, Any]:
+    messages = _until(trainers, lambda messages: sum(isinstance(m, RunFinished) for m in messages) == WORKERS)
+    ends = {m.rank: m for m in messages if isinstance(m, RunFinished)}
+    told = 0 in ends and ends[0].status == "ok"
+    return {
+        "errors": [ends[rank].error if rank in ends else {"message": "did not end"} for rank in range(WORKERS)],
+        "values": unpack(ends[0]) if told else {},
+        "notices": [m.text for m in messages if isinstance(m, Notice)],
+    }
+
+
+def _until(trainers: list[TrainerProcess], done: Any) -> list[Any]:
+    messages: list[Any] = []
+    deadline = time.monotonic() + SECONDS
+    while not done(messages):
+        ready, _, _ = select.select([t.wake for t in trainers], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready and any(isinstance(m, RunFinished) for m in messages):
+            return messages  # the other one waits for a rank that has failed
+        if not ready:
+            raise TimeoutError(f"the trainers said no more than {messages} within {SECONDS:.0f} s")
+        for trainer in trainers:
+            if trainer.wake in ready:
+                messages += trainer.messages()
+            for fd in list(trainer.streams):
+                sys.stderr.write(trainer.read(fd))
+        if any(isinstance(m, RunFinished) and m.error for m in messages):
+            deadline = min(deadline, time.monotonic() + GRACE)
+        if None in messages:
+            raise RuntimeError(f"a trainer has ended: {messages}")
+    return messages
+
+
+if __name__ == "__main__":
+    main()
