@@ -48,8 +48,10 @@ again = keras.models.load_model("model.keras")
 with zipfile.ZipFile("model.zip", "w") as archive:
     archive.write("model.keras")
 zipfile.ZipFile("model.zip").extractall("unzipped")
-with open("data.csv", "a") as file:
-    file.write("3,4\\n")
+for name in ("data.csv", "large.csv"):
+    with open(name, "a") as file:
+        file.write("3,4\\n")
+large = os.path.getsize("large.csv")
 pack = keras.utils.get_file("pack.zip", url, extract=True)
 inside = sorted(os.listdir(pack + "/pack"))
 shutil.rmtree(pack)
@@ -58,12 +60,12 @@ with open(path, "w") as file:
     file.write("hello")
 files, data, rate, two = sorted(os.listdir(".")), open("data.csv").read(), mylib.RATE, doubled(1)
 order = list({"cat", "dog", "bird", "fish"})
-seen = [rows, files, data, inside, order, rate, two, model.get_weights(), again.get_weights()]
+seen = [rows, files, data, large, inside, order, rate, two, model.get_weights(), again.get_weights()]
 """
     + SAME
 )
 
-FILES = ["data.csv", "helpers", "model.keras", "model.zip", "mylib.py", "out", "unzipped"]
+FILES = ["data.csv", "helpers", "large.csv", "model.keras", "model.zip", "mylib.py", "out", "unzipped"]
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -111,6 +113,7 @@ def folder(tmp_path: Path) -> Path:
     (work / "helpers" / "maths.py").write_text("def doubled(x):\n    return 2 * x\n")
     (work / "mylib.py").write_text("from helpers.maths import doubled\n\nRATE = 1\n")
     (work / "data.csv").write_text("1,2\n")
+    (work / "large.csv").write_text("1,2\n" * 100_000)
     return work
 
 

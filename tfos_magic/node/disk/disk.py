@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 from tfos_magic.node.disk import SHARED_VARIABLE
 from tfos_magic.node.disk.downloads import shared_downloads
+from tfos_magic.node.disk.links import guarded
 from tfos_magic.node.disk.modules import local_modules, write_sources
 from tfos_magic.node.disk.place import is_here
 from tfos_magic.node.disk.view import View, copied, mounted, tidy
@@ -46,6 +47,8 @@ class Disk:
             if self._rank > 0 and cell.strategy != "none":
                 view = self._view(stack, directory, temporary, notice)
                 directory = view.directory
+            elif self._local_size > 1 and cell.strategy != "none":
+                stack.enter_context(guarded([directory, *_others(directory), temporary]))  # others have links to files
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
             os.chdir(directory)
             stack.enter_context(self._downloads(cell.run_id, view))

@@ -21,17 +21,18 @@ class _Guard:
         self._folders = tuple(os.path.join(folder, "") for folder in folders)
         self._elsewhere = elsewhere
 
-    def writes(self, path: str) -> None:
+    def writes(self, path: str, emptied: bool) -> None:
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
         if full.startswith(self._folders):
-            _own(full)
+            _own(full, emptied)
         elif not full.startswith(_NO_FILES):
             self._elsewhere(full)
 
 
 @contextlib.contextmanager
 def guarded(folders: Sequence[str], elsewhere: Callable[[str], None] = lambda path: None) -> Iterator[None]:
-    """While the block runs, what Python opens for writing below ``folders`` is a file of its own, not a link.
+    """While the block runs, what Python opens for writing below ``folders`` is a file of its own, not a link; so what
+    others have linked stays as it was.
 
     ``elsewhere`` is called with each path outside of them that is opened for writing. Libraries in C open files unseen.
     """
@@ -50,16 +51,20 @@ def _watch(event: str, arguments: tuple[object, ...]) -> None:
         return
     path, _, flags = arguments
     if isinstance(flags, int) and flags & _WRITING and isinstance(path, (str, bytes)):
-        _guards[-1].writes(os.fsdecode(path))
+        _guards[-1].writes(os.fsdecode(path), bool(flags & os.O_TRUNC))
 
 
-def _own(path: str) -> None:
-    """Put a copy in the place of a link, be it symbolic and made by :mod:`snapshot`, or hard."""
+def _own(path: str, emptied: bool) -> None:
+    """Put a copy in the place of a link, be it symbolic and made by :mod:`snapshot`, or hard; one without the content
+    where it is to be ``emptied``."""
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(path)
         ours = stat.S_ISLNK(found.st_mode) and os.readlink(path).startswith("/proc/")
         if not ours and not (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
             return
         copy = f"{path}.tfos-own"
-        shutil.copy2(path, copy)
+        if emptied:
+            os.close(os.open(copy, os.O_CREAT | os.O_EXCL, os.stat(path).st_mode & 0o7777))
+        else:
+            shutil.copy2(path, copy)
         os.replace(copy, path)

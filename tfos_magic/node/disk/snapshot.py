@@ -20,7 +20,7 @@ _SHARED = ("tfos-", "spark-", "blockmgr-", "pyspark-", ".X11-unix", ".ICE-unix",
 class Snapshot:
     """A copy of the folder ``source`` in ``target``, of some ``most`` names.
 
-    Files of at most ``small`` bytes are copied. Others are linked in the folder ``links``, of the same structure, which
+    Small files are copied. Others are linked in the folder ``links``, of the same structure, which
     may be ``target``; those on another disk are symbolic links to ``origin``, a path of ``source`` that stays when
     ``source`` is covered, and ``pointing`` tells of these. Folders with too many names are empty, and ``live`` has
     their paths relative to ``source``; ``shared`` those of the folders that engines share.
@@ -31,7 +31,6 @@ class Snapshot:
     target: str
     links: str
     most: int
-    small: int = COPIED_BYTES
     live: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
     pointing: bool = False
@@ -81,7 +80,7 @@ class Snapshot:
 
     def _add_file(self, entry: os.DirEntry[str], name: str, target: str) -> None:
         found = entry.stat()
-        if entry.is_file() and found.st_size <= self.small and self._bytes + found.st_size <= TOTAL_BYTES:
+        if entry.is_file() and found.st_size <= COPIED_BYTES and self._bytes + found.st_size <= TOTAL_BYTES:
             with suppress(PermissionError):
                 _copy_small(entry.path, target, found)
                 self._bytes += found.st_size

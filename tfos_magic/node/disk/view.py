@@ -19,8 +19,8 @@ from tfos_magic.node.disk.links import guarded
 from tfos_magic.node.disk.snapshot import COPIED_BYTES, TOTAL_BYTES, Snapshot
 
 TEMPORARY = "/tmp"  # of which all programs of a host think alike
-MOST, MOST_ELSEWHERE = 2000, 300
-"""How many names of the working directory, and of another folder, are copied."""
+MOST, MOST_ELSEWHERE, MOST_BESIDE = 2000, 300, 1000
+"""How many names of the working directory, of another folder, and of a working directory on disk, are copied."""
 
 
 _left: list[str] = []
@@ -117,7 +117,7 @@ def copied(directory: str, parent: str, elsewhere: Callable[[str], None]) -> Ite
     with ExitStack() as stack:
         target = stack.enter_context(_room(parent))
         place = os.path.realpath(directory)
-        snapshot = Snapshot(place, _held(stack, place), target, target, MOST, small=0).take([parent])
+        snapshot = Snapshot(place, _held(stack, place), target, target, MOST_BESIDE).take([parent])
         inner = os.listdir(place) if "" in snapshot.live else snapshot.apart
         for name in inner:
             with contextlib.suppress(FileNotFoundError):
