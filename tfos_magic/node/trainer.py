@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from queue import SimpleQueue
@@ -176,7 +176,7 @@ class Trainer:
 
         with main_module(cell) as namespace, ExitStack() as opened:
             try:
-                view = opened.enter_context(self._disk.opened(cell, self._notice_of(cell)))
+                view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
                     namespace.update(build_namespace(cell))
                     self._send(RunStarted(cell.run_id, self._rank))
@@ -250,8 +250,8 @@ class Trainer:
             sys.stdout.flush()
             self._send(Display(cell.run_id, self._rank, data, metadata))
 
-    def _notice_of(self, cell: RunCell) -> Callable[[str], None]:
-        return lambda text: self._send(Notice(cell.run_id, self._rank, text))
+    def _note(self, text: str) -> None:
+        self._send(Notice(self._running, self._rank, text))
 
     def _send(self, message: Message) -> None:
         try:

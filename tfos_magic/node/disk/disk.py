@@ -30,6 +30,7 @@ class Disk:
         self._private = os.path.realpath(tempfile.gettempdir())
         self._shared = os.environ.get(SHARED_VARIABLE, "")
         self._outside = os.getcwd()
+        self._here = False
 
     @contextmanager
     def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[View | None]:
@@ -38,7 +39,7 @@ class Disk:
         That is the notebook's directory, if it is on this host. Of ranks that train together, all but rank 0 see copies
         of it and of the folders for temporary files and for Keras's data. ``notice`` is told what differs from that.
         """
-        here = is_here(cell.place)
+        self._here = here = is_here(cell.place)
         directory = cell.place["directory"] if here else self._outside
         temporary = (cell.place["temporary"] if here else "") or self._private
         with ExitStack() as stack:
@@ -53,8 +54,21 @@ class Disk:
             os.chdir(directory)
             stack.enter_context(self._downloads(cell.run_id, view))
             stack.enter_context(self._modules(cell, here, directory))
-            stack.enter_context(_explained(here, self._rank))
             yield view
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Where the notebook's directory is not at hand, let the error say so of a relative path that is missing."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if not self._here and isinstance(error.filename, str) and not os.path.isabs(error.filename):
+                error.strerror = (
+                    f"{error.strerror} (worker {self._rank} is not on the notebook's host, or may not enter its "
+                    "directory, so relative paths are those of its executor: put files where all workers see them, and "
+                    "give their absolute path)"
+                )
+            raise
 
     def tidy(self) -> None:
         """Remove what is left of views: after the end of a cell was told, for it takes time."""
@@ -122,18 +136,3 @@ def _temporary(folder: str) -> Iterator[None]:
         yield
     finally:
         os.environ["TMPDIR"] = tempfile.tempdir = before
-
-
-@contextmanager
-def _explained(here: bool, rank: int) -> Iterator[None]:
-    """Where the notebook's directory is not at hand, say so of a relative path that is missing."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        if not here and isinstance(error.filename, str) and not os.path.isabs(error.filename):
-            error.strerror = (
-                f"{error.strerror} (worker {rank} is not on the notebook's host, or may not enter its directory, "
-                "so relative paths are those of its executor: put files where all workers see them, and give their "
-                "absolute path)"
-            )
-        raise
