@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
@@ -327,7 +328,8 @@ class Session:
             return original(model, logs)
         if self.loops[-1].kind == "fit":
             self.strategy.settle(model)
-        metrics.report_unknown(model, self.reporter)
+        if not (self.strategy.exact and isinstance(model, keras.Model)):
+            metrics.report_unknown(model, self.reporter)
         own = metrics.results_in(model, logs)
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")

@@ -105,6 +105,8 @@ class FirstStep:
             stack.callback(tf.config.run_functions_eagerly, eager)
             tf.config.run_functions_eagerly(True)
             trial = Trial(self._session, model, kind, stack)
+            for variable in model.variables:
+                self._laws.pop(("gradient", id(variable)), None)
             stack.enter_context(trial.state.perturbed(1))
             laws = self._tried(trial, rows, TOLERANCE)
             if _mixed(laws) and trial.own_step:

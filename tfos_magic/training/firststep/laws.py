@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -25,28 +25,33 @@ class Law(IntEnum):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step computed of ``rows`` rows, by name: each an array of any shape, the same in all."""
+    """What a step computed of ``rows`` rows, by name: each an array of any shape, the same in all.
+
+    ``rounding`` are errors that values may have beside those that follow from their own size.
+    """
 
     rows: int
     values: dict[Any, Numbers]
+    rounding: dict[Any, float] = field(default_factory=dict)
 
 
 def laws_of(whole: Seen, parts: Sequence[Seen], tolerance: float, floors: dict[Any, float]) -> dict[Any, Law]:
     """The law of each value; ``floors`` are sizes below which a value's differences are taken for rounding."""
-    return {
-        name: _law(
-            value, [(part.rows / whole.rows, part.values[name]) for part in parts], tolerance, floors.get(name, 0)
-        )
-        for name, value in whole.values.items()
-    }
+    laws = {}
+    for name, value in whole.values.items():
+        shares = [(part.rows / whole.rows, part.values[name]) for part in parts]
+        laws[name] = _law(value, shares, tolerance, floors.get(name, 0.0), whole.rounding.get(name, 0.0))
+    return laws
 
 
-def _law(whole: Numbers, parts: Sequence[tuple[float, Numbers]], tolerance: float, floor: float) -> Law:
+def _law(
+    whole: Numbers, parts: Sequence[tuple[float, Numbers]], tolerance: float, floor: float, rounding: float
+) -> Law:
     arrays = [whole, *(value for _, value in parts)]
     if not all(np.isfinite(array).all() for array in arrays):
         return Law.UNKNOWN
     size = max((float(np.abs(array).max(initial=0.0)) for array in arrays), default=0.0)
-    allowed = tolerance * max(size, floor)
+    allowed = max(tolerance * max(size, floor), rounding)
     if size <= max(allowed, np.finfo(np.float32).tiny):
         return Law.UNKNOWN
 

@@ -32,6 +32,8 @@ SAMPLED = 1 << 16
 _STRETCH = 1024.0
 """By how much gradients are longer in a trial of a step of the cell's own, so that what clips them does it."""
 
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)
+
 Batch = Any
 
 
@@ -97,8 +99,8 @@ class Trial:
             self.state.restore(before)
             self.model._clear_losses()
         self._seen.update({name: _numbers(value) for name, value in step.values.items()})
-        self._seen.update(changed)
-        return Seen(rows, self._seen)
+        self._seen.update({name: change for name, (change, _) in changed.items()})
+        return Seen(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""
@@ -167,13 +169,15 @@ class Kept:
         if of_tensorflow is not None:
             eager_context.context()._rng.setstate(of_tensorflow)
 
-    def changes(self, before: tuple[list[tf.Tensor], Any]) -> dict[Any, npt.NDArray[np.float64]]:
-        """By how much a step has changed the model's statistics and metrics, by kind and variable."""
+    def changes(self, before: tuple[list[tf.Tensor], Any]) -> dict[Any, tuple[npt.NDArray[np.float64], float]]:
+        """By how much a step has changed the model's statistics and metrics, by kind and variable, and how exactly."""
         changed = {}
         for variable, old in zip(self.variables, before[0], strict=True):
             kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
             if kind and (variable.dtype.is_floating or variable.dtype.is_integer):
-                changed[kind, id(variable)] = _numbers(variable) - _numbers(old)
+                was = _numbers(old)
+                rounding = _ROUNDING * float(np.abs(was).max(initial=0.0))
+                changed[kind, id(variable)] = _numbers(variable) - was, rounding
         return changed
 
     @contextmanager
