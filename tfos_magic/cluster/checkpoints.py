@@ -25,8 +25,8 @@ class CheckpointStore:
 
     ``where`` is a path or URL; when empty, the checkpoints lie in nameless files until :meth:`close`.
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
-    below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run
-    would go on now. ``notify`` is told, from any thread, what the user should know. Raises
+    below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run would go on now, ``feeds`` what
+    told the rows of its DataFrames from others. ``notify`` is told, from any thread, what the user should know. Raises
     :class:`ClusterError` when nothing can be written there.
     """
 
@@ -43,6 +43,7 @@ class CheckpointStore:
         self._failed = ""
         self.seed: int | None = None
         self.newest: Position | None = None
+        self.feeds: dict[str, list[int]] = {}
         if resume:
             self._find_run()
         self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
@@ -111,6 +112,7 @@ class CheckpointStore:
             for entry in reversed(self._files.entries()):
                 if (read := self._read(entry)) is not None:
                     self.newest, self.seed = read[0], read[0].seed
+                    self.feeds = dict(decode(read[1]).details.get("feeds", {}))
                     return
         self._files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")

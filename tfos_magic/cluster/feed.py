@@ -17,6 +17,7 @@ from tfos_magic.node.feeder import MEASURE_SCHEMA, RESULT_SCHEMA, FeedJob, feed_
 from tfos_magic.node.receiver import error_of
 from tfos_magic.records.arrow import Widths, settle
 from tfos_magic.records.columns import FeedPlan, decode_schema, encode_schema
+from tfos_magic.records.digest import MODULUS
 
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
@@ -27,6 +28,7 @@ class FeedReport:
     """What a feed brought: ``(partition, attempt, rows)`` of every task whose rows count, and totals over all ranks.
 
     ``schema`` is that of the plan, as base64 of its IPC form, and tells the shapes of lists now that all are known.
+    ``digest`` tells the rows from others, whatever their order.
     """
 
     partitions: list[tuple[int, int, int]]
@@ -34,6 +36,7 @@ class FeedReport:
     bytes: int
     seconds: float
     schema: str
+    digest: int = 0
 
 
 class Overflow(SpoolFull):
@@ -75,7 +78,8 @@ def feed_dataframe(
         raise DataError("the DataFrame has no rows, so there is nothing to train on: check its filters and its source")
     partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
     schema = schema or encode_schema(settle(decode_schema(plan.schema), widths))
-    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema)
+    digest = sum(row.digest for row in rows) % MODULUS
+    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema, digest)
 
 
 def measure_dataframe(df: Any, plan: FeedPlan) -> tuple[int, str]:

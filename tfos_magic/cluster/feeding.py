@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.attempt import TICK
@@ -20,9 +20,15 @@ LOSS_NEWS_SECONDS = 2.0
 
 
 def feed_all(
-    cluster: TFCluster, frames: Mapping[str, FrameUse], state: RunState, draw: Callable[[], None]
+    cluster: TFCluster,
+    frames: Mapping[str, FrameUse],
+    state: RunState,
+    draw: Callable[[], None],
+    before: Mapping[str, Sequence[int]],
 ) -> dict[str, Feed]:
     """Bring every DataFrame to the spools, unless it is there; gives the feeds by name.
+
+    ``before`` are the marks of the rows that a run which is to go on had.
 
     ``state`` tells how far it is; ``draw`` is called as often as that changes, and what it raises cancels the feed.
     """
@@ -34,6 +40,8 @@ def feed_all(
         if (streaming := as_streaming(use.frame)) is not None:
             fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
             continue
+        if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan)):
+            state.notices.append(f"{name}: {notice}")
         known = cluster.feeds.find(use.frame, use.plan)
         seconds = 0.0
         if reused := known is not None:
@@ -60,6 +68,8 @@ def feed_all(
             streamed=feed.streamed,
         )
         draw()
+    if not state.restarts:
+        state.notices.extend(_changed_rows(before, fed))
     return fed
 
 
@@ -86,6 +96,20 @@ def _await_first_rows(
     return feed
 
 
+def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Feed]) -> list[str]:
+    """What to say of DataFrames whose rows are not those with the marks ``before``."""
+    notices = []
+    for name, feed in feeds.items():
+        then = before.get(name)
+        if then and feed.mark and list(then) != feed.mark:
+            counts = f"{then[0]:,} rows then, {feed.rows:,} now" if then[0] != feed.rows else f"{feed.rows:,} rows"
+            notices.append(
+                f"{name}: its rows are not those of the run that goes on ({counts}), so the weights will be those of "
+                "neither. For the same weights feed the same rows; without --resume a new run begins."
+            )
+    return notices
+
+
 def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], seed: int) -> dict[str, dict[str, Any]]:
     """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
     assert cluster.feeds is not None
@@ -98,6 +122,7 @@ def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], 
             "label": use.label,
             "shuffle": request.shuffle,
             "seed": seed,
+            "mark": feeds[name].mark,
         }
         if feeds[name].streamed:
             ranks = request.ranks_of(cluster.size)

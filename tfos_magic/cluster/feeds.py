@@ -6,13 +6,16 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.answers import Answers
 from tfos_magic.cluster.feed import FeedReport, Overflow, feed_dataframe
 from tfos_magic.cluster.session import Session, cancel_tag, job_tag, repeats
+from tfos_magic.cluster.sources.feed import Feed as Feed
+from tfos_magic.cluster.sources.feed import columns_of as columns_of
+from tfos_magic.cluster.sources.files import GONE, files_mark
 from tfos_magic.cluster.streams import StreamedFeeds
 from tfos_magic.errors import FeedError
 from tfos_magic.protocol import (
@@ -28,32 +31,9 @@ from tfos_magic.protocol import (
     ReleaseFeed,
     TrainerExited,
 )
-from tfos_magic.records.columns import Column, FeedPlan, decode_schema, field_column
+from tfos_magic.records.columns import FeedPlan
 
 FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped | TrainerExited
-
-
-@dataclass(frozen=True)
-class Feed:
-    """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
-
-    ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
-    nothing in the spools: it is streamed to every run. ``sizes`` are the partitions and their rows, ``missing`` the
-    ranks whose share went with their agents.
-    """
-
-    feed_id: str
-    rows: int
-    bytes: int
-    seconds: float
-    columns: tuple[Column, ...] = ()
-    schema: str = ""
-    sizes: tuple[tuple[int, int], ...] = ()
-    missing: frozenset[int] = frozenset()
-
-    @property
-    def streamed(self) -> bool:
-        return bool(self.schema)
 
 
 class FeedStore:
@@ -99,6 +79,20 @@ class FeedStore:
                 self._in_use.add(feed.feed_id)
             return None if feed is None or feed.missing else feed
 
+    def check_files(self, df: Any, plan: FeedPlan) -> str:
+        """Forget the feed of ``df`` where its files were rewritten since; gives what the user should know, or nothing.
+
+        Rows whose files are gone cannot be fed again, so these stay.
+        """
+        with self._lock:
+            feed = self._feeds.get((id(df), plan))
+        if feed is None or feed.streamed or feed.files in ("", GONE) or (mark := files_mark(df)) in ("", feed.files):
+            return ""
+        if mark == GONE:
+            return "files that it was read from are gone, so the rows are those that were fed before. Read it anew."
+        self._forget((id(df), plan))
+        return "its files were rewritten since it was fed, so it is fed anew."
+
     def start(self, df: Any, plan: FeedPlan) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`Feed` or raises
         what went wrong."""
@@ -123,7 +117,7 @@ class FeedStore:
 
         A feed that has no room is given back as one that is to be streamed.
         """
-        ranks = range(len(self._endpoints))
+        ranks, files = range(len(self._endpoints)), files_mark(df)
         with self._lock:
             self._under_way.add(feed_id)
         try:
@@ -140,18 +134,18 @@ class FeedStore:
         finally:
             with self._lock:
                 self._under_way.discard(feed_id)
-        return self._keep(df, plan, feed)
+        return self._keep(df, plan, replace(feed, files=files))
 
     def mend(self, df: Any, plan: FeedPlan, known: Feed, tag: str) -> Feed | None:
         """Send the ranks whose share is missing that share again.
 
         None, and all of it forgotten, where that cannot be: where Spark does not vouch that the DataFrame has the same
-        rows in the same order again, or there is no room.
+        rows in the same order again, where its files were rewritten, or there is no room.
         """
         feed = None
         try:
             with suppress(Overflow):
-                feed = self._mended(df, plan, known, tag) if repeats(df) else None
+                feed = self._mended(df, plan, known, tag) if repeats(df) and files_mark(df) == known.files else None
             return feed
         finally:
             if feed is None:
@@ -226,16 +220,13 @@ def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> Feed:
     if rows != report.rows:
         raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
     size = sum(answer.bytes for answer in attached)
-    return Feed(feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report))
+    return Feed(
+        feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report), digest=report.digest
+    )
 
 
 def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
     return tuple((partition, rows) for partition, _, rows in report.partitions)
-
-
-def columns_of(schema: str) -> tuple[Column, ...]:
-    """The columns of a settled schema, base64 of its IPC form."""
-    return tuple(map(field_column, decode_schema(schema)))
 
 
 class FeedJobThread:

@@ -163,7 +163,8 @@ class Run:
         assert self._cluster.feeds is not None
         streams = self._cluster.feeds.streams
         try:
-            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw)
+            before = self._store.feeds if self._store is not None else {}
+            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
             self._await_trainers()
             self._run_cell(payload, feeds, ranks)
         except WorkerError:

@@ -24,12 +24,16 @@ from tfos_magic.node.parts import Superseded
 from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
 from tfos_magic.records.arrow import Widths, WireConverter
 from tfos_magic.records.columns import FeedPlan, decode_schema
+from tfos_magic.records.digest import MODULUS, rows_digest
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
 SENDERS = 4
 MEASURE_SCHEMA = "rows bigint, widths string"
-RESULT_SCHEMA = "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string, widths string"
+RESULT_SCHEMA = (
+    "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string, widths string, "
+    "digest bigint"
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,14 @@ class FeedJob:
 class Sent:
     """What came of a partition: rows and bytes sent to all ranks, and the error that ended it, if one did.
 
-    ``widths`` are the lengths of lists seen.
+    ``widths`` are the lengths of lists seen, ``digest`` is that of the rows.
     """
 
     rows: int
     bytes: int
     error: TFOSError | None = None
     widths: Widths = field(default_factory=Widths)
+    digest: int = 0
 
 
 def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +82,8 @@ def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
     partition, attempt = context.partitionId(), context.taskAttemptId()
     sent = send_partition(job, partition, attempt, batches)
     kind, text = (type(sent.error).__name__, str(sent.error)) if sent.error else ("", "")
-    columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text], [sent.widths.to_json()]]
+    columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text]]
+    columns += [[sent.widths.to_json()], [sent.digest]]
     names = [column.split()[0] for column in RESULT_SCHEMA.split(", ")]
     yield pa.record_batch([pa.array(column) for column in columns], names=names)
 
@@ -98,11 +104,11 @@ def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable
     converter = WireConverter(job.plan, decode_schema(job.schema) if job.schema else None)
     with RankWriters(job, command) as writers:
         try:
-            rows = _send_batches(job, converter, batches, writers)
+            rows, digest = _send_batches(job, converter, batches, writers)
         except Refused as refusal:
             writers.fail_feed(refusal.cause)
             return Sent(0, writers.bytes, refusal.cause, converter.widths)
-    return Sent(rows, writers.bytes, widths=converter.widths)
+    return Sent(rows, writers.bytes, widths=converter.widths, digest=digest)
 
 
 @dataclass(frozen=True)
@@ -197,15 +203,16 @@ class RankWriters:
 
 def _send_batches(
     job: FeedJob, converter: WireConverter, batches: Iterable[pa.RecordBatch], writers: RankWriters
-) -> int:
-    """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows."""
+) -> tuple[int, int]:
+    """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows and their digest."""
     dealer = Dealer(len(job.endpoints))
-    gathered = 0
+    gathered = digest = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         wire = _convert(converter, batch)
         dealer.deal(wire)
+        digest = (digest + rows_digest(wire)) % MODULUS
         gathered += wire.nbytes
         if gathered >= GROUP_BYTES:
             writers.send(dealer.take())
@@ -213,7 +220,7 @@ def _send_batches(
     if dealer.rows or job.schema:
         writers.send(dealer.take(), End(dealer.rows, dealer.tail(converter.schema)))
     writers.wait()
-    return dealer.rows
+    return dealer.rows, digest
 
 
 def _convert(converter: WireConverter, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,7 +58,8 @@ def check_splits(scan: Scan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     try:
         check(scan, _partition())
     except Unlike as unlike:
-        told = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0, "kind": UNLIKE, "error": str(unlike)}
+        told: dict[str, Any] = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0, "digest": 0}
+        told |= {"kind": UNLIKE, "error": str(unlike)}
         yield pa.RecordBatch.from_pylist([{name: told.get(name, "") for name in RESULT_NAMES}])
 
 

@@ -217,6 +217,7 @@ class Trainer:
             resume=assemble(part for part in parts if part.run_id == cell.run_id),
             local_rank=self._local_rank,
             event_files=cell.event_files,
+            feeds={name: use.get("mark", []) for name, use in cell.feeds.items()},
         )
         if view is not None:
             context = replace(context, owns=view.owns, refresh=view.refresh)

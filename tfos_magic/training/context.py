@@ -56,6 +56,7 @@ class RunContext:
     the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what the cell writes
     for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is apart from those of the others,
     and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in while the cell runs.
+    ``feeds`` holds, by the names of DataFrames, what tells their rows from others; checkpoints keep it.
     """
 
     run_id: str
@@ -73,3 +74,4 @@ class RunContext:
     calls: Calls = field(default_factory=Calls)
     owns: Callable[[str], bool] = lambda path: False
     refresh: Callable[[], None] = lambda: None
+    feeds: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -192,7 +192,7 @@ class Recorder:
         sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
-            self._sender.send(_checkpoint(loop.model, fit, position, sums), started)
+            self._sender.send(_checkpoint(loop.model, fit, position, sums, self._context.feeds), started)
         self._session.report("train", loop)
         self._last = time.monotonic()
 
@@ -255,7 +255,9 @@ class Sender:
         self.seconds, self._measured = copied + time.monotonic() - began, True
 
 
-def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Checkpoint:
+def _checkpoint(
+    model: Any, fit: Fit, position: Position, sums: list[Any], feeds: Mapping[str, Sequence[int]]
+) -> Checkpoint:
     found = snapshot.variables(model)
     arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(found)}
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
@@ -269,6 +271,7 @@ def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any]) -> Ch
             name: snapshot.changed(callback, fit.before[name], name, arrays) for name, callback in fit.callbacks.items()
         },
         "generators": snapshot.generator_states(arrays),
+        "feeds": {name: list(mark) for name, mark in feeds.items()},
     }
     if position.step and fit.opening is not None:
         details["generators"].update(fit.opening.states)

@@ -1,0 +1,1 @@
+"""What a DataFrame reads, as far as it can be told without reading it."""
