@@ -287,6 +287,11 @@ def test_a_request_stops_all_ranks_at_the_same_step(groups, size: int, call: str
 
 
 REFUSED = {
+    "predict-on-shares": (
+        "from tfos_magic.training.sharding import mark_sharded\n"
+        "compiled().predict(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)), verbose=0)",
+        "predict() on a fed DataFrame",
+    ),
     "batch-normalization": (
         "model = keras.Sequential([keras.Input((12,)), keras.layers.BatchNormalization(), keras.layers.Dense(3)])\n"
         "model.compile('sgd', from_logits)\ntrain(model)",

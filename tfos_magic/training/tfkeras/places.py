@@ -70,6 +70,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     rank = session.collectives.rank
     arguments["verbose"] = verbosity(arguments["verbose"], rank)
     if loop.kind == "predict":
+        if session.many and data.is_share(arguments["x"]):
+            checks.refuse("predict() on a fed DataFrame")
         return
     if session.many:
         checks.check(session, loop, arguments)
