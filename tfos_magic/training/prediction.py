@@ -19,6 +19,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import fedrows
+from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.emptyshares import rows_of
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import wrap
@@ -32,7 +33,7 @@ Predict = Callable[[Any], Any]
 
 BATCHES_PER_RANK = 2
 _KERAS_BATCH = 32
-_SAMPLE_BYTES, _SAMPLE_ROWS = 4 << 20, 4096
+_SAMPLED = 64
 _TRAVEL = ("float16", "float32", "float64", "int32", "int64")
 
 
@@ -64,7 +65,7 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     rows, batch = len(arrays[0]), arguments["batch_size"] or _KERAS_BATCH
     batches, size = -(-rows // batch), session.collectives.size
     before = [raw(variable).read_value() for variable in loop.model.non_trainable_variables]
-    own = [rows, batch, int(loop.model.built), _digest([*arrays, *map(raw, loop.model.variables)])]
+    own = [rows, batch, int(loop.model.built), _digest(arrays, loop.model)]
     ranks = session.collectives.gather(own)
     if (ranks != ranks[0]).any() or not loop.model.built or batches < BATCHES_PER_RANK * size:
         return compute(x)
@@ -86,7 +87,8 @@ def _may_be_parted(session: Session, arguments: dict[str, Any]) -> bool:
     """
     leaves = [leaf for leaf in tree.flatten(arguments["x"]) if leaf is not None]
     return (
-        session.exact
+        session.many
+        and session.strategy.lockstep
         and len(session.loops) == 1
         and not session.context.calls.rank
         and threading.current_thread() is threading.main_thread()
@@ -98,17 +100,10 @@ def _may_be_parted(session: Session, arguments: dict[str, Any]) -> bool:
     )
 
 
-def _digest(arrays: Sequence[Any]) -> int:
-    """A number that tells arrays from others, by a sample of their rows."""
-    digest = 0
-    for array in arrays:
-        count = int(np.prod(array.shape[:1]))
-        row_bytes = max(1, int(np.prod(array.shape[1:])) * 8)
-        wanted = min(_SAMPLE_ROWS, max(16, _SAMPLE_BYTES // row_bytes))
-        sample = np.asarray(array[:: max(1, count // wanted)] if len(array.shape) else array)
-        content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
-        digest = zlib.crc32(content, zlib.crc32(str(tuple(array.shape)).encode(), digest))
-    return digest
+def _digest(arrays: Sequence[Any], model: Any) -> int:
+    """A number that tells arrays, and the weights of ``model``, from others; of each weight a sample."""
+    weights = [raw(variable).read_value() for variable in model.variables]
+    return of_arrays([*arrays, *(w[:: max(1, len(w) // _SAMPLED)] if w.shape.rank else w for w in weights)])
 
 
 def _is_same(before: tf.Tensor, variable: Any) -> bool:

@@ -137,8 +137,10 @@ def _of_all_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
 
     @tf.custom_gradient
     def shown(own: tf.Tensor) -> Any:
-        weighted = step.summed(tf.math.multiply_no_nan(tf.cast(own, tf.float32), step.rows))
-        return tf.cast(tf.math.divide_no_nan(weighted, step.total()), own.dtype), lambda upstream: upstream
+        exact = _exact(own.dtype)
+        weighted = step.summed(tf.math.multiply_no_nan(tf.cast(own, exact), tf.cast(step.rows, exact)))
+        mean = tf.math.divide_no_nan(weighted, tf.cast(step.total(), exact))
+        return tf.cast(mean, own.dtype), lambda upstream: upstream
 
     return shown(tf.reduce_sum(loss))  # Keras leaves losses of no rows as they are
 
