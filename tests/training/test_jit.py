@@ -139,3 +139,21 @@ def test_what_cannot_be_compiled_apart_runs_without_xla_and_says_why(groups, mod
     assert_same_weights(outcomes, plain.values["weights"], 1e-5)
     assert any("jit_compile is off in fit()" in text and reason in text for text in notices)
     assert all(outcome.values["jit"] is True for outcome in outcomes)
+
+
+def test_a_trial_of_xla_draws_no_random_number(groups) -> None:
+    cell = DATA + (
+        """
+model = mlp()
+model.compile("adam", from_logits, jit_compile=True)
+model.fit(x, y, batch_size=29, verbose=0)
+drawn = tf.random.uniform([3]).numpy()
+"""
+    )
+    notices: list[str] = []
+    outcomes = succeeded(
+        groups[2].run(cell, "drawn", on_message=lambda _, message: notices.append(getattr(message, "text", "")))
+    )
+    expected = groups.plain(cell, "drawn").values["drawn"]
+    assert all((outcome.values["drawn"] == expected).all() for outcome in outcomes)
+    assert not any("Random numbers" in notice for notice in notices)

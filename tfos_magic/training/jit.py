@@ -6,6 +6,7 @@ gradient of a compiled function is compiled too, as one piece: the exchange begi
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -181,7 +182,12 @@ def _try(trial: Any, inputs: list[Any], training: bool) -> str:
             )
         if training and any(name.startswith("TensorList") for name in operations):
             return "its forward pass keeps a list of tensors for the gradient, as LSTM and GRU do"
-        trial.experimental_get_compiler_ir(*(tf.zeros(_trial_shape(tensor.shape), tensor.dtype) for tensor in inputs))()
+        compiler = trial.experimental_get_compiler_ir(
+            *(tf.zeros(_trial_shape(tensor.shape), tensor.dtype) for tensor in inputs)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without a device, which it warns of, it draws a random number to find one
+            compiler(device_name=tf.zeros([]).device)
     except Exception as error:  # whatever a user's call() raises: the step raises it again, if it is the user's
         return f"XLA does not compile its forward pass ({type(error).__name__}: {_first_line(error)})"
     return ""
