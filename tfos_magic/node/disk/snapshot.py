@@ -9,6 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+MOST_AT_THE_TOP = 5000
 COPIED_BYTES = 64 << 10
 TOTAL_BYTES = 16 << 20
 
@@ -18,7 +19,7 @@ _SHARED = ("tfos-", "spark-", "blockmgr-", "pyspark-", ".X11-unix", ".ICE-unix",
 
 @dataclass
 class Snapshot:
-    """A copy of the folder ``source`` in ``target``, of some ``most`` names.
+    """A copy of the folder ``source`` in ``target``: of its own names, and of some ``most`` of those in its folders.
 
     Small files are copied. Others are linked in the folder ``links``, of the same structure, which
     may be ``target``; those on another disk are symbolic links to ``origin``, a path of ``source`` that stays when
@@ -50,8 +51,8 @@ class Snapshot:
             if found is None:
                 self.live.add(folder)
                 continue
-            names += len(found)
-            if names > self.most:
+            names += len(found) if folder else 0
+            if names > self.most or len(found) > MOST_AT_THE_TOP:
                 self._leave_out({folder, *folders}, found)
                 break
             for entry in found:
