@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import linecache
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.values import cache_source, pack, unpack
+from tfos_magic.values.pickler import Pickler, Unpickler
 
 CELL = "def outer():\n    def inner(x):\n        return 2 * x\n    return inner\nfunction = outer()\n"
 NAME = "<a cell of the notebook>"
@@ -43,3 +45,14 @@ def test_without_functions_of_a_notebook_nothing_is_added(function: Any) -> None
 
 def _of_a_file(x: int) -> int:
     return 2 * x
+
+
+def test_a_class_that_comes_back_to_where_it_was_defined_stays_as_it_is() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "scale": 2}
+    exec("class Own:\n    def scaled(self):\n        return scale\n", namespace)
+    own, file = namespace["Own"], io.BytesIO()
+    scaled = own.scaled
+    Pickler(file).dump_all(own())
+    back = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()
+    assert type(back) is own
+    assert own.scaled is scaled

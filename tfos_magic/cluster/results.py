@@ -91,7 +91,7 @@ class Results:
             try:
                 data, *buffers = [self._buffers[end.rank, number] for number in parcel["buffers"]]
                 with quiet_tensorflow():
-                    values.update(Unpickler(io.BytesIO(data), buffers).load_all())
+                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True).load_all())
             except Exception as error:  # what made the values may not be there to read them
                 missing.append(f"{', '.join(parcel['names'])}: {_reason(error)}")
         for name, value in values.items():

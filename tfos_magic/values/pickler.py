@@ -11,6 +11,7 @@ import linecache
 import pickle
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, BinaryIO
@@ -146,10 +147,34 @@ class Pickler(cloudpickle.Pickler):
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads what a :class:`Pickler` wrote, all of it by one call of :meth:`load_all`."""
+    """Reads what a :class:`Pickler` wrote, all of it by one call of :meth:`load_all`.
 
-    def __init__(self, file: BinaryIO, buffers: Iterable[Any] = ()) -> None:
+    Classes that come back to where they were defined are those that are there. With ``keeps`` they stay as they are:
+    else their methods would be copies, which see the globals of where they have been.
+    """
+
+    def __init__(self, file: BinaryIO, buffers: Iterable[Any] = (), *, keeps: bool = False) -> None:
         super().__init__(file, buffers=buffers)
+        self._keeps = keeps
+        self._kept: set[type] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if not self._keeps or module != cloudpickle.cloudpickle.__name__:
+            return found
+        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return partial(self._make_class, found)
+        return partial(self._set_class, found) if name == "_class_setstate" else found
+
+    def _make_class(self, make: Callable[..., type], *args: Any) -> type:
+        known = args[-2] in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+        made = make(*args)
+        if known:
+            self._kept.add(made)
+        return made
+
+    def _set_class(self, set_state: Callable[..., type], made: type, state: Any) -> type:
+        return made if made in self._kept else set_state(made, state)
 
     def load_all(self) -> Any:
         """The root, when everything that it reaches is whole."""
