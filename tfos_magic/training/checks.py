@@ -70,13 +70,12 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
         )
 
 
-def refuse_fixed_batch(model: Any) -> None:
-    """Refuse a model that takes batches of one size alone, as stateful layers do."""
-    shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(getattr(model, "inputs", None) or [])]
-    if fixed := [shape for shape in shapes if shape and shape[0] is not None]:
+def refuse_stateful(model: Any) -> None:
+    """Refuse layers that keep a state for each row of a batch."""
+    if any(getattr(layer, "stateful", False) is True for layer in model._flatten_layers()):
         raise TrainingError(
-            f"the model takes batches of {fixed[0][0]} rows alone, and each worker has a part of every batch. Leave "
-            "the batch size out of its keras.Input, or train it with one worker (-n 1), as stateful layers need."
+            "a stateful layer keeps a state for each row of a batch, and each worker has a part of every batch. Train "
+            "this model with one worker (-n 1), or leave stateful=True out."
         )
 
 

@@ -95,7 +95,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if loop.kind == "fit" and session.many:
         session.collectives.align()
     if session.many:
-        checks.refuse_fixed_batch(loop.model)
+        checks.refuse_stateful(loop.model)
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it
