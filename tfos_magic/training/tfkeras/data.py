@@ -18,7 +18,7 @@ def share_out(session: Session, handler: Any) -> None:
     adapter, loop = handler._adapter, session.loops[-1]
     sharded = is_share(handler._dataset)
     batches = -1 if handler._inferred_steps is None else handler._inferred_steps
-    own = [batches, _rows(adapter), int(sharded)]
+    own = [batches, _rows(adapter), int(sharded), 0]
     known = handler._steps_per_epoch is not None or (sharded and ends_alike(handler._dataset))
     common.check_same_input(session.collectives.gather(own), sharded, known)
     if not sharded and not shares_numbers(adapter):
