@@ -94,6 +94,8 @@ EQUAL = {
     "step-sum": "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
     "step-clips": "model, loss = Stepping(tf.reduce_mean, lambda g: tf.clip_by_global_norm(g, 0.5)[0]), None",
     "gathers": "model, loss = between(Does(count, seen=((), False), mean=((8,), False))), 'mse'",
+    "draws": "noisy = Does(lambda s, h, t: h + tf.random.normal(tf.shape(h)) * s.none, none=((), False))\n"
+    "model, loss = between(noisy), 'mse'",
     "normalised": "model, loss = between(layers.BatchNormalization(), layers.ReLU()), 'mse'",
 }
 MIXES = {

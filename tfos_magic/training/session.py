@@ -216,7 +216,7 @@ class Session:
         loop = self._loop_of(model)
         if self.many:
             self.vote(bool(model.__dict__.get("stop_training", False)))
-            if self.exact and not loop.broadcast_late and not self.copied.numpy():
+            if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or self.copied.numpy()):
                 iterator = self.first_step.check(model, iterator, loop)
         steps = int(model.steps_per_execution)  # a variable in tf_keras
         with self.collectives.waiting("a step", self.collectives.timeout * steps):

@@ -34,7 +34,7 @@ class Step:
     ) -> None:
         self.rows = rows
         self.ballot = ballot
-        self.digest = tf.zeros([]) if digest is None else digest
+        self.digest = tf.zeros([], tf.float32) if digest is None else digest
         self.collectives = collectives
         self.has_voted = False
         self.united = False
@@ -62,7 +62,7 @@ class Step:
     def total(self) -> tf.Tensor:
         """Rows of all ranks, a float32 scalar: an all-reduce of its own, for what needs it before gradients."""
         if self._total is None or self._graph is not tf.compat.v1.get_default_graph():
-            self._sum(tf.zeros([0]))
+            self._sum(tf.zeros([0], tf.float32))
         return self._total
 
     def summed(self, value: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,12 @@ import tensorflow as tf
 
 from tfos_magic.training.randomness import install_around
 
+_STATELESS: dict[str, Callable[..., Any]] = {
+    "random_standard_normal": tf.random.stateless_normal,
+    "random_uniform": tf.random.stateless_uniform,
+    "random_uniform_int": tf.random.stateless_uniform,
+    "truncated_normal": tf.random.stateless_truncated_normal,
+}
 _OF_SHAPE = ("uniform", "normal")
 _CHOICES = ("multinomial",)
 _ORDERS = ("shuffle",)
@@ -28,9 +34,12 @@ class RowlessNoise:
 
     def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         self._drawn += 1
-        if "seed2" in arguments:
-            arguments.update(seed=1, seed2=self._drawn)
         name = original.__name__
+        if name in _STATELESS:
+            # TensorFlow keeps an operation with a state of its own as long as its seeds are the same.
+            ranges = {key: arguments[key] for key in ("minval", "maxval") if key in arguments}
+            dtype = arguments.get("dtype") or arguments["maxval"].dtype
+            return _STATELESS[name](arguments["shape"], [1, self._drawn], **ranges, dtype=dtype)
         if any(kind in name for kind in _CHOICES):
             likely = tf.argmax(arguments["logits"], 1, arguments.get("output_dtype") or tf.int64)
             return tf.repeat(likely[:, tf.newaxis], arguments["num_samples"], 1)
