@@ -35,6 +35,7 @@ def compiled(optimizer="sgd", metrics=("accuracy",), **options):
 )
 
 CASES = {
+    "scope": (2, "with tf.distribute.MirroredStrategy().scope():\n    model = compiled()\ntrain(model)"),
     "arrays": (
         3,
         "train(train(compiled(), validation_data=(val_x, val_y)), epochs=1)",
@@ -329,10 +330,6 @@ REFUSED = {
         "stateful",
     ),
     "tuned-steps": ("train(compiled(steps_per_execution='auto'))", "steps_per_execution"),
-    "scope": (
-        "with tf.distribute.OneDeviceStrategy('/cpu:0').scope():\n    model = compiled()\ntrain(model)",
-        "tf.distribute",
-    ),
     "backup": ("train(compiled(), callbacks=[keras.callbacks.BackupAndRestore('/nowhere')])", "BackupAndRestore"),
 }
 
