@@ -26,7 +26,6 @@ class RowlessNoise:
 
     def __init__(self, stack: ExitStack) -> None:
         self._drawn = 0
-        self._rows: dict[Any, tf.Tensor] = {}
         install_around(stack, self._draw)
 
     def begin(self) -> None:
@@ -47,10 +46,6 @@ class RowlessNoise:
             return original(**arguments)
         shape = tf.convert_to_tensor(arguments["shape"]) if "shape" in arguments else tf.zeros([0], tf.int32)
         if any(kind in name for kind in _OF_SHAPE) and "parameterized" not in name and tf.size(shape) > 0:
-            one = tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0)
-            # What draws with a seed that is an attribute goes on where it was, seed or no seed: one row is kept.
-            key = (self._drawn, name, tuple(one.numpy()), arguments.get("dtype"))
-            if key not in self._rows:
-                self._rows[key] = original(**{**arguments, "shape": one})
-            return tf.broadcast_to(self._rows[key], shape)
+            row = original(**{**arguments, "shape": tf.concat([tf.ones_like(shape[:1]), shape[1:]], 0)})
+            return tf.broadcast_to(row, shape)
         return tf.ones_like(original(**arguments))
