@@ -8,7 +8,8 @@ from typing import Any
 
 import keras
 
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.loop import Loop
+from tfos_magic.training.session import Session
 
 CHIEF_ONLY = (
     keras.callbacks.ModelCheckpoint,

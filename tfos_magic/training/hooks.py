@@ -30,8 +30,9 @@ from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import replace, wrap
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import ends_alike, is_sharded, shard_adapter
 from tfos_magic.training.strategy import Update
 from tfos_magic.training.sync import SyncStrategy

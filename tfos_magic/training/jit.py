@@ -17,8 +17,9 @@ import tensorflow as tf
 from keras.src import backend, tree
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import wrap
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.session import Session
 
 # What unknown lengths stand for where the forward pass is compiled on trial: rows, and anything else.
 _TRIAL_ROWS, _TRIAL_LENGTH = 2, 32

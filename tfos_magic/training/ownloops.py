@@ -20,8 +20,9 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import replace_item, wrap
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
 from tfos_magic.training.step import Step
 

@@ -21,9 +21,10 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training import fedrows
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.emptyshares import rows_of
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import wrap
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_by_rank, is_sharded, rank_slice, rows_by_step
 from tfos_magic.training.step import with_stand_in
 

@@ -12,7 +12,8 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.metrics import NUMBERS
 
 if TYPE_CHECKING:
-    from tfos_magic.training.session import Loop, Session
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
 
 
 class Replicas:

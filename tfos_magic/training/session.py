@@ -13,38 +13,18 @@ import tensorflow as tf
 from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
-from tfos_magic.training.checkpoints.resume import Fit
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.check import FirstStep
-from tfos_magic.training.firststep.laws import Law
+from tfos_magic.training.firststep.statistics import Statistics
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.progress import Reporter, flat
 from tfos_magic.training.randomness import Streams
 from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.waits import DataClock
-
-
-class Loop:
-    """A ``fit`` or ``evaluate`` that is going on: what it trains and where it is. ``kind`` is the method's name."""
-
-    def __init__(self, kind: str, model: Any, steps: int = 0) -> None:
-        self.kind = kind
-        self.model = model
-        self.epoch = 0
-        self.epochs = 0
-        self.step = 0
-        self.steps = 0
-        self.agreed = False
-        self.compared = False
-        self.broadcast_late = False
-        self.restore_jit = False
-        self.data: Any = None
-        self.shares: list[int] | None = None
-        self.fit: Fit | None = None
-        self.finish: Callable[[Any], Any] | None = None
 
 
 class Session:
@@ -179,9 +159,10 @@ class Session:
         if not self.strategy.exact:
             touched += [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
         states = [(variable, variable.read_value()) for variable in touched]
-        gathered = [(*own, own[0].read_value()) for own in self.first_step.statistics.get(model, [])]
+        statistics = Statistics(self.first_step.statistics.get(model, []))
         logs = step(with_stand_in(data, rows))
-        self._unite(gathered)
+        if self.step is not None:
+            statistics.unite(self.step)
 
         def undo() -> None:
             for variable, before in states:
@@ -190,21 +171,6 @@ class Session:
         tf.cond(rows > 0, lambda: None, undo)
         self._last_rows.assign(tf.cast(rows, tf.float32))
         return logs
-
-    def _unite(self, gathered: list[tuple[tf.Variable, Law, tf.Tensor]]) -> None:
-        """Make what a step gathered in variables of the model's own that of all rows."""
-        assert self.step is not None
-        if not gathered:
-            return
-        step = self.step
-        own = [tf.cast(variable, tf.float64) - tf.cast(before, tf.float64) for variable, _, before in gathered]
-        weights = [step.rows if law is Law.MEAN else tf.sign(step.rows) for _, law, _ in gathered]
-        sums = self.collectives.all_reduce(
-            [tf.math.multiply_no_nan(o, tf.cast(w, o.dtype)) for o, w in zip(own, weights, strict=True)]
-        )
-        for (variable, law, before), total in zip(gathered, sums, strict=True):
-            change = total / tf.cast(step.total(), total.dtype) if law is Law.MEAN else total
-            variable.assign(tf.cast(tf.cast(before, change.dtype) + change, variable.dtype))
 
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""

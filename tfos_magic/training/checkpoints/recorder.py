@@ -23,7 +23,8 @@ from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
 
 if TYPE_CHECKING:
-    from tfos_magic.training.session import Loop, Session
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
 
 SHARE = 50
 SEND_SECONDS = 300.0

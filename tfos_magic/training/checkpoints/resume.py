@@ -19,7 +19,7 @@ from tfos_magic.training.checkpoints.checkpoint import Checkpoint, Position, dec
 from tfos_magic.training.collectives import Collectives
 
 if TYPE_CHECKING:
-    from tfos_magic.training.session import Loop
+    from tfos_magic.training.loop import Loop
 
 
 @dataclass(frozen=True)

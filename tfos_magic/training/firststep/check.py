@@ -19,7 +19,8 @@ from tfos_magic.training.firststep.trial import Trial, TrialStep, in_float64
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 
 if TYPE_CHECKING:
-    from tfos_magic.training.session import Loop, Session
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
 
 TOLERANCE = 1e-3
 IN_FLOAT64 = 1e-5

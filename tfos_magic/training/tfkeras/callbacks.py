@@ -9,7 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from tfos_magic.training.callbacks import has_own
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.loop import Loop
+from tfos_magic.training.session import Session
 from tfos_magic.training.tfkeras import steps
 
 CHIEF_ONLY = (

@@ -13,7 +13,8 @@ from tf_keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptim
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.loop import Loop
+from tfos_magic.training.session import Session
 
 _OPTIMIZERS = (tf_keras.optimizers.Optimizer, OptimizerV2)
 

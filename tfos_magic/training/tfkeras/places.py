@@ -20,8 +20,9 @@ from tf_keras.src.utils import tf_utils
 
 from tfos_magic.training import checks as common
 from tfos_magic.training.callbacks import verbosity
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import replace, wrap
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.session import Session
 from tfos_magic.training.strategy import Update
 from tfos_magic.training.tfkeras import callbacks, checks, data, losses, steps
 

@@ -12,7 +12,8 @@ from tensorflow.python.autograph.core import ag_ctx
 from tf_keras.src.engine.base_layer import BaseRandomLayer
 
 from tfos_magic.training import checks
-from tfos_magic.training.session import Loop, Session
+from tfos_magic.training.loop import Loop
+from tfos_magic.training.session import Session
 
 _ABSENT = object()
 _PARTED = "_tfos_parted"
