@@ -46,8 +46,9 @@ class Does(layers.Layer):
 
 
 class Stepping(keras.Model):
-    def __init__(self, reduce, change=lambda gradients: gradients):
+    def __init__(self, reduce, change=lambda gradients: gradients, before=lambda model, loss: None):
         super().__init__()
+        self.before, self.steps = before, self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False)
         self.dense, self.reduce, self.change = layers.Dense(1), reduce, change
         self.mean = keras.metrics.Mean(name="loss")
 
@@ -59,7 +60,9 @@ class Stepping(keras.Model):
         inputs, targets = data
         with tf.GradientTape() as tape:
             loss = self.reduce(tf.square(self.dense(inputs) - targets))
+        self.before(self, loss)
         gradients = self.change(tape.gradient(loss, self.trainable_weights))
+        self.steps.assign(self.steps + 1)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
         self.mean.update_state(loss)
         return {"loss": self.mean.result()}
@@ -93,6 +96,12 @@ EQUAL = {
     "step-mean": "model, loss = Stepping(tf.reduce_mean), None",
     "step-sum": "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
     "step-clips": "model, loss = Stepping(tf.reduce_mean, lambda g: tf.clip_by_global_norm(g, 0.5)[0]), None",
+    "step-cuts": "cut = lambda g: tf.where(tf.abs(g) > 0.05, g, 0.0)\n"
+    "model, loss = Stepping(tf.reduce_mean, lambda gs: list(map(cut, gs))), None",
+    "step-limits": "limit = lambda g: tf.where(tf.norm(g) > 2.0, g * 0.1, g)\n"
+    "model, loss = Stepping(tf.reduce_mean, lambda gs: list(map(limit, gs))), None",
+    "step-divides": "divide = lambda gs: [g / tf.cast(tf.shape(kept[0])[0], g.dtype) for g in gs]\nkept = []\n"
+    "model, loss = Stepping(lambda v: kept.insert(0, v) or tf.reduce_sum(v), divide), None",
     "gathers": "model, loss = between(Does(count, seen=((), False), mean=((8,), False))), 'mse'",
     "draws": "noisy = Does(lambda s, h, t: h + tf.random.normal(tf.shape(h)) * s.none, none=((), False))\n"
     "model, loss = between(noisy), 'mse'",
@@ -107,6 +116,28 @@ MIXES = {
     "statistics": ("model, loss = between(Does(lambda s, h, t: h - ops.mean(h, 0))), 'mse'", "gradient of "),
     "gate": ("model, loss = between(Does(gate, gate=((), True))), 'mse'", "gradient of "),
     "tensordot": ("model, loss = between(Does(lambda s, h, t: h * ops.tensordot(h, h, 2))), 'mse'", "gradient of "),
+    "clips-parts": (
+        "divide = lambda g: tf.clip_by_value(g / tf.cast(tf.shape(inputs_of[0])[0], g.dtype), -0.05, 0.05)\n"
+        "inputs_of, loss = [], None\n"
+        "model = Stepping(lambda v: inputs_of.insert(0, v) or tf.reduce_sum(v), lambda gs: list(map(divide, gs)))",
+        "does to the gradient of ",
+    ),
+    "by-the-loss": (
+        "losses, loss = [], None\n"
+        "model = Stepping(lambda v: losses.insert(0, tf.reduce_mean(v)) or losses[0],\n"
+        "                 lambda gs: [g * tf.stop_gradient(losses[0]) for g in gs])",
+        "does to the gradient of ",
+    ),
+    "rate-by-the-loss": (
+        "rate = lambda model, loss: model.optimizer.learning_rate.assign(tf.where(loss > 0.7, 0.1, 0.01))\n"
+        "model, loss = Stepping(tf.reduce_mean, before=rate), None",
+        "learning_rate",
+    ),
+    "later": (
+        "late = lambda v: tf.cond(model.steps > 4, lambda: tf.sqrt(tf.reduce_mean(v)), lambda: tf.reduce_mean(v))\n"
+        "model, loss = Stepping(late), None",
+        "gradient of ",
+    ),
     "sum-and-penalty": (
         "model = Stepping(lambda v: tf.reduce_sum(v) + tf.reduce_sum(model.dense.kernel ** 2))\nloss = None",
         "gradient of ",

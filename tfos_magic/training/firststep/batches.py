@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,6 +14,7 @@ from tfos_magic.training.step import rows_in
 
 FEWEST, MOST = 4, 16
 MOST_BYTES = 8 << 20
+CONTRAST = 32.0
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,11 @@ class Tried:
 
     whole: tuple[Any, int]
     parts: tuple[tuple[Any, int], tuple[Any, int]]
+
+    def mapped(self, change: Callable[[Any, int], Any]) -> Tried:
+        """The same rows, after ``change(batch, number)`` of all of them (0) and of each part (1 and 2)."""
+        (whole, total), ((first, n), (second, m)) = self.whole, self.parts
+        return Tried((change(whole, 0), total), ((change(first, 1), n), (change(second, 2), m)))
 
 
 def peek(iterator: Any, count: int) -> tuple[list[Any], Any]:
@@ -47,17 +54,38 @@ def tried(batch: Any) -> Tried:
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
     wanted = max(FEWEST, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
     numbers = np.arange(wanted) % rows
-    apart = np.arange(len(numbers)) % 3 == 1
+    apart = _apart(len(numbers))
     parts = [numbers[apart], numbers[~apart]]
     first, second = ((_taken(batch, part), len(part)) for part in parts)
     return Tried((_taken(batch, numbers), len(numbers)), (first, second))
 
 
-def as_float64(batch: Any) -> Any:
-    """The same batch, its float32 as float64."""
-    return tf.nest.map_structure(
-        lambda leaf: tf.cast(leaf, tf.float64) if getattr(leaf, "dtype", None) == tf.float32 else leaf, batch
-    )
+def in_float64(rows: Tried) -> Tried:
+    """The same rows, their float32 as float64."""
+
+    def cast(leaf: Any) -> Any:
+        return tf.cast(leaf, tf.float64) if getattr(leaf, "dtype", None) == tf.float32 else leaf
+
+    return rows.mapped(lambda batch, _: tf.nest.map_structure(cast, batch))
+
+
+def contrasted(rows: Tried) -> Tried:
+    """The same rows, the floats of one part much larger than those of the other: what depends on a threshold shows."""
+    total = rows.whole[1]
+    large = np.where(_apart(total), CONTRAST, 1 / CONTRAST)
+    factors = (large, [CONTRAST], [1 / CONTRAST])
+
+    def scaled(leaf: Any, factor: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or not leaf.dtype.is_floating or leaf.shape.rank == 0:
+            return leaf
+        return leaf * tf.cast(tf.reshape(tf.constant(factor), [-1, *[1] * (len(leaf.shape) - 1)]), leaf.dtype)
+
+    return rows.mapped(lambda batch, part: tf.nest.map_structure(lambda leaf: scaled(leaf, factors[part]), batch))
+
+
+def _apart(rows: int) -> Any:
+    """Which of ``rows`` rows are the first part."""
+    return np.arange(rows) % 3 == 1
 
 
 def _bytes_of(leaf: Any) -> int:

@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
+from tfos_magic.training.checkpoints.snapshot import variables
 from tfos_magic.training.digests import without_digest
-from tfos_magic.training.firststep.batches import Tried, as_float64, peek, tried
+from tfos_magic.training.firststep.batches import Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
-from tfos_magic.training.firststep.trial import Trial, TrialStep, in_float64
+from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _WORDS = {
     "added": "The loss that layer {!r} adds",
     "statistic": "What the model gathers in {!r}",
     "gradient": "The gradient of {!r}",
+    "applied": "What the step does to the gradient of {!r}",
 }
 
 Laws = dict[Any, Law]
@@ -109,17 +111,35 @@ class FirstStep:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
             stack.enter_context(trial.state.perturbed(1))
-            laws = self._tried(trial, rows, TOLERANCE)
-            if _mixed(laws) and trial.own_step:
-                trial.united_early = True
-                early = self._tried(trial, rows, TOLERANCE)
-                trial.united_early = bool(early) and not _mixed(early)
-                laws = early if trial.united_early else laws
-            if trial.united_early:
-                self._early.add(model)
-            if _mixed(laws):
-                laws = self._tried(trial, _in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+            laws = self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE))
+            if laws and self._any(trial.changes_gradients):
+                laws = self._laws_of_changed(trial, rows, laws)
+                self._early.discard(model)
+                if trial.united_early:
+                    self._early.add(model)
             self._settle(model, trial, laws)
+
+    def _confirmed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+        """The same laws, unless one is mixed, which rounding may have made; then those found in float64."""
+        if not _mixed(laws):
+            return laws
+        return self._tried(trial, in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+
+    def _laws_of_changed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+        """The laws of a step that changes its gradients before the optimizer has them, as by clipping.
+
+        It gets those of all ranks, if it does with them the same on every rank. Else what it does must be linear.
+        """
+        trial.united_early = True
+        early = self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE))
+        trial.united_early = bool(early) and not _mixed(early)
+        if not trial.united_early and not _mixed(laws) and not self._any(not trial.is_linear(*rows.whole)):
+            return laws
+        return early
+
+    def _any(self, mine: bool) -> bool:
+        """Whether something is so on any rank."""
+        return bool(self._session.collectives.gather([int(mine)]).any())
 
     def _tried(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         """The laws that all ranks agree on, with those that scale applied; empty where a rank cannot try the step."""
@@ -132,12 +152,15 @@ class FirstStep:
         return {**self._common(self._compared(trial, rows, tolerance)), **sums}
 
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
-        whole_batch, total = rows.whole
         try:
-            with in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
-                whole = trial.run(whole_batch, total, total)
-                parts = [trial.run(batch, count, total) for batch, count in rows.parts]
-            return laws_of(whole, parts, tolerance, _floors(whole))
+            with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
+                found = [_run(trial, rows, tolerance)]
+                if trial.own_step:
+                    with trial.state.later():
+                        found.append(_run(trial, contrasted(rows), tolerance))
+                if trial.united_early:  # what limits gradients may treat all of some length alike
+                    found += [_run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
+                return {name: agreed([laws[name] for laws in found]) for name in found[0]}
         except (TrainingError, ClusterError):
             raise
         except Exception as error:  # whatever a user's step may raise: the step itself raises it again, if it is real
@@ -178,14 +201,13 @@ class FirstStep:
                 "that of one process. Weights are not concerned."
             )
         self._laws.update(laws)
-        variables = {id(variable): variable for variable in trial.state.variables}
+        kept = {id(variable): variable for variable in trial.state.variables}
         self.statistics[model] = [
-            (variables[name[1]], law)
-            for name, law in laws.items()
-            if name[0] == "statistic" and law in (Law.MEAN, Law.SUM)
+            (kept[name[1]], law) for name, law in laws.items() if name[0] == "statistic" and law in (Law.MEAN, Law.SUM)
         ]
 
 
+_SAME = (Law.CONSTANT, Law.UNKNOWN)
 _ADDS = (Law.SUM, Law.UNKNOWN, None)
 
 
@@ -197,19 +219,23 @@ def _mixed(laws: Laws) -> bool:
     return any(law is Law.MIXED and name[0] in _WORDS for name, law in laws.items())
 
 
+def _run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
+    batch, total = rows.whole
+    trial.stretch = stretch
+    whole = trial.run(batch, total, total)
+    laws = laws_of(whole, [trial.run(part, count, total) for part, count in rows.parts], tolerance, _floors(whole))
+    return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
+
+
 def _floors(whole: Seen) -> dict[Any, float]:
-    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] == "gradient"}
+    kinds = ("gradient", "applied")
+    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
     floor = FLOOR * max(sizes.values(), default=0.0)
     return dict.fromkeys(sizes, floor)
 
 
-def _in_float64(rows: Tried) -> Tried:
-    (whole, total), ((first, n), (second, m)) = rows.whole, rows.parts
-    return Tried((as_float64(whole), total), ((as_float64(first), n), (as_float64(second), m)))
-
-
 def _paths(model: Any) -> dict[int, str]:
-    return {id(v): v.path for v in model.variables} | {id(v.value): v.path for v in model.variables}
+    return {key: v.path for v in variables(model) for key in (id(v), id(v.value))}
 
 
 def _name(owner: Any) -> str:

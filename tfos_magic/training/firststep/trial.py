@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 SAMPLED = 1 << 16
 """Elements of a large gradient that are compared."""
 
-_STRETCH = 1024.0
-"""By how much gradients are longer in a trial of a step of the cell's own, so that what clips them does it."""
+STRETCHES = (1024.0, 1 / 1024.0)
+"""By how much gradients are longer in trials of whether a step treats them as a linear map would."""
+
+_LATER = 1000
+"""Steps that counters are ahead in a trial of what a step does later on."""
 
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
@@ -73,7 +76,9 @@ class Trial:
         self._step = model.train_step if kind == "fit" else model.test_step
         self.own_step = kind == "fit" and type(model).train_step is not keras.Model.train_step
         self.united_early = False
-        self._stretch = _STRETCH if self.own_step and not _is_half(model) else 1.0
+        self.changes_gradients = False
+        self.stretch = 1.0
+        self._given: list[Any] = []
         self._noise = RowlessNoise(stack)
         self._seen: dict[Any, Any] = {}
         self._found: list[tf.Tensor] = []
@@ -87,7 +92,7 @@ class Trial:
         if rows == total:
             self._found = []
         step = self._now = TrialStep(rows, total, self._found)
-        self._seen = {}
+        self._seen, self._given = {}, []
         self._noise.begin()
         before = self.state.values()
         self._session.step, self._session.trial = step, self
@@ -104,24 +109,40 @@ class Trial:
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""
-        if not self.united_early:
-            self._note(gradients, variables)
+        own = {id(gradient) for gradient in self._given}
+        self.changes_gradients |= any(g is not None and id(g) not in own for g in gradients)
+        self._note("applied" if self.united_early else "gradient", gradients, variables)
 
-    def _note(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def is_linear(self, batch: Batch, rows: int) -> bool:
+        """Whether gradients of any length are treated alike on their way to the optimizer."""
+        found = []
+        for self.stretch in (1.0, *STRETCHES):
+            seen = self.run(batch, rows, rows).values
+            found.append({name: v / self.stretch for name, v in seen.items() if name[0] == "gradient"})
+        self.stretch = 1.0
+        return all(
+            np.allclose(value, other[name], rtol=1e-4, atol=1e-5 * float(np.abs(value).max(initial=0.0)))
+            for other in found[1:]
+            for name, value in found[0].items()
+        )
+
+    def _note(self, kind: str, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         for gradient, variable in zip(gradients, variables, strict=False):
-            name = ("gradient", id(variable))
+            name = (kind, id(variable))
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(tape, target, sources, *args, **kwargs)
-        if not of_variables(sources) or (self._stretch == 1.0 and not self.united_early):
+        if not of_variables(sources):
             return found
-        found = tf.nest.map_structure(lambda g: g if g is None else _times(g, self._stretch), found)
-        if not self.united_early:
-            return found
-        self._note(tf.nest.flatten(found), tf.nest.flatten(sources))
-        return self._now.decided(lambda: found)
+        if self.stretch != 1.0:
+            found = tf.nest.map_structure(lambda g: g if g is None else _times(g, self.stretch), found)
+        if self.united_early:
+            self._note("gradient", tf.nest.flatten(found), tf.nest.flatten(sources))
+            found = self._now.decided(lambda: found)
+        self._given += tf.nest.flatten(found)
+        return found
 
 
 def of_variables(sources: Any) -> bool:
@@ -149,8 +170,8 @@ class Kept:
         own = [*model.variables, *model.metrics_variables, *scalars, *layers, *([seeds.state] if seeds else [])]
         self.variables = list({id(raw): raw for raw in map(metrics.raw, own)}.values())
         statistics = {id(metrics.raw(v)) for v in [*model.non_trainable_variables, *layers]}
-        apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *scalars, *_seeds(model)]}
-        self._statistics = statistics - apart
+        apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *_seeds(model)]}
+        self._statistics = (statistics | {id(metrics.raw(v)) for v in scalars}) - apart
         self._metrics = {id(metrics.raw(v)) for v in model.metrics_variables}
 
     def values(self) -> tuple[list[tf.Tensor], Any]:
@@ -196,9 +217,21 @@ class Kept:
         finally:
             self.restore(before)
 
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Move counters, of the model and its optimizers, ahead."""
+        before = self.values()
+        for variable in self.variables:
+            if id(variable) in self._statistics and variable.dtype.is_integer and len(variable.shape) == 0:
+                variable.assign_add(tf.cast(_LATER, variable.dtype))
+        try:
+            yield
+        finally:
+            self.restore(before)
+
 
 @contextmanager
-def in_float64(model: Any) -> Iterator[None]:
+def layers_in_float64(model: Any) -> Iterator[None]:
     """Let the layers of ``model`` compute in float64, from the variables that they have."""
     layers = list(model._flatten_layers())
     policies = [layer.dtype_policy for layer in layers]
@@ -209,10 +242,6 @@ def in_float64(model: Any) -> Iterator[None]:
     finally:
         for layer, policy in zip(layers, policies, strict=True):
             layer.dtype_policy = policy
-
-
-def _is_half(model: Any) -> bool:
-    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in model._flatten_layers())
 
 
 def _seeds(model: Any) -> list[Any]:
