@@ -48,6 +48,7 @@ class Does(layers.Layer):
 class Stepping(keras.Model):
     def __init__(self, reduce, change=lambda gradients: gradients, before=lambda model, loss: None):
         super().__init__()
+        self.by_hand = False
         self.before, self.steps = before, self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False)
         self.dense, self.reduce, self.change = layers.Dense(1), reduce, change
         self.mean = keras.metrics.Mean(name="loss")
@@ -63,7 +64,11 @@ class Stepping(keras.Model):
         self.before(self, loss)
         gradients = self.change(tape.gradient(loss, self.trainable_weights))
         self.steps.assign(self.steps + 1)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
+        if self.by_hand:
+            for gradient, weight in zip(gradients, self.trainable_weights):
+                weight.assign_sub(0.003 * gradient)
+        else:
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
         self.mean.update_state(loss)
         return {"loss": self.mean.result()}
 
@@ -100,6 +105,7 @@ EQUAL = {
     "model, loss = Stepping(tf.reduce_mean, lambda gs: list(map(cut, gs))), None",
     "step-limits": "limit = lambda g: tf.where(tf.norm(g) > 2.0, g * 0.1, g)\n"
     "model, loss = Stepping(tf.reduce_mean, lambda gs: list(map(limit, gs))), None",
+    "step-by-hand": "model, loss = Stepping(tf.reduce_mean), None\nmodel.by_hand = True",
     "step-divides": "divide = lambda gs: [g / tf.cast(tf.shape(kept[0])[0], g.dtype) for g in gs]\nkept = []\n"
     "model, loss = Stepping(lambda v: kept.insert(0, v) or tf.reduce_sum(v), divide), None",
     "gathers": "model, loss = between(Does(count, seen=((), False), mean=((8,), False))), 'mse'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import metadata
@@ -26,6 +27,15 @@ def kernels_keras() -> str:
         return metadata.version("keras") if found else ""
     except (ValueError, metadata.PackageNotFoundError):
         return ""
+
+
+def kernels_settings() -> dict[str, Any]:
+    """Keras's settings in this process, by the names of ``keras.config``; empty where Keras is not loaded."""
+    config: Any = getattr(sys.modules.get("keras"), "config", None)
+    if config is None:
+        return {}
+    plain = {name: getattr(config, name)() for name in ("floatx", "epsilon", "image_data_format")}
+    return {**plain, "dtype_policy": config.dtype_policy().name}
 
 
 class Results:

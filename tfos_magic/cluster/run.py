@@ -18,7 +18,7 @@ from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.local_modules import local_sources
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
-from tfos_magic.cluster.results import Results, kernels_keras
+from tfos_magic.cluster.results import Results, kernels_keras, kernels_settings
 from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.worker_state import WorkerState
@@ -254,6 +254,7 @@ class Run:
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
             keras=kernels_keras(),
+            keras_settings=kernels_settings(),
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
             payload=payload,

@@ -23,6 +23,8 @@ from tfos_magic.protocol import RunCell
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.values import cache_source, unpack
 
+_SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last", "dtype_policy": "float32"}
+
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
     """The cell's global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets."""
@@ -72,6 +74,7 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
     sys.modules["__main__"] = module
     known = set(linecache.cache)
     cache_source(cell.filename, cell.source)
+    _set_up_keras(cell.keras_settings)
     try:
         yield module.__dict__
     finally:
@@ -80,6 +83,13 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
             linecache.cache.pop(filename, None)
         module.__dict__.clear()
         _forget_session()
+
+
+def _set_up_keras(settings: dict[str, Any]) -> None:
+    """Let Keras have the kernel's settings, else its own: not what an earlier cell set here."""
+    if keras := sys.modules.get("keras"):
+        for name, value in {**_SETTINGS, **settings}.items():
+            getattr(keras.config, f"set_{name}")(value)
 
 
 def _forget_session() -> None:

@@ -39,7 +39,8 @@ class RunCell(Message):
     (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
     says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
     never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the version
-    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed. ``place`` tells
+    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
+    ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells
     where the notebook works, as :func:`~tfos_magic.node.disk.place.tell_place` does, and ``sources`` are the texts of
     modules that lie there, by relative path.
     """
@@ -56,6 +57,7 @@ class RunCell(Message):
     checkpoints: dict[str, Any] = field(default_factory=dict)
     event_files: bool = False
     keras: str = ""
+    keras_settings: dict[str, Any] = field(default_factory=dict)
     place: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     payload: bytes = b""

@@ -111,6 +111,14 @@ def note_per_worker_batches(reporter: Reporter) -> None:
     )
 
 
+def refuse_apart(names: Sequence[str]) -> None:
+    raise TrainingError(
+        f"a loop over a fed DataFrame assigned {', '.join(names)} by itself, from the rows of one worker, so that the "
+        "workers have other weights now. Let an optimizer apply the gradients, which are then those of all rows, or "
+        "assign what tfos.allreduce(gradient) gives."
+    )
+
+
 def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
         "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "

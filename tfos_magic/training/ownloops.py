@@ -18,6 +18,7 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.loop import Loop
@@ -39,6 +40,7 @@ class OwnLoop:
         self._session = session
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         self.over_shares = False
+        self.over_copies = True
         self.looks = fedrows.Looks(session)
         self._steps = 0
         with tf.device("CPU:0"):
@@ -66,6 +68,7 @@ class OwnLoop:
         session = self._session
         self._rows.assign(tf.cast(emptyshares.rows_of(batch), tf.float32))
         self.over_shares = self.over_shares or known
+        self.over_copies = False  # so far as is known: an iterator that is an argument of a graph hides what it gives
         session.draws_shares = self.over_shares
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
@@ -83,12 +86,12 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.vote()
         step = self._step()
-        if not self.over_shares:
+        if self.over_copies:
             step.digest = digests.of_gradients(gradients)
         session.strategy.apply(step, gradients, variables, update)
-        if not self.over_shares:
+        if self.over_copies:
             self._apart.assign(tf.maximum(self._apart, session.apart()))
-        else:
+        if self.over_shares:
             session.count(self._rows)
             checks.note_own_loop(session.reporter)
             checks.note_draws(session.streams.taken(), session.reporter)
@@ -104,7 +107,7 @@ class OwnLoop:
 
     def _step(self) -> Step:
         step = self._session.new_step(self._rows.read_value())
-        return step if self.over_shares else step.on_copies()
+        return step.on_copies() if self.over_copies else step
 
     def _take_over(self, optimizer: Any, variables: list[Any]) -> None:
         """Give every rank rank 0's values the first time that ``optimizer`` meets ``variables``."""
@@ -214,6 +217,13 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         finally:
             session.draws_shares = False
 
+    def assign(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
+            session.assigned[id(variable)] = variable
+        return original(variable, *args, **kwargs)
+
+    for name in ("assign", "assign_add", "assign_sub"):
+        wrap(stack, BaseResourceVariable, name, assign)
     wrap(stack, tf.data.Dataset, "__iter__", begin)
     wrap(stack, OwnedIterator, "_next_internal", draw)
     loops = control_flow.for_loop_registry._registry

@@ -55,3 +55,4 @@ def distributed(context: RunContext) -> Iterator[None]:
         with context.collectives.explaining("a step"):
             yield
         context.collectives.finish()
+        session.heed_assigned()

@@ -14,7 +14,7 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.context import RunContext
-from tfos_magic.training.digests import without_digest
+from tfos_magic.training.digests import of_arrays, without_digest
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.statistics import Statistics
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
@@ -39,6 +39,7 @@ class Session:
         self.applying = False
         self.initialising = False
         self.draws_shares = False
+        self.assigned: dict[int, tf.Variable] = {}
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trial: Trial | Discarded | None = None
         self.replicas = Replicas(self)
@@ -115,6 +116,14 @@ class Session:
             yield
         finally:
             self.step = self.trial = None
+
+    def heed_assigned(self) -> None:
+        """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
+        if not (self.many and self.strategy.lockstep):
+            return
+        digests = self.collectives.gather([of_arrays([v.read_value() for v in self.assigned.values()])])
+        if (digests != digests[0]).any():
+            checks.refuse_apart([v.name for v in list(self.assigned.values())[:3]])
 
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""

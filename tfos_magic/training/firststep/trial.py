@@ -169,7 +169,8 @@ class Kept:
         seeds = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
         own = [*model.variables, *model.metrics_variables, *scalars, *layers, *([seeds.state] if seeds else [])]
         self.variables = list({id(raw): raw for raw in map(metrics.raw, own)}.values())
-        statistics = {id(metrics.raw(v)) for v in [*model.non_trainable_variables, *layers]}
+        # Weights among them: a step may take them further by itself, without an optimizer.
+        statistics = {id(metrics.raw(v)) for v in [*model.weights, *layers]}
         apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *_seeds(model)]}
         self._statistics = (statistics | {id(metrics.raw(v)) for v in scalars}) - apart
         self._metrics = {id(metrics.raw(v)) for v in model.metrics_variables}
