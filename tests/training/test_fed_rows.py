@@ -193,3 +193,20 @@ def test_a_notice_says_once_that_a_loop_sees_this_workers_rows_where_it_trains_n
 ) -> None:
     _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + body)
     assert sum(NOTICE in notice for notice in notices) == told_so
+
+
+APART = """
+weight = tf.Variable(tf.zeros([12, 3]))
+for a, b in train:
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, a @ weight)
+    weight.assign_sub(EXCHANGED(tape.gradient(loss, weight)))
+"""
+
+
+def test_weights_that_a_loop_leaves_different_on_the_workers_are_refused(groups: Any) -> None:
+    cell = "SIZE = 2\n" + DATA + FED + APART
+    for outcome in groups[2].run(cell.replace("EXCHANGED", "")):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "tfos.allreduce(gradient)" in outcome.error
+    succeeded(groups[2].run("import tfos_magic as tfos\n" + cell.replace("EXCHANGED", "tfos.allreduce")))

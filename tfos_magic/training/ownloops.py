@@ -18,7 +18,7 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.loop import Loop
@@ -192,7 +192,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def draw(original: Any, iterator: Any) -> Any:
         try:
             batch = original(iterator)
-        except StopIteration:
+        except (StopIteration, tf.errors.OutOfRangeError):
             session.draws_shares = False
             raise
         if session.loop is None and (shares := _of_shares(iterator)) is not False:
@@ -223,7 +223,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         return original(variable, *args, **kwargs)
 
     for name in ("assign", "assign_add", "assign_sub"):
-        wrap(stack, BaseResourceVariable, name, assign)
+        wrap(stack, ResourceVariable, name, assign)
     wrap(stack, tf.data.Dataset, "__iter__", begin)
     wrap(stack, OwnedIterator, "_next_internal", draw)
     loops = control_flow.for_loop_registry._registry
