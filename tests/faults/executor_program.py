@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def main(folder: Path) -> dict[str, Any]:
     with TFCluster(spark, workers=2) as cluster:
         undisturbed = run(cluster, "pass", folder / "nothing", **data)
         watch = Watch()
-        results = run(cluster, KILL_EXECUTOR, folder / "mark", watch=watch, **data)
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:  # a worker's view of /tmp goes with its executor
+            results = run(cluster, KILL_EXECUTOR, Path(shared) / "mark", watch=watch, **data)
     return {
         "furthest": furthest(results, undisturbed),
         "restarts": watch.state.restarts,

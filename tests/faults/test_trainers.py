@@ -62,7 +62,7 @@ def test_without_restarts_one_error_names_rank_host_signal_and_last_output(clust
     started = time.monotonic()
     with pytest.raises(WorkerLost) as caught:
         run(cluster, "print('last words'); " + KILL, tmp_path / "mark", max_restarts=0)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert caught.value.rank == 1
     for part in ("Worker 1 on 127.0.0.1", "SIGKILL", "--max-restarts is 0", "last words"):
         assert part in str(caught.value)

@@ -111,12 +111,17 @@ class Collectives:
         with self.waiting("a barrier", timeout):
             self.wire.sum([tf.ones((), tf.int32)])
 
+    @property
+    def lost(self) -> bool:
+        """Whether a peer was lost or late, after which none is met again."""
+        return self._lost
+
     def finish(self) -> None:
         """Meet the other ranks at the end of a cell, so that none waits for a step that another will not take.
 
         Raises :class:`ClusterError` where one does, there too. Nothing is left to meet for once a peer was lost.
         """
-        if self.size == 1 or self._lost:
+        if self.size == 1 or self.lost:
             return
         try:
             with self.waiting("the end of the cell", END_SECONDS):

@@ -119,7 +119,7 @@ class Session:
 
     def heed_assigned(self) -> None:
         """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
-        if not (self.many and self.strategy.lockstep):
+        if not (self.many and self.strategy.lockstep) or self.collectives.lost:
             return
         digests = self.collectives.gather([of_arrays([v.read_value() for v in self.assigned.values()])])
         if (digests != digests[0]).any():

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -41,9 +42,12 @@ def write_sources(sources: Mapping[str, str], folder: str) -> None:
             file.write(text)
 
 
-def is_local(module: ModuleType, folder: str) -> bool:
-    """Whether a module, or a package without a file, lies below ``folder`` and is not installed there."""
-    known = vars(module)  # not asked for one by one, which would load a module that waits for that
+def is_local(module: Any, folder: str) -> bool:
+    """Whether a module, or a package without a file, lies below ``folder`` and is not installed there.
+
+    ``module`` is what ``sys.modules`` holds, which may be anything, None too.
+    """
+    known = getattr(module, "__dict__", {})  # not asked for one by one, which would load a module that waits for that
     places = [known.get("__file__") or "", *map(str, known.get("__path__") or ())]
     inside = os.path.join(folder, "")
     return any(place.startswith(inside) and not _INSTALLED.intersection(place.split(os.sep)) for place in places)

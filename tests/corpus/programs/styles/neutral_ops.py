@@ -38,7 +38,6 @@ def log_cosh(y_true, y_pred):
     return ops.mean(ops.log(ops.cosh(y_pred - y_true)), axis=-1)
 
 
-NOTICE = "The state of metric 'ratio'"
 rng = np.random.default_rng(5)
 x, y = rng.normal(size=(39, 4)), rng.normal(size=(39, 2))
 model = keras.Sequential([Linear(6), keras.layers.Activation(lambda t: t * ops.sigmoid(t)), Linear(2)])
