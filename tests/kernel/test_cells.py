@@ -92,6 +92,38 @@ values = list(tf.data.Dataset.range(6).map(halved_if_even).as_numpy_iterator())
     assert "-->   2 fail()" in failed.traceback
 
 
+def test_a_cell_has_keras_settings_of_the_kernel_and_none_of_an_earlier_cell(kernel: Kernel) -> None:
+    seen = """%%tfos_train -o seen
+import keras
+config = keras.config
+seen = [config.floatx(), config.dtype_policy().name, config.epsilon(), config.image_data_format()]
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+seen.append(model.layers[0].kernel.dtype)
+"""
+    change = """
+keras.config.set_floatx("float64")
+keras.config.set_dtype_policy("float64")
+keras.config.set_epsilon(1e-5)
+keras.config.set_image_data_format("channels_first")
+"""
+    changed = "['float64', 'float64', 1e-05, 'channels_first', 'float64']"
+    usual = "['float32', 'float32', 1e-07, 'channels_last', 'float32']"
+    try:
+        assert not kernel.run("%%tfos_train\nimport keras\n" + change).error
+        kernel.run(seen)
+        assert kernel.run("print(seen)").text.strip() == usual
+        kernel.run("import keras\n" + change)
+        kernel.run(seen)
+        assert kernel.run("print(seen)").text.strip() == changed
+    finally:
+        kernel.run("""
+keras.config.set_floatx("float32")
+keras.config.set_dtype_policy("float32")
+keras.config.set_epsilon(1e-7)
+keras.config.set_image_data_format("channels_last")
+""")
+
+
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
     kernel.run("""odd = spark.range(12).selectExpr(
     "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")

@@ -14,18 +14,6 @@ from keras.src import backend, tree
 from tfos_magic.training.patching import wrap
 
 
-def rows_of(batch: Any) -> tf.Tensor:
-    """The rows of an element of a dataset, an int64 scalar: those of its first tensor with rows; 1 without any."""
-    for leaf in tf.nest.flatten(batch):
-        if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows(tf.int64)
-        if isinstance(leaf, tf.SparseTensor):
-            return leaf.dense_shape[0]
-        if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0:
-            return tf.shape(leaf, tf.int64)[0]
-    return tf.constant(1, tf.int64)
-
-
 def install(stack: ExitStack, is_wanted: Callable[[], bool]) -> None:
     """Let layers that are called on 0 rows, while ``is_wanted``, give 0 rows, until ``stack`` closes.
 

@@ -25,7 +25,7 @@ from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import replace_item, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
-from tfos_magic.training.step import Step
+from tfos_magic.training.step import Step, rows_of
 
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
@@ -66,7 +66,8 @@ class OwnLoop:
         Eagerly it heeds a request to stop as well, of which all ranks know by now.
         """
         session = self._session
-        self._rows.assign(tf.cast(emptyshares.rows_of(batch), tf.float32))
+        rows = rows_of(batch)
+        self._rows.assign(1.0 if rows is None else tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
         self.over_copies = False  # so far as is known: an iterator that is an argument of a graph hides what it gives
         session.draws_shares = self.over_shares

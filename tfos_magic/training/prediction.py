@@ -20,13 +20,12 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import fedrows
 from tfos_magic.training.digests import of_arrays
-from tfos_magic.training.emptyshares import rows_of
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_by_rank, is_sharded, rank_slice, rows_by_step
-from tfos_magic.training.step import with_stand_in
+from tfos_magic.training.step import rows_of, with_stand_in
 
 Array = np.ndarray[Any, Any]
 Predict = Callable[[Any], Any]
@@ -43,9 +42,8 @@ def install(stack: ExitStack, session: Session) -> None:
 
     def draw(original: Any, iterator: Any) -> Any:
         batch, loop = original(iterator), session.loop
-        if loop is None or loop.shares is None:
+        if loop is None or loop.shares is None or (rows := rows_of(batch)) is None:
             return batch
-        rows = rows_of(batch)
         loop.shares.append(int(rows))
         return with_stand_in(batch, rows)
 

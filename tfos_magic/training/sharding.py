@@ -22,6 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.digests import with_digest
+from tfos_magic.training.step import rows_of
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _NUMBERS, _BY_RANK = "_tfos_numbers", "_tfos_by_rank"
@@ -194,7 +195,9 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
     @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> Any:
         batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
-        begin, end = rank_slice(_rows_of(batch), rank, size)
+        if (count := rows_of(batch)) is None:
+            raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
+        begin, end = rank_slice(count, rank, size)
         rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
         return rows if joined is None else joined(rows, batch)
 
@@ -268,17 +271,6 @@ def _has_single_rows(dataset: Any) -> bool:
     if is_marked(dataset):
         return False
     return type(dataset).__name__ == "_UnbatchDataset" or any(map(_has_single_rows, dataset._inputs()))
-
-
-def _rows_of(batch: Any) -> Any:
-    for leaf in tf.nest.flatten(batch):
-        if _is_dense(leaf) and leaf.shape.rank != 0:
-            return tf.shape(leaf, tf.int64)[0]
-        if isinstance(leaf, tf.RaggedTensor):
-            return leaf.nrows(tf.int64)
-        if isinstance(leaf, tf.SparseTensor):
-            return leaf.dense_shape[0]
-    raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
 
 
 def _cut_leaf(leaf: Any, begin: Any, end: Any) -> Any:

@@ -100,12 +100,23 @@ class Step:
 def rows_in(data: Any) -> tf.Tensor:
     """Number of rows of a Keras batch ``x``, ``(x, y)`` or ``(x, y, weights)``, as an int64 scalar tensor."""
     x = data_adapter_utils.unpack_x_y_sample_weight(data)[0]
-    leaf = next(leaf for leaf in tree.flatten(x) if leaf is not None)
+    return rows_of_leaf(next(leaf for leaf in tree.flatten(x) if leaf is not None))
+
+
+def rows_of_leaf(leaf: Any) -> tf.Tensor | None:
+    """The rows of one tensor of a batch, an int64 scalar; None where it is a scalar, or no tensor."""
     if isinstance(leaf, tf.RaggedTensor):
         return leaf.nrows(tf.int64)
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
+    if not hasattr(leaf, "shape") or tf.TensorShape(leaf.shape).rank == 0:
+        return None
     return tf.shape(leaf, tf.int64)[0]
+
+
+def rows_of(batch: Any) -> tf.Tensor | None:
+    """The rows of an element of a dataset: those of its first tensor that has any."""
+    return next((rows for rows in map(rows_of_leaf, tf.nest.flatten(batch)) if rows is not None), None)
 
 
 def with_stand_in(data: Any, rows: tf.Tensor) -> Any:
