@@ -12,14 +12,16 @@ ACTIVATE := export PATH="$(CURDIR)/$(BIN):$$PATH" PYSPARK_PYTHON="$(CURDIR)/$(BI
 WITH_JAVA := JAVA_HOME="$$(tools/java.sh)" || exit 1; export JAVA_HOME; $(ACTIVATE)
 # Jupyter asks root to say so; in a container there is nobody else. It listens on loopback, behind a token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test test-fast binder pins badge clean
+.PHONY: help env java chromium demo lab lint test soak test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make test       lint, types and the whole test suite (up to 25 minutes)"
+	@echo "make soak       what takes longer: every program of the corpus, every tutorial"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
@@ -55,7 +57,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: java chromium lint
-	@$(WITH_JAVA) python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+	@$(WITH_JAVA) python -m pytest tests -m "not soak" $(TWO_AT_ONCE)
+
+soak: java chromium $(STAMP)
+	@$(WITH_JAVA) python -m pytest tests -m soak $(TWO_AT_ONCE)
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit --durations=10

@@ -1,10 +1,13 @@
 """Whole programs, in the styles that Keras programs have, give what one process gives, or are refused.
 
-All run in float64 on two ranks, every eighth in float32 on three as well. ``python -m tests.corpus --all`` runs all in
-every way and prints the largest differences.
+All run in float64 on two ranks, some in float32 on three as well. ``make test`` takes the first of each folder and
+verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints the differences.
 """
 
 from __future__ import annotations
+
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +18,27 @@ from tests.corpus.program import Program, programs
 PROGRAMS = programs()
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def _kind(program: Program) -> tuple[Any, str]:
+    return program.path.parent, program.expect.split(":")[0]
+
+
+def _with_marks() -> list[Any]:
+    """The programs, all but the first of each folder and verdict marked as ``make soak``'s."""
+    kinds = itertools.groupby(sorted(PROGRAMS, key=_kind), _kind)
+    return [
+        pytest.param(program, id=program.name, marks=[pytest.mark.soak] if later else [])
+        for _, alike in kinds
+        for later, program in enumerate(alike)
+    ]
+
+
+@pytest.mark.parametrize("program", _with_marks())
 def test_a_program_gives_what_it_says_that_it_must(groups, program: Program) -> None:
     verdict = judge(program, groups, 2, "float64")
     assert not verdict.wrong
 
 
-@pytest.mark.parametrize("program", PROGRAMS[::8], ids=lambda program: program.name)
+@pytest.mark.parametrize("program", PROGRAMS[::16], ids=lambda program: program.name)
 def test_a_program_gives_it_on_three_workers_in_float32(groups, program: Program) -> None:
     verdict = judge(program, groups, 3, "float32")
     assert not verdict.wrong

@@ -10,6 +10,8 @@ import pytest
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 DIGITS = (
     "%%tfos_train --label digit --batch-size 64 --pad inked=64 --null-mask middle --seed 1 -o history\nimport keras"
 )

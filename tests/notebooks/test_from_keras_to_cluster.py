@@ -9,6 +9,8 @@ import pytest
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 SAME = 1e-5
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 RECORDS = "%%tfos_train --seed 1 -o history"
 
 

@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 TESTED = 597
 
 

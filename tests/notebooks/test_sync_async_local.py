@@ -9,6 +9,8 @@ import pytest
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 STRATEGIES = ["sync", "local", "async"]
 GRADIENTS = 2 * 45 * 9898 * 4 / 1e3  # kB of an epoch: workers, steps, weights, bytes
 

@@ -14,6 +14,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 SLOW = "%%tfos_train --features pixels --label digit --batch-size 64 --seed 1 --log-dir runs\nmodel ="
 FAST = "%%tfos_train --features pixels --label digit --batch-size 64 --seed 1 --log-dir runs --tensorboard"
 OWN = "%%tfos_train --features pixels --label digit --batch-size 64 --seed 1 --log-dir runs\nimport keras"

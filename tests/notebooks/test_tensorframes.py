@@ -12,6 +12,8 @@ from sklearn.datasets import load_iris
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture(scope="module")
 def executed(run_notebook: RunNotebook) -> Executed:

@@ -9,6 +9,8 @@ import pytest
 from tests.notebooks.conftest import RunNotebook
 from tests.notebooks.running import Executed
 
+pytestmark = pytest.mark.soak
+
 INTERRUPTED = "%%tfos_train --seed 1 --checkpoint-dir checkpoints -o weights"
 RESUMED = "%%tfos_train --seed 1 --checkpoint-dir checkpoints --resume"
 
