@@ -112,6 +112,12 @@ keras.config.set_image_data_format("channels_first")
         assert not kernel.run("%%tfos_train\nimport keras\n" + change).error
         kernel.run(seen)
         assert kernel.run("print(seen)").text.strip() == usual
+        floats = seen.replace("import keras\n", "import keras\nkeras.config.set_floatx('float64')\n")
+        kernel.run(floats)  # layers follow floatx where no policy was set, in the notebook neither
+        assert kernel.run("print(seen)").text.strip() == "['float64', 'float64', 1e-07, 'channels_last', 'float64']"
+        assert kernel.run(
+            "import keras; keras.config.set_floatx('float64'); print(keras.layers.Dense(1).dtype)"
+        ).text == ("float64\n")
         kernel.run("import keras\n" + change)
         kernel.run(seen)
         assert kernel.run("print(seen)").text.strip() == changed

@@ -172,3 +172,20 @@ print(keras.saving.load_model(model.file).layers[0].kernel.numpy().tolist() == m
         "['sequential/last/bias', 'sequential/last/kernel'] ndarray ['loss'] 0o600",
         "True",
     ]
+
+
+def test_a_list_of_the_notebook_that_a_callback_of_it_fills_comes_back(kernel: Kernel) -> None:
+    kernel.run("""
+import keras
+seen, untouched = [], [1]
+class Seeing(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        seen.append(epoch)
+""")
+    result = kernel.run("""%%tfos_train -o seen,untouched
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(keras.ops.ones((8, 4)), keras.ops.ones((8, 1)), epochs=2, verbose=0, callbacks=[Seeing()])
+""")
+    assert not result.error, result.traceback
+    assert kernel.run("print(seen, untouched)").text.strip() == "[0, 1] [1]"

@@ -311,3 +311,45 @@ shapes.append(model.predict(x, batch_size=10).shape)
     )
     for outcome in succeeded(groups[2].run(cell, "shapes")):
         assert outcome.values["shapes"] == [(39, 3), (131, 3)]
+
+
+AUGMENTED = {
+    "tf.random in a map": """
+def changed(row, label):
+    return row * tf.random.uniform((), 0.5, 1.5), label
+
+
+train = tf.data.Dataset.from_tensor_slices((x, y)).map(changed, num_parallel_calls=CALLS).batch(29).prefetch(1)
+""",
+    "a layer in a map, in any order": """
+noise = keras.layers.GaussianNoise(0.5)
+options = tf.data.Options()
+options.deterministic = False
+train = tf.data.Dataset.from_tensor_slices((x, y)).batch(29).with_options(options)
+train = train.map(lambda rows, labels: (noise(rows, training=True), labels), CALLS, deterministic=False)
+""",
+    "shuffled files, several at once": """
+def part(start):
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).skip(start).take(20)
+    return rows.map(lambda row, label: (row + tf.random.normal((12,)), label), num_parallel_calls=CALLS)
+
+
+starts = tf.data.Dataset.range(0, 120, 20)
+train = starts.interleave(part, 3, 2, num_parallel_calls=CALLS, deterministic=False).batch(29)
+""",
+}
+
+
+@pytest.mark.parametrize("pipeline", AUGMENTED.values(), ids=list(AUGMENTED))
+def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pipeline: str) -> None:
+    told: list[str] = []
+
+    def note(rank: int, message: object) -> None:
+        if "one call at a time" in (text := getattr(message, "text", "")):
+            told.append(text)
+
+    cell = DATA + COMPILE + pipeline + "model.fit(train, epochs=2, verbose=0)\n" + WEIGHTS
+    expected = groups[0].run("CALLS = 1\n" + cell.replace("=False", "=True"), "weights")[0]
+    outcomes = succeeded(groups[2].run("CALLS = 3\n" + cell, "weights", on_message=note))
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+    assert told

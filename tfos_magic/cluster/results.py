@@ -34,8 +34,11 @@ def kernels_settings() -> dict[str, Any]:
     config: Any = getattr(sys.modules.get("keras"), "config", None)
     if config is None:
         return {}
-    plain = {name: getattr(config, name)() for name in ("floatx", "epsilon", "image_data_format")}
-    return {**plain, "dtype_policy": config.dtype_policy().name}
+    settings = {name: getattr(config, name)() for name in ("floatx", "epsilon", "image_data_format")}
+    # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
+    state = sys.modules["keras.src.backend.common.global_state"]
+    policy = state.get_global_attribute("dtype_policy")
+    return settings if policy is None else {**settings, "dtype_policy": policy.name}
 
 
 class Results:

@@ -33,7 +33,8 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
     each = f" of {cores} cores" if cores > 1 else ""
     master = master_of(spark)
     more = workers * cores + 1
-    fix = f"make the session with master('local[{more}]')" if master.startswith("local[") else "add executor cores"
+    anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
+    fix = anew if master.startswith("local[") else "add executor cores"
     return (
         f"{workers} workers{each} and 1 feed slot asked, {free} slots free ({total} in all on {master}): "
         f"{fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."

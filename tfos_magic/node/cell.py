@@ -23,7 +23,7 @@ from tfos_magic.protocol import RunCell
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.values import cache_source, unpack
 
-_SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last", "dtype_policy": "float32"}
+_SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
 
 
 def build_namespace(cell: RunCell) -> dict[str, Any]:
@@ -88,6 +88,8 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
 def _set_up_keras(settings: dict[str, Any]) -> None:
     """Let Keras have the kernel's settings, else its own: not what an earlier cell set here."""
     if keras := sys.modules.get("keras"):
+        # Layers follow floatx until a policy was set, or asked for.
+        keras.src.backend.common.global_state.set_global_attribute("dtype_policy", None)
         for name, value in {**_SETTINGS, **settings}.items():
             getattr(keras.config, f"set_{name}")(value)
 

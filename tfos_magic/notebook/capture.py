@@ -43,11 +43,12 @@ class Captured:
 
 def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captured:
     """What the cell needs, as the options of its magic say. Raises what :func:`capture` raises."""
+    names = analyse(source, "<cell>")
     return capture(
-        analyse(source, "<cell>"),
+        names,
         namespace,
         feeds=dict(args.feed),
-        push=args.push,
+        push=[*args.push, *_kept(names, namespace, getattr(args, "output", None) or ())],
         features=args.features,
         label=args.label,
         missing=Missing.of(args.fill, args.pad, args.null_mask),
@@ -91,6 +92,12 @@ def capture(
         frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
         large=_largest(values) if len(payload) > HINT_BYTES else "",
     )
+
+
+def _kept(names: CellNames, namespace: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
+    """Names asked back that the cell leaves to what it calls to change, such as a list that a callback fills."""
+    there = [name for name in outputs if name in namespace and name not in names.defines and not names.open_ended]
+    return [name for name in there if not (is_dataframe(namespace[name]) or isinstance(namespace[name], ModuleType))]
 
 
 def _largest(values: Mapping[str, Any]) -> str:

@@ -82,8 +82,9 @@ def refuse_stateful(model: Any) -> None:
 def refuse_other_values() -> None:
     raise TrainingError(
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
-        "what it draws must not depend on the clock, the machine or the order of files: sort lists of files, and seed "
-        "with tfos.seed() instead of the time. Generators without a seed are alike on all workers by themselves."
+        "what it draws must not depend on the clock, the machine, the order of files or of threads: sort lists of "
+        "files, seed with tfos.seed() instead of the time, and let Python code that draws random numbers run in turn "
+        "(a map without num_parallel_calls). Generators without a seed are alike on all workers by themselves."
     )
 
 
@@ -101,6 +102,15 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
         reporter.notice(
             f"{', '.join(names)}: each worker draws its own random numbers, so the weights equal those of one process "
             "in distribution, not number by number."
+        )
+
+
+def note_half_precision(model: Any, reporter: Reporter) -> None:
+    half = {getattr(layer, "compute_dtype", "") for layer in model._flatten_layers()} & {"float16", "bfloat16"}
+    for dtype in sorted(half):
+        reporter.notice(
+            f"Layers compute in {dtype}, in which sums over a worker's rows round, and overflow, otherwise than those "
+            "over all rows: the weights agree with those of one process to about that precision, not to 1e-5."
         )
 
 

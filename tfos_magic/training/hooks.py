@@ -24,7 +24,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, distribute, jit, ownloops, prediction, reductions, tfkeras
+from tfos_magic.training import checks, distribute, jit, ownloops, pipelines, prediction, reductions, tfkeras
 from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
@@ -51,6 +51,7 @@ def install(stack: ExitStack, session: Session) -> None:
         _install_gradients(stack, session, own)
         ownloops.install(stack, session, own)
         reductions.install(stack, session, own)
+        pipelines.install(stack, session)
         jit.install(stack, session)
         distribute.install(stack, session.reporter)
         _install_random(stack, session)
@@ -97,6 +98,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         session.collectives.align()
     if session.many:
         checks.refuse_stateful(loop.model)
+        checks.note_half_precision(loop.model, session.reporter)
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, the conductor in it

@@ -181,6 +181,15 @@ class Session:
         self._last_rows.assign(tf.cast(rows, tf.float32))
         return logs
 
+    @contextmanager
+    def drawing_for_shares(self) -> Iterator[None]:
+        """What is traced in the block draws random numbers for rows of this rank alone."""
+        before, self.draws_shares = self.draws_shares, True
+        try:
+            yield
+        finally:
+            self.draws_shares = before
+
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
         within = self.step is not None or self.draws_shares

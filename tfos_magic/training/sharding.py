@@ -161,6 +161,11 @@ def is_fed(dataset: Any) -> bool:
     return any(map(is_fed, inputs_of(dataset)))
 
 
+def has_shares(dataset: Any) -> bool:
+    """Whether any source of ``dataset`` gives this rank rows of its own."""
+    return is_marked(dataset) or any(map(has_shares, inputs_of(dataset)))
+
+
 def inputs_of(dataset: Any) -> Sequence[Any]:
     """The datasets that ``dataset`` was made from; none where it has none, or is no dataset."""
     return dataset._inputs() if hasattr(dataset, "_inputs") else ()

@@ -155,12 +155,13 @@ class FirstStep:
         try:
             with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
                 found = [_run(trial, rows, tolerance)]
-                if trial.own_step:
-                    with trial.state.later():
-                        found.append(_run(trial, contrasted(rows), tolerance))
+                for ahead in trial.state.ahead(trial.own_step):
+                    with trial.state.later(ahead):
+                        found.append(_run(trial, contrasted(rows) if trial.own_step else rows, tolerance))
                 if trial.united_early:  # what limits gradients may treat all of some length alike
                     found += [_run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
-                return {name: agreed([laws[name] for laws in found]) for name in found[0]}
+                names = dict.fromkeys(name for laws in found for name in laws)
+                return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in found]) for name in names}
         except (TrainingError, ClusterError):
             raise
         except Exception as error:  # whatever a user's step may raise: the step itself raises it again, if it is real

@@ -14,13 +14,14 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import metrics
 from tfos_magic.training.checkpoints.snapshot import optimizers
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.firststep.laws import Seen
 from tfos_magic.training.firststep.noise import RowlessNoise
-from tfos_magic.training.patching import wrap
+from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.step import Step
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ SAMPLED = 1 << 16
 STRETCHES = (1024.0, 1 / 1024.0)
 """By how much gradients are longer in trials of whether a step treats them as a linear map would."""
 
-_LATER = 1000
-"""Steps that counters are ahead in a trial of what a step does later on."""
+_LATER = (1.0, 1000.0)
+"""By how much counters, and numbers that a callback may set, are more in trials of what a step does later on."""
 
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
@@ -84,6 +85,8 @@ class Trial:
         self._found: list[tf.Tensor] = []
         self._now: TrialStep
         wrap(stack, tf.GradientTape, "gradient", self._gradient)
+        # Whatever reads or assigns a variable asks for this, TensorFlow's own C++ too.
+        replace(stack, ResourceVariable, "_handle", property(self._handle_of, _set_handle))
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model)
 
@@ -100,6 +103,7 @@ class Trial:
             self._step(batch)
         finally:
             self._session.step = self._session.trial = None
+            before[0].extend(self.state.taken_in())
             changed = self.state.changes(before)
             self.state.restore(before)
             self.model._clear_losses()
@@ -132,6 +136,11 @@ class Trial:
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
 
+    def _handle_of(self, variable: Any) -> Any:
+        if self._session.trial is self and tf.executing_eagerly():
+            self.state.heed(variable)
+        return vars(variable)["_handle"]
+
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(tape, target, sources, *args, **kwargs)
         if not of_variables(sources):
@@ -143,6 +152,10 @@ class Trial:
             found = self._now.decided(lambda: found)
         self._given += tf.nest.flatten(found)
         return found
+
+
+def _set_handle(variable: Any, handle: Any) -> None:
+    vars(variable)["_handle"] = handle
 
 
 def of_variables(sources: Any) -> bool:
@@ -174,6 +187,31 @@ class Kept:
         apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *_seeds(model)]}
         self._statistics = (statistics | {id(metrics.raw(v)) for v in scalars}) - apart
         self._metrics = {id(metrics.raw(v)) for v in model.metrics_variables}
+        self._apart = apart | {id(metrics.raw(v)) for v in model.trainable_variables}
+        self._known = {id(variable) for variable in self.variables}
+        self._found: list[tuple[tf.Variable, tf.Tensor]] = []
+        self._scalars: dict[int, tf.Variable] = {}
+
+    def heed(self, variable: tf.Variable) -> None:
+        """A step uses ``variable``, which may be one that the model does not know of, such as a weight of its loss."""
+        key = id(variable)
+        if key not in self._known:
+            self._known.add(key)
+            self._found.append((variable, variable.read_value()))
+        if key not in self._apart and len(variable.shape) == 0 and not variable.trainable:
+            self._scalars[key] = variable
+
+    def taken_in(self) -> list[tf.Tensor]:
+        """Count variables that a step has used for the first time among its own; gives what they were before it."""
+        found, self._found = self._found, []
+        self.variables += [variable for variable, _ in found]
+        self._statistics |= {id(variable) for variable, _ in found}
+        return [value for _, value in found]
+
+    def ahead(self, own_step: bool) -> tuple[float, ...]:
+        """The trials of later steps: of all that uses numbers which may change, and of a ``train_step`` of its own."""
+        kinds = {variable.dtype.is_floating for variable in self._scalars.values()}
+        return _LATER if True in kinds else _LATER[1:] if own_step or kinds else ()
 
     def values(self) -> tuple[list[tf.Tensor], Any]:
         """All of it, as it is now."""
@@ -182,9 +220,9 @@ class Kept:
         return [variable.read_value() for variable in self.variables], states
 
     def restore(self, values: tuple[list[tf.Tensor], Any]) -> None:
-        """Put back what :meth:`values` gave."""
+        """Put back what :meth:`values` gave. Variables that were taken in since are what they were found to be."""
         tensors, (of_python, of_numpy, of_tensorflow) = values
-        for variable, value in zip(self.variables, tensors, strict=True):
+        for variable, value in zip(self.variables, tensors, strict=False):
             variable.assign(value)
         random.setstate(of_python)
         np.random.set_state(of_numpy)
@@ -219,12 +257,13 @@ class Kept:
             self.restore(before)
 
     @contextmanager
-    def later(self) -> Iterator[None]:
-        """Move counters, of the model and its optimizers, ahead."""
+    def later(self, ahead: float) -> Iterator[None]:
+        """Let counters, of the model and its optimizers, and other numbers that the step uses be ``ahead`` more."""
         before = self.values()
         for variable in self.variables:
-            if id(variable) in self._statistics and variable.dtype.is_integer and len(variable.shape) == 0:
-                variable.assign_add(tf.cast(_LATER, variable.dtype))
+            counts = id(variable) in self._statistics and variable.dtype.is_integer and len(variable.shape) == 0
+            if counts or (id(variable) in self._scalars and variable.dtype in metrics.NUMBERS):
+                variable.assign_add(tf.cast(ahead, variable.dtype))
         try:
             yield
         finally:

@@ -37,7 +37,8 @@ def combine(terms: Sequence[Array], parts: Sequence[float] | None, result: Array
     for begin in range(0, result.size, BLOCK):
         out = result[begin : begin + BLOCK]
         total = out if exact == out.dtype else scratch[0, : out.size]
-        _add_block([term[begin : begin + BLOCK] for term in terms], parts, total, scratch[1, : out.size])
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients of half precision overflow now and then
+            _add_block([term[begin : begin + BLOCK] for term in terms], parts, total, scratch[1, : out.size])
         if total is not out:
             out[...] = total
 
