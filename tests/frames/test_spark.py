@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from pyspark.errors import PythonException
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -82,7 +83,7 @@ def test_blocks_are_bounded_whatever_the_partition(spark: SparkSession) -> None:
 def test_a_map_is_lazy_and_its_error_comes_with_the_action(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1.0,), (None,)], "x double")
     made = tfs.map_blocks(lambda x: {"z": x}, frame)
-    with pytest.raises(Exception, match="column 'x' has nulls"):
+    with pytest.raises(PythonException, match=r"^An exception.*:\n[\w.]+DataError: column 'x' has nulls.*$"):
         made.collect()
     with pytest.raises(DataError, match=r"^column 'x' has nulls"):
         tfs.reduce_blocks(total, frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -137,7 +138,22 @@ def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
     ship_package(spark)
     if hasattr(task, "program"):
         task = replace(task, program=task.program.light(spark))
-    return frame.mapInArrow(task, schema)
+    return frame.mapInArrow(_WithoutTraceback(task), schema)
+
+
+@dataclass(frozen=True)
+class _WithoutTraceback:
+    """A task whose errors of this package reach the user without the frames that raised them."""
+
+    task: Task
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.task(batches)
+        except TFOSError:
+            # Spark asks for it when it tells of this error, and ends this process then.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
 
 
 def select(frame: Any, names: Sequence[str]) -> Any:

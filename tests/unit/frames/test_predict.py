@@ -229,6 +229,19 @@ class _Tomorrow(datetime.datetime):
         return cls.fromtimestamp(REAL_NOW + 86_400, tz)
 
 
+def test_features_that_do_not_fill_the_models_input_are_told_with_their_widths() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    # Scalars are counted before any row is read, arrays in the first block.
+    with pytest.raises(UsageError, match=r"^the model takes 3 values per row, and first \(1\), id \(1\) give 2: name"):
+        tfs.predict(model, FRAME[:0], features=["first", "id"])
+    with pytest.raises(
+        UsageError, match=r"^the model takes 3 values per row, and first \(1\), rest \(5\) give 6: name"
+    ):
+        tfs.predict(model, FRAME, features=["first", "rest"])
+    with pytest.raises(UsageError, match=r"v \(6\) gives 6"):
+        tfs.predict(model, FRAME, features=["v"])
+
+
 def test_what_is_no_built_model_is_refused() -> None:
     with pytest.raises(UsageError, match="built Keras model"):
         tfs.predict(keras.Sequential([keras.layers.Dense(1)]), FRAME, features=["v"])

@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tfos_magic.frames.graph import streams
 from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, shapes_fit
+from tfos_magic.tracebacks import essence
 
 # The widest tensor of a block should stay in a core's share of the cache.
 _CACHE_BYTES = 4 << 20
@@ -44,6 +46,7 @@ _NO_WORK = {
     "ConcatV2",
 }
 _FEWEST_FUSED = 3
+_OF_ARGUMENTS, _MOST_LINES = "Arguments received by", 3
 
 
 class Compiled:
@@ -88,7 +91,9 @@ class Compiled:
         try:
             outputs = self._run(tensors, full)
         except (tf.errors.OpError, ValueError) as error:
-            raise UsageError(f"the function failed on a block of {_describe(self.program)}: {_short(error)}") from error
+            raise UsageError(
+                f"the function failed: {_short(error)} (on a block of {_describe(self.program)})"
+            ) from error
         return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
 
     @property
@@ -127,7 +132,7 @@ def _trace(body: Any, signature: list[Any], program: Program) -> Any:
         raise
     except Exception as error:  # the user's function may fail in any way
         raise UsageError(
-            f"the function cannot be traced with {_describe(program)}: {type(error).__name__}: {_short(error)}"
+            f"the function cannot be traced: {type(error).__name__}: {_short(error)} (with {_describe(program)})"
         ) from error
 
 
@@ -218,5 +223,6 @@ def _describe(program: Program) -> str:
 
 
 def _short(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])
+    """What an error says, in one line: without call stacks, and without what Keras says of the arguments of a layer."""
+    lines = [line.strip() for line in essence(str(error)).splitlines() if line.strip()]
+    return " ".join(list(takewhile(lambda line: not line.startswith(_OF_ARGUMENTS), lines))[:_MOST_LINES])

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.checks.ranges import refuse_unfit
+from tfos_magic.frames.checks.widths import refuse_widths
 from tfos_magic.frames.inference.loading import Input, loaded
 from tfos_magic.frames.inference.names import by_name, taken_by
 from tfos_magic.frames.mapping import map_blocks
@@ -87,15 +88,24 @@ class Prediction:
 
     def __call__(self, **columns: Any) -> dict[str, Any]:
         values = [columns[name] for name in self.parameters]
+        for taken, places in self._taken:
+            self._check_widths(taken, places, values)
         fed = [self._fed(taken, [values[i] for i in places]) for taken, places in self._taken]
         made = by_name(self._ready.call(fed), self.outputs)
         return {name: self._chosen(value) for name, value in made.items()}
 
     def check_blocks(self, blocks: Sequence[Any]) -> None:
-        """Raise :class:`DataError` for a value that the dtype of its input does not hold."""
+        """Raise :class:`UsageError` for rows that do not have the shape of the model's input, :class:`DataError` for a
+        value that its dtype does not hold."""
         for taken, places in self._taken:
+            self._check_widths(taken, places, blocks)
             for i in places:
                 refuse_unfit(blocks[i], taken.dtype_for(blocks[i].dtype.name), self.features[i])
+
+    def _check_widths(self, taken: Input, places: Sequence[int], values: Sequence[Any]) -> None:
+        columns = [values[i] for i in places]
+        if not _goes_as_it_is(columns, taken):
+            refuse_widths(taken.shape[1:], columns, [self.features[i] for i in places])
 
     def _fed(self, taken: Input, columns: list[Any]) -> Any:
         import tensorflow as tf
@@ -134,6 +144,12 @@ def _shaped(value: Any, taken: Input) -> Any:
     """Rows in the shape of the model's input, as far as that is known: 784 values as 28 by 28 by 1."""
     import tensorflow as tf
 
-    if None in taken.shape[1:] or (taken.native and value.shape.rank == len(taken.shape)):
+    if None in taken.shape[1:] or _goes_as_it_is([value], taken):
         return value
     return tf.reshape(value, [tf.shape(value)[0], *taken.shape[1:]])
+
+
+def _goes_as_it_is(columns: Sequence[Any], taken: Input) -> bool:
+    """True where a subclass of Keras' Model gets the columns side by side without another shape."""
+    rank = max(2 if len(columns) > 1 else 0, *(len(column.shape) for column in columns))
+    return taken.native and rank == len(taken.shape)
