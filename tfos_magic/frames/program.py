@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import cloudpickle
-
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.pickling import pack
+from tfos_magic.frames.pickling import pack, unpack
 from tfos_magic.frames.specs import ColumnSpec
 from tfos_magic.records.planning import suggestion
 from tfos_magic.shipping import is_connect, read_shipped, ship_file
@@ -51,8 +49,7 @@ class Program:
 
     def load(self) -> tuple[TensorFunction, dict[str, Any]]:
         """The function and its constants."""
-        function, constants = cloudpickle.loads(read_shipped(self.shipped) if self.shipped else self.payload)
-        return function, constants
+        return unpack(read_shipped(self.shipped) if self.shipped else self.payload)
 
     def light(self, spark: Any) -> Program:
         """This program for the tasks of a Spark session; a large payload has gone ahead of them.

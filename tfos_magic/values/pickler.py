@@ -74,9 +74,13 @@ class Pickler(cloudpickle.Pickler):
         """Write ``root`` and all that it reaches. Raises what a value raises that cannot be pickled."""
         self.dump(root)
         for obj in self._empty:  # which grows meanwhile
-            self.dump((obj, objects.state_of(obj)))
+            self.dump((obj, self.state_of(obj)))
         self.dump(None)
         self.dump((self._sources, self._registered, self._variables))
+
+    def state_of(self, obj: Any) -> Any:
+        """What an object of Keras is given when it is read."""
+        return objects.state_of(obj)
 
     @property
     def holds_keras(self) -> bool:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
-import cloudpickle
 import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from keras.src.saving import saving_lib
 
 import tfos_magic.frames as tfs
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.pickling import pack
+from tfos_magic.frames.pickling import pack, unpack
 
 REAL_NOW = time.time()
 RNG = np.random.default_rng(5)
@@ -219,7 +221,7 @@ def test_a_model_is_the_same_program_at_any_time_until_its_weights_change(monkey
     assert pack(predict, None) == first
     model.layers[0].kernel.assign_add(np.ones((2, 3), np.float32))
     assert pack(predict, None) != first
-    function, _ = cloudpickle.loads(first)
+    function, _ = unpack(first)
     assert function(VALUES[:, :2])["y"].shape == (50, 3)
 
 
@@ -227,6 +229,33 @@ class _Tomorrow(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Self:
         return cls.fromtimestamp(REAL_NOW + 86_400, tz)
+
+
+def test_a_notebooks_model_goes_by_value_with_the_globals_of_its_lambdas_and_all_attributes() -> None:
+    """In a process of its own, whose main module stands for the notebook; the reader of the bytes has only these."""
+    made = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True, timeout=120).stdout
+    function, _ = unpack(made)
+    np.testing.assert_allclose(function(tf.constant([[3.0, 5.0]]))["y"], [[600.0, 1000.0]])
+
+
+NOTEBOOK = """
+import sys, keras, numpy as np, tensorflow as tf
+from tfos_magic.frames.pickling import pack
+
+FACTOR = 100.0
+
+class Scale(keras.layers.Layer):
+    def call(self, x):
+        return x * self.by
+
+scale = Scale()
+scale.by = 2.0
+scale.note = tf.data.Dataset.range(3)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda x: keras.ops.abs(x) * FACTOR), scale])
+model.compile("adam", "mse", metrics=["mae"])
+model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
+sys.stdout.buffer.write(pack(lambda x: {"y": model(x)}, None))
+"""
 
 
 def test_features_that_do_not_fill_the_models_input_are_told_with_their_widths() -> None:

@@ -21,6 +21,7 @@ def load(program: Program) -> tuple[Body, Callable[[Sequence[Any]], None]]:
     What the function returns is checked.
     """
     function, constants = program.load()
+    getattr(function, "prepare", lambda: None)()
     values = {name: _constant(value, program.inputs) for name, value in constants.items()}
 
     def call(*inputs: Any) -> dict[str, Any]:

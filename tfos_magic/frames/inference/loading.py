@@ -42,10 +42,21 @@ def loaded(model: Any, signature: str) -> Loaded:
         return _of_keras(model)
     with local_copy(str(model)) as path:
         if Path(path).suffix in (".keras", ".h5"):
-            import keras
-
-            return _of_keras(keras.models.load_model(path, compile=False))
+            return _of_keras(_of_file(path, str(model)))
         return _of_saved_model(path, signature)
+
+
+def _of_file(path: str, given: str) -> Any:
+    import keras
+
+    try:
+        return keras.models.load_model(path, compile=False)
+    except (TypeError, ValueError) as error:  # a class that is not in the file, or a lambda, which Keras does not trust
+        raise UsageError(
+            f"the model at {given} cannot be loaded on the workers: load it in the notebook, as in keras.models."
+            f"load_model({given!r}, custom_objects=…, safe_mode=…), and give predict the model. Keras says: "
+            f"{' '.join(str(error).split())}"
+        ) from None
 
 
 def _of_keras(model: Any) -> Loaded:

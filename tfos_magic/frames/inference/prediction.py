@@ -113,9 +113,8 @@ class Prediction:
         cast = [tf.cast(column, taken.dtype_for(column.dtype.name)) for column in columns]
         return _shaped(_side_by_side(cast), taken)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Where it is unpickled it is about to be traced, and Keras cannot load a model while a graph is traced.
-        self.__dict__.update(state)
+    def prepare(self) -> None:
+        """Load the model, which Keras cannot while a graph is traced."""
         self._ready = loaded(self.model, self.signature)
         self._taken = taken_by(self._ready, self.inputs, self.features)
 
