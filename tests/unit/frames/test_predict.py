@@ -231,6 +231,39 @@ class _Tomorrow(datetime.datetime):
         return cls.fromtimestamp(REAL_NOW + 86_400, tz)
 
 
+def centred(values: Any) -> Any:
+    return values - keras.ops.mean(values, 0)
+
+
+MIXING = {
+    "a mean over rows": lambda: keras.layers.Lambda(centred),
+    "a maximum of all": lambda: keras.layers.Lambda(lambda values: values / keras.ops.max(values)),
+    "its place among the rows": lambda: keras.layers.Lambda(lambda values: keras.ops.cumsum(values, 0)),
+}
+
+
+@pytest.mark.parametrize("classes", [None, ["a", "b", "c", "d", "e", "f"]])
+@pytest.mark.parametrize("layer", MIXING)
+def test_a_model_that_mixes_rows_is_refused_in_its_first_block(layer: str, classes: Any) -> None:
+    model = keras.Sequential([keras.Input((6,)), MIXING[layer]()])
+    if classes and layer == "a maximum of all":  # which leaves the order of a row's values
+        assert len(tfs.predict(model, FRAME, features=["v"], classes=classes)) == 50
+        return
+    with pytest.raises(UsageError, match=r"it mixes rows, .* tfs\.reduce_blocks, or call the model in tfs\.map_blocks"):
+        tfs.predict(model, FRAME, features=["v"], classes=classes)
+
+
+def test_a_model_of_rows_is_none_that_mixes_them_whatever_its_precision_and_values() -> None:
+    for policy in ("float32", "float64", "mixed_bfloat16", "mixed_float16"):
+        layers = [keras.layers.Dense(64, "tanh", dtype=policy) for _ in range(4)]
+        model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Softmax()])
+        wild = FRAME.assign(v=[v * scale for v, scale in zip(VALUES, [1e-9, 1e9, np.nan, 0, 1] * 10, strict=True)])
+        for argmax in (False, True):
+            assert len(tfs.predict(model, wild, features=["v"], argmax=argmax)) == 50
+    attention = [keras.layers.Reshape((3, 2)), keras.layers.GaussianNoise(0.5), keras.layers.BatchNormalization()]
+    assert len(tfs.predict(keras.Sequential([keras.Input((6,)), *attention]), FRAME, features=["v"])) == 50
+
+
 def test_a_notebooks_model_goes_by_value_with_the_globals_of_its_lambdas_and_all_attributes() -> None:
     """In a process of its own, whose main module stands for the notebook; the reader of the bytes has only these."""
     made = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True, timeout=120).stdout

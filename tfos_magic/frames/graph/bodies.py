@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,20 @@ from tfos_magic.frames.specs import BYTES, ColumnSpec
 Body = Callable[..., dict[str, Any]]
 
 
-def load(program: Program) -> tuple[Body, Callable[[Sequence[Any]], None]]:
-    """The user's function over tensors in the order of the parameters, and what checks blocks before it is called.
+@dataclass(frozen=True)
+class Function:
+    """The user's function over tensors in the order of the parameters; what it returns is checked.
 
-    What the function returns is checked.
+    ``check`` is called with blocks before it. One that ``is_of_rows`` is to make the same of a row beside any others.
     """
+
+    call: Body
+    check: Callable[[Sequence[Any]], None]
+    is_of_rows: bool
+
+
+def load(program: Program) -> Function:
+    """The function of a program, ready to be traced."""
     function, constants = program.load()
     getattr(function, "prepare", lambda: None)()
     values = {name: _constant(value, program.inputs) for name, value in constants.items()}
@@ -27,7 +37,8 @@ def load(program: Program) -> tuple[Body, Callable[[Sequence[Any]], None]]:
     def call(*inputs: Any) -> dict[str, Any]:
         return _outputs(function(**dict(zip(program.params, inputs, strict=True)), **values))
 
-    return call, getattr(function, "check_blocks", lambda blocks: None)
+    check = getattr(function, "check_blocks", lambda blocks: None)
+    return Function(call, check, getattr(function, "is_of_rows", False))
 
 
 def body_of(program: Program, call: Body) -> Body:

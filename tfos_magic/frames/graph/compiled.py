@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -15,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.frames.checks.rows import RowsCheck
 from tfos_magic.frames.graph import streams
 from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
@@ -57,9 +59,10 @@ class Compiled:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        call, self._check = load(program)
-        self._body = body_of(program, call)
-        cell = _trace(call, cell_signature(program), program)
+        function = load(program)
+        self._check = function.check
+        self._body = body_of(program, function.call)
+        cell = _trace(function.call, cell_signature(program), program)
         self.outputs = _output_specs(program, cell.structured_outputs)
         self._any_rows = _trace(self._body, body_signature(program), program)
         self.block_rows = _block_rows(self._any_rows.graph)
@@ -71,6 +74,9 @@ class Compiled:
         self._by_xla = pays and not self._draws
         self._fixed: dict[tuple[Any, ...], Any] = {}
         _refuse_repeated_draws(program, self._any_rows.graph)
+        # What draws or counts would go on from where the trial left it.
+        tried = function.is_of_rows and not (self._draws or streams.assigns(nodes))
+        self._check_rows = RowsCheck(self._of_any_rows, streams.precision(nodes)) if tried else None
 
     def for_stream(self, stream: int) -> Compiled:
         """This program with the random numbers of one stream: the same ones each time, others in other streams."""
@@ -87,6 +93,9 @@ class Compiled:
     def __call__(self, blocks: Sequence[Any], full: bool = False) -> dict[str, Any]:
         """Run on NumPy blocks in the order of the inputs; ``full`` says that many more of this size will come."""
         self._check(blocks)
+        if self._check_rows is not None:
+            with suppress(tf.errors.OpError, ValueError):  # where rows cannot be computed, their block will say it
+                self._check_rows(blocks)
         tensors = [tf.convert_to_tensor(block) for block in blocks]
         try:
             outputs = self._run(tensors, full)
@@ -100,6 +109,10 @@ class Compiled:
     def uses_xla(self) -> bool:
         """True when full blocks go through XLA; false again once it could not compile the function."""
         return self._by_xla
+
+    def _of_any_rows(self, blocks: Sequence[Any]) -> dict[str, Any]:
+        made = self._any_rows(*[tf.convert_to_tensor(block) for block in blocks])
+        return {name: np.asarray(value.numpy()) for name, value in made.items()}
 
     def _run(self, tensors: list[Any], full: bool) -> dict[str, Any]:
         if not (full and self._by_xla and self.program.mode != AGGREGATE):

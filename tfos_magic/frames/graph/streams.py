@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from ml_dtypes import finfo
 
 from tfos_magic.errors import UsageError
 
@@ -27,6 +28,17 @@ def nodes_of(graph: Any) -> list[Any]:
 def draws(nodes: Sequence[Any]) -> bool:
     """True when any of the nodes draws random numbers."""
     return any(_DRAWING.search(node.op) for node in nodes)
+
+
+def assigns(nodes: Sequence[Any]) -> bool:
+    """True when any of the nodes changes a variable."""
+    return any(node.op.startswith("Assign") for node in nodes)
+
+
+def precision(nodes: Sequence[Any]) -> float:
+    """Machine epsilon of the coarsest floating-point type that the nodes compute in; 0 where there is none."""
+    met = {tf.as_dtype(attr.type) for node in nodes for attr in node.attr.values() if attr.type}
+    return max((float(finfo(dtype.as_numpy_dtype).eps) for dtype in met if dtype.is_floating), default=0.0)
 
 
 def is_seeded(nodes: Sequence[Any]) -> bool:

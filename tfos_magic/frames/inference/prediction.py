@@ -73,6 +73,11 @@ class Prediction:
     signature: str
 
     @property
+    def is_of_rows(self) -> bool:
+        """A prediction is of its row alone, as blocks are of any rows."""
+        return True
+
+    @property
     def parameters(self) -> list[str]:
         return [f"feature_{i}" for i in range(len(self.features))]
 
