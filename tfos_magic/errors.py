@@ -100,11 +100,12 @@ class RunStopped(TFOSError):
 class RunInterrupted(KeyboardInterrupt):
     """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was.
 
-    ``values`` holds the names that came back all the same; ``brought`` says so.
+    ``values`` holds the names that came back all the same; ``brought`` says so. ``begun`` is false without a cluster.
     """
 
-    def __init__(self, values: dict[str, object], brought: str) -> None:
-        super().__init__("the run was stopped; the cluster is there for the next cell." + (brought and f" {brought}"))
+    def __init__(self, values: dict[str, object], brought: str, begun: bool = True) -> None:
+        told = "the run was stopped; the cluster is there for the next cell."
+        super().__init__((told if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
         self.values = values
 
     def _render_traceback_(self) -> list[str]:

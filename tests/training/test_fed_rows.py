@@ -210,3 +210,99 @@ def test_weights_that_a_loop_leaves_different_on_the_workers_are_refused(groups:
         assert outcome.kind == "TrainingError", outcome.error
         assert "tfos.allreduce(gradient)" in outcome.error
     succeeded(groups[2].run("import tfos_magic as tfos\n" + cell.replace("EXCHANGED", "tfos.allreduce")))
+
+
+MEAN = """
+total = sum(float(tf.reduce_sum(tf.cast(b, tf.float32))) for a, b in train) / 131
+"""
+OF_ONE_WORKERS_ROWS = {
+    "class weights": (
+        MEAN + "model.fit(train, class_weight={0: total, 1: 1.0, 2: 1.0}, verbose=0)",
+        "other class weights",
+    ),
+    "a number in a map": (
+        MEAN + "model.fit(train.map(lambda a, b: (a - total, b)), verbose=0)",
+        "other numbers in what is mapped over the fed DataFrame",
+    ),
+    "a number in a loss": (
+        MEAN + "model.compile('sgd', lambda t, p: total * from_logits(t, p))\nmodel.fit(train, verbose=0)",
+        "is not what another worker computes of the same rows",
+    ),
+    "a number in a layer": (
+        MEAN
+        + """
+moved = keras.Sequential([keras.Input((12,)), keras.layers.Lambda(lambda rows: rows - total), model])
+moved.compile("sgd", from_logits)
+moved.fit(train, verbose=0)
+""",
+        "is not what another worker computes of the same rows",
+    ),
+    "a learning rate": (
+        MEAN + "model.optimizer.learning_rate = total\nmodel.fit(train, verbose=0)",
+        "other learning rates",
+    ),
+    "a learning rate of a callback": (
+        """
+class ByRows(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        seen = [float(from_logits(b, self.model(a))) for a, b in train.take(2)]
+        self.model.optimizer.learning_rate = 0.1 * seen[0]
+
+
+model.fit(train, epochs=3, verbose=0, callbacks=[ByRows()])
+""",
+        "other learning rates",
+    ),
+    "a learning rate within an epoch": (
+        """
+class ByClock(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        import time
+        self.model.optimizer.learning_rate = 0.05 + time.perf_counter() % 0.01
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.05
+
+
+model.fit(x, y, epochs=2, verbose=0, callbacks=[ByClock()])
+""",
+        "weights are no longer the same",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "words"), OF_ONE_WORKERS_ROWS.values(), ids=list(OF_ONE_WORKERS_ROWS))
+def test_a_training_by_numbers_that_workers_do_not_have_alike_is_refused(groups: Any, cell: str, words: str) -> None:
+    model = "model = mlp()\nmodel.compile('sgd', from_logits)\n"
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + model + cell):
+        assert outcome.kind == "TrainingError"
+        assert words in outcome.error
+
+
+def test_numbers_that_all_workers_have_alike_train(groups: Any) -> None:
+    cell = (
+        DATA
+        + FED
+        + """
+import tfos_magic as tfos
+
+total = sum(float(tf.reduce_sum(tf.cast(b, tf.float32))) for a, b in train)
+if SIZE:
+    total = tfos.allreduce(total, op="sum")
+total = float(total) / 131
+keras.utils.set_random_seed(1)
+model = mlp()
+model.compile("sgd", lambda t, p: total * keras.losses.sparse_categorical_crossentropy(t, p, from_logits=True))
+model.fit(train.map(lambda a, b: (a - total, b)), class_weight={0: total, 1: 1.0, 2: 1.0}, epochs=2, verbose=0)
+weights = model.get_weights()
+"""
+    )
+    expected = groups[0].run("SIZE = 0\n" + cell, "weights")[0]
+    assert_same_weights(succeeded(groups[2].run("SIZE = 2\n" + cell, "weights")), expected.values["weights"], 1e-5)
+
+
+def test_a_look_before_a_fit_is_told_of(groups: Any) -> None:
+    fit = "model = mlp()\nmodel.compile('sgd', from_logits)\nmodel.fit(train, verbose=0)\n"
+    for look, times in (("rows = sum(len(a) for a, b in train)\n", 1), ("", 0)):
+        _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + look + fit)
+        assert len([text for text in notices if "goes over a fed DataFrame by itself" in text]) == times

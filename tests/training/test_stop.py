@@ -98,7 +98,7 @@ epochs, iterations, flag = len(history["loss"]), int(model.optimizer.iterations.
     )
     outcomes = succeeded(groups[2].run(cell, "epochs", "iterations", "flag"))
     assert outcomes[0].values == outcomes[1].values
-    expected = {"on_train_batch_end": (1, 4), "on_epoch_end": (3, 42)}[moment]
+    expected = {"on_train_batch_end": (1, 3), "on_epoch_end": (3, 42)}[moment]
     assert (outcomes[0].values["epochs"], outcomes[0].values["iterations"]) == expected
     assert outcomes[0].values["flag"] is True
 

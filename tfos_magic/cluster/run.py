@@ -93,7 +93,7 @@ class Run:
             return self._results.values()
         except KeyboardInterrupt:
             self._end(RunPhase.STOPPED)
-            raise RunInterrupted(*self._results.rescue()) from None
+            raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
         except BaseException as error:
             self._end(RunPhase.FAILED, str(error))
             self._results.rescue_with(error)

@@ -19,6 +19,11 @@ from tfos_magic.values import pack
 
 HINT_BYTES = 100_000_000
 
+_DEFINE = (
+    " Define it in this cell, or in one of the notebook's own: what a cell with %%tfos_train defines or imports stays "
+    "on the workers, but for the names that its -o brings back."
+)
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -117,7 +122,7 @@ def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[
     name = missing[0]
     known = [key for key in namespace if not key.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    hint = f" Did you mean {near[0]!r}?" if near else " Define it in an earlier cell, or in this one."
+    hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
 
 

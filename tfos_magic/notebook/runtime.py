@@ -53,7 +53,8 @@ class Runtime:
         """The known session, else a local one with ``slots``, put in ``spark``."""
         spark = self.known_session()
         if spark is None:
-            spark = self.namespace["spark"] = make_local_session(slots)
+            with interruptible():  # PySpark's own handler of interrupts, which would end the workers, does not stay
+                spark = self.namespace["spark"] = make_local_session(slots)
             self.add_formats()
         return spark
 

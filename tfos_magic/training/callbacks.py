@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from tfos_magic.training import agreement
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 
@@ -89,6 +90,8 @@ class Conductor(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many:
+            if self._session.strategy.lockstep:
+                agreement.refuse_parted(self._session, self.model.trainable_variables)
             self._session.replicas.unify(self.model)
             if not self._session.exact:  # rank 0's callbacks alone have written files
                 self._session.context.refresh()
@@ -104,3 +107,15 @@ class Conductor(keras.callbacks.Callback):
         else:
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
         self._session.report("validate", loop)
+
+
+class AfterBatches(keras.callbacks.Callback):
+    """Lets a training end after the very batch after which a callback before it wants that, as one process does."""
+
+    def __init__(self, session: Session, loop: Loop) -> None:
+        super().__init__()
+        self._session = session
+        self._loop = loop
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._session.poll_end(self._loop)

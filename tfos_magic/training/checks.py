@@ -146,16 +146,16 @@ def note_draws(places: str, reporter: Reporter) -> None:
 
 
 def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
-    """Say that logs within an epoch are a worker's own, where a callback of the user's reads them."""
-    for callback in callbacks:
-        if _reads_batch_logs(callback):
-            reporter.notice(
-                f"Callback {type(callback).__name__} reads logs after batches: within an epoch they are about this "
-                "worker's rows. At the end of an epoch they are about all rows, on every worker."
-            )
+    """Say that logs within an epoch are a worker's own, for strategies that do not step together."""
+    for callback in filter(acts_on_batches, callbacks):
+        reporter.notice(
+            f"Callback {type(callback).__name__} acts after batches: within an epoch logs are about this worker's "
+            "rows. At the end of an epoch they are about all rows, on every worker."
+        )
 
 
-def _reads_batch_logs(callback: Any) -> bool:
+def acts_on_batches(callback: Any) -> bool:
+    """Whether a callback of the user's reads the logs of training batches, or ends the training after one."""
     kind = type(callback)
     if kind.__module__.startswith(_KERAS) and kind.__name__ != "LambdaCallback":
         return False
@@ -165,7 +165,8 @@ def _reads_batch_logs(callback: Any) -> bool:
         if code is None or function.__module__.startswith(_KERAS):
             continue
         logs = code.co_varnames[code.co_argcount - 1]
-        if any(i.opname.startswith("LOAD") and i.argval == logs for i in dis.get_instructions(code)):
+        used = {(i.opname[:4], i.argval) for i in dis.get_instructions(code)}
+        if ("LOAD", logs) in used or ("STOR", "stop_training") in used:
             return True
     return False
 

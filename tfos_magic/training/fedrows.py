@@ -69,7 +69,7 @@ class Looks:
     def begin(self, dataset: Any) -> None:
         """A loop over ``dataset`` begins; raises :class:`TrainingError` where it is not over whole global batches."""
         refuse_cut(dataset)
-        self._settle()
+        self.settle()
         self._trained = self._session.rows_trained
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class Looks:
 
     def close(self) -> None:
         """Say, where there were such loops and the ranks exchanged nothing, what they saw."""
-        self._settle()
+        self.settle()
         if self._looked and not self._session.context.calls.exchanged:
             self._session.reporter.notice(
                 "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
@@ -95,7 +95,8 @@ class Looks:
                 'tfos.allreduce(value, op="sum") adds up over the workers; fit, evaluate and predict do by themselves.'
             )
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """The loop under way is over: it was a look if nothing was trained since it began."""
         self._looked = self._looked or self._trained == self._session.rows_trained
         self._trained = None
 

@@ -24,9 +24,9 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import checks, distribute, jit, ownloops, pipelines, prediction, reductions, tfkeras
+from tfos_magic.training import agreement, checks, distribute, jit, ownloops, pipelines, prediction, reductions, tfkeras
 from tfos_magic.training.adapting import places as adapting
-from tfos_magic.training.callbacks import Conductor, of_rank, verbosity
+from tfos_magic.training.callbacks import AfterBatches, Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.firststep.trial import of_variables
@@ -104,10 +104,11 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         return  # fit() validates with its own list, the conductor in it
     callbacks = of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
-        checks.note_batch_callbacks(callbacks, session.reporter)
+        agreement.begin_fit(session, loop, arguments, callbacks)
     if loop.kind == "fit":
         callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
-    arguments["callbacks"] = [*callbacks, Conductor(session, loop)]
+    after = [AfterBatches(session, loop)] if loop.heeds_batches else []
+    arguments["callbacks"] = [*callbacks, *after, Conductor(session, loop)]
 
 
 def _install_steps(stack: ExitStack, session: Session) -> None:

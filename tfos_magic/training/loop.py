@@ -23,6 +23,7 @@ class Loop:
         self.compared = False
         self.broadcast_late = False
         self.restore_jit = False
+        self.heeds_batches = False
         self.data: Any = None
         self.shares: list[int] | None = None
         self.fit: Fit | None = None

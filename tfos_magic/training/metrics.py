@@ -68,6 +68,18 @@ def average_logs(
     return {**logs, **means, **read}
 
 
+def of_all_ranks(model: Any, logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
+    """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank."""
+    own, variables = results_in(model, logs), state(model)
+    before = [variable.read_value() for variable in variables]
+    sum_over_ranks(model, collectives, stop=False)
+    try:
+        return average_logs(model, logs, own, collectives, rows)
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+
+
 def leaf_metrics(model: Any) -> Iterator[Any]:
     """The model's metrics, those given to ``compile`` one by one, each once."""
     seen: set[int] = set()

@@ -27,6 +27,7 @@ from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
 from tfos_magic.training.step import Step, rows_of
 
+_REMEMBERED = 8
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
 
@@ -41,7 +42,7 @@ class OwnLoop:
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         self.over_shares = False
         self.over_copies = True
-        self.looks = fedrows.Looks(session)
+        self.looks = session.looks
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -84,6 +85,7 @@ class OwnLoop:
         if not session.strategy.lockstep:
             checks.refuse_own_loop("A training loop of your own", session.strategy.name)
         self._take_over(optimizer, variables)
+        self._remember(optimizer, variables)
         if tf.executing_eagerly():
             session.vote()
         step = self._step()
@@ -99,6 +101,14 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
             self.heed_apart()
+
+    def _remember(self, optimizer: Any, variables: list[Any]) -> None:
+        """Keep what the latest optimizers train, to be compared at the end of the cell."""
+        learning = self._session.learning
+        learning[id(optimizer)] = variables
+        learning.move_to_end(id(optimizer))
+        if len(learning) > _REMEMBERED:
+            learning.popitem(last=False)
 
     def heed_apart(self) -> None:
         """Refuse steps in which ranks had gradients apart from each other, though every rank is to have all rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,11 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
-from tfos_magic.training import checks, metrics
+from tfos_magic.training import agreement, checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.digests import of_arrays, without_digest
+from tfos_magic.training.fedrows import Looks
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.statistics import Statistics
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
@@ -40,6 +42,8 @@ class Session:
         self.initialising = False
         self.draws_shares = False
         self.assigned: dict[int, tf.Variable] = {}
+        self.looks = Looks(self)
+        self.learning: OrderedDict[int, list[Any]] = OrderedDict()
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trial: Trial | Discarded | None = None
         self.replicas = Replicas(self)
@@ -124,6 +128,7 @@ class Session:
         digests = self.collectives.gather([of_arrays([v.read_value() for v in self.assigned.values()])])
         if (digests != digests[0]).any():
             checks.refuse_apart([v.name for v in list(self.assigned.values())[:3]])
+        agreement.refuse_parted(self, [v for variables in self.learning.values() for v in variables])
 
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
@@ -216,6 +221,8 @@ class Session:
             if loop.broadcast_late:
                 self.replicas.take_over_late(model, loop)
             self._heed_votes(loop)
+            if loop.heeds_batches:
+                logs = metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
             return self._reported("train", loop, logs)
 
         train.tfos_session = self  # type: ignore[attr-defined]
@@ -299,10 +306,12 @@ class Session:
         loop.model.__dict__["stop_training"] = True
 
     def poll_end(self, loop: Loop) -> None:
-        """After an epoch: all ranks end the training when any of them wants to."""
+        """After an epoch, or a batch: all ranks end the training when any of them wants to."""
         wish = bool(loop.model.__dict__.get("stop_training", False))
         if self.collectives.gather([wish]).any():
             self.agree_to_end(loop)
+        if self.strategy.lockstep:
+            agreement.refuse_other(self.collectives, agreement.of_optimizers(loop.model), self.context.calls.rank)
 
     # Metrics
 

@@ -12,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
+from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.checkpoints.snapshot import variables
 from tfos_magic.training.digests import without_digest
+from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
@@ -118,6 +120,8 @@ class FirstStep:
                 if trial.united_early:
                     self._early.add(model)
             self._settle(model, trial, laws)
+            if laws and (names := different(self._session.collectives, trial, rows.whole[0])):
+                self._refuse_apart(model, names)
 
     def _confirmed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The same laws, unless one is mixed, which rounding may have made; then those found in float64."""
@@ -176,6 +180,14 @@ class FirstStep:
             return {}
         table = collectives.gather([int(law) for law in own.values()])
         return {name: agreed([Law(law) for law in column]) for name, column in zip(own, table.T, strict=True)}
+
+    def _refuse_apart(self, model: Any, names: Sequence[Any]) -> None:
+        if self._session.context.calls.rank:
+            return  # a cell that asks which worker it runs on may want that
+        known = {**_paths(model), **{key: _name(owner) for key, owner in self._owners.items()}}
+        kind, owner = next(((name[0], name[1]) for name in names if name[0] in _WORDS), ("", 0))
+        what = _WORDS.get(kind, "What the step computes").format(known.get(owner, "a variable"))
+        raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
 
     def _settle(self, model: Any, trial: Trial, laws: Laws) -> None:
         notice = self._session.reporter.notice

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 
 EXPECT = "equal"
-NOTICE = "RateFinder reads logs after batches"
 
 
 class RateFinder(keras.callbacks.Callback):

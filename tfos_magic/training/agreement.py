@@ -1,0 +1,104 @@
+"""What decides a training beside its rows is compared between the workers: numbers of a cell, and what came of them.
+
+A number that a worker makes of its own rows, such as a class weight counted in a loop over a fed DataFrame, trains a
+model that is nobody's; a learning rate made so lets the workers' models part.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training import checks
+from tfos_magic.training.checkpoints.snapshot import optimizers
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.digests import of_arrays
+from tfos_magic.training.metrics import NUMBERS
+from tfos_magic.training.sharding import has_shares, inputs_of, is_marked
+
+if TYPE_CHECKING:
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
+
+NEAR = 1e-3
+"""By how much weights may differ that the same gradients gave: processors of different kinds round differently."""
+
+REMEDY = (
+    "A number in it was made of one worker's rows, as in a loop over a fed DataFrame. Make such numbers in Spark "
+    "(df.agg), of logs of fit() and evaluate(), which are about all rows, or of what tfos.allreduce(value) gives."
+)
+
+
+def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callbacks: Sequence[Any]) -> None:
+    """Before a ``fit``: refuse numbers that differ, and agree on whether callbacks act after batches."""
+    session.looks.settle()
+    if not session.strategy.lockstep:
+        checks.note_batch_callbacks(callbacks, session.reporter)
+        return
+    digests = {**of_fit(arguments), **of_optimizers(loop.model)}
+    refuse_other(session.collectives, digests, session.context.calls.rank)
+    loop.heeds_batches = bool(session.collectives.gather([any(map(checks.acts_on_batches, callbacks))]).any())
+
+
+def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Digests of numbers that a ``fit`` is given, by what they are."""
+    x, weights = arguments.get("x"), arguments.get("class_weight")
+    constants = list(_constants(x)) if isinstance(x, tf.data.Dataset) and has_shares(x) else []
+    return {
+        "class weights": zlib.crc32(repr(sorted((weights or {}).items())).encode()),
+        "numbers in what is mapped over the fed DataFrame": zlib.crc32(b"".join(sorted(constants))),
+    }
+
+
+def of_optimizers(model: Any) -> dict[str, int]:
+    """A digest of the scalars of a model's optimizers, such as the learning rate."""
+    scalars = [v for o in optimizers(model) for v in o.variables if len(v.shape) == 0 and v.dtype in NUMBERS]
+    return {"learning rates": of_arrays([np.asarray(v) for v in scalars])}
+
+
+def refuse_other(collectives: Collectives, digests: Mapping[str, int], asked: bool) -> None:
+    """Raise :class:`TrainingError` where ranks have other ``digests``; ``asked`` by a cell that knows its rank."""
+    table = collectives.gather(list(digests.values()))
+    other = [what for what, column in zip(digests, table.T, strict=True) if (column != column[0]).any()]
+    if other and not asked:
+        raise TrainingError(f"the workers have other {' and '.join(other)}. {REMEDY}")
+
+
+def refuse_parted(session: Session, variables: Sequence[Any]) -> None:
+    """Raise :class:`TrainingError` where the ranks' values of ``variables``, which have learnt together, are apart."""
+    collectives = session.collectives
+    digests = collectives.gather([of_arrays([np.asarray(v) for v in variables])])
+    if (digests == digests[0]).all():
+        return
+    own = [tf.cast(v, tf.float64) for v in variables]
+    means = [total / collectives.size for total in collectives.all_reduce(own)]
+    apart = [_apart(mine, mean) for mine, mean in zip(own, means, strict=True)]
+    furthest = collectives.gather([int(1e9 * part) for part in apart]).max(0)
+    names = [v.name for v, part in zip(variables, furthest, strict=True) if part > 1e9 * NEAR]
+    if names and not session.context.calls.rank:
+        raise TrainingError(f"the workers' weights are no longer the same: {', '.join(names[:3])}. {REMEDY}")
+
+
+def _apart(mine: tf.Tensor, mean: tf.Tensor) -> float:
+    size = float(tf.reduce_max(tf.abs(mean))) if tf.size(mean) else 0.0
+    return min(float(tf.reduce_max(tf.abs(mine - mean))) / (size or 1.0), 1.0) if tf.size(mean) else 0.0
+
+
+def _constants(dataset: Any) -> Iterator[bytes]:
+    """The constants in functions on the way from shares to ``dataset``, of those that draw no random numbers."""
+    if is_marked(dataset):
+        return
+    for wrapper in dataset._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        if not any("Random" in node.op or "Stateless" in node.op for node in nodes):
+            yield from (node.attr["value"].tensor.SerializeToString() for node in nodes if node.op == "Const")
+            captured = [t for t in wrapper.function.captured_inputs if t.dtype.is_floating or t.dtype.is_integer]
+            yield from (str(of_arrays([tensor])).encode() for tensor in captured)
+    for source in inputs_of(dataset):
+        yield from _constants(source)
