@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,3 +84,15 @@ def test_stopping_the_cluster_stops_the_detached_run_first_and_only_one_run_has_
     assert runtime.stop()
     assert run.stopped
     assert cluster.stopped
+
+
+def test_an_interrupt_means_after_a_session_was_made_what_it_meant_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(slots: int) -> str:
+        signal.signal(signal.SIGINT, lambda *_: None)  # as PySpark does, to cancel all jobs
+        return "a session"
+
+    monkeypatch.setattr(runtimes, "make_local_session", make)
+    monkeypatch.setattr(Runtime, "known_session", lambda self: None)
+    before = signal.getsignal(signal.SIGINT)
+    assert Runtime({}, TFOS()).session(3) == "a session"
+    assert signal.getsignal(signal.SIGINT) is before
