@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,10 +223,24 @@ def test_partitions_draw_other_random_numbers_and_the_same_ones_again(spark: Spa
     assert first == again
 
 
-def test_a_reducer_that_is_not_associative_is_refused_in_its_task(spark: SparkSession) -> None:
+def test_a_reducer_that_is_not_associative_is_refused_by_a_job_that_does_not_fail(spark: SparkSession) -> None:
     frame = doubles(spark, 10, 3)
-    with pytest.raises(UsageError, match=r"^the reducer makes 'x' .* associative and commutative"):
+    message = r"^the reducer makes 'x' .* associative and commutative"
+    with job_group(spark, "refused"), pytest.raises(UsageError, match=message):
         tfs.reduce_blocks(lambda x_input: {"x": tf.reduce_mean(x_input, axis=0)}, frame)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("refused")]
+    # Spark logs a task that fails, with the call stack of its own.
+    assert {job.status for job in jobs if job} == {"SUCCEEDED"}
+
+
+@contextmanager
+def job_group(spark: SparkSession, name: str) -> Iterator[None]:
+    spark.sparkContext.setJobGroup(name, name)
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
 def test_nan_is_a_value(spark: SparkSession) -> None:

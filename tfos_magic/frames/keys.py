@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.source import PandasSource, Source, SparkSource, Task, arrow_of_series, map_in_arrow, quoted
+from tfos_magic.frames.failures import Task
+from tfos_magic.frames.source import PandasSource, Source, SparkSource, arrow_of_series, map_in_arrow, quoted
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec
 
 

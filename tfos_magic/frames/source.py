@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,12 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tfos_magic import errors
-from tfos_magic.errors import DataError, TFOSError, UsageError
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.frames.failures import (
+    Task,
+    TellingRefusals,
+    WithoutTraceback,
+    fields_of_told,
+    told_plainly,
+    without_refusals,
+)
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
 from tfos_magic.shipping import ship_package
-
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Source(Protocol):
@@ -57,10 +61,14 @@ class SparkSource:
         return map_in_arrow(frame, task, StructType(fields))
 
     def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
-        partial_rows = SparkSource(self.run(task, (), made, read)).frame.repartition(1)
-        result = SparkSource(partial_rows).run(last, (), made, [spec.name for spec in made])
+        from pyspark.sql.types import StructType
+
+        _refuse_dots(read)
+        spark, schema = self.frame.sparkSession, StructType(fields_of_told(made))
+        first, final = (TellingRefusals(_light(each, spark), tuple(made)) for each in (task, last))
+        partial_rows = map_in_arrow(select(self.frame, read), first, schema).repartition(1)
         with told_plainly():
-            return list(result.toArrow().to_batches())
+            return list(without_refusals(map_in_arrow(partial_rows, final, schema).toArrow().to_batches()))
 
     def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
         from pyspark.sql.types import StructType
@@ -136,24 +144,11 @@ def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
     """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there."""
     spark = frame.sparkSession
     ship_package(spark)
-    if hasattr(task, "program"):
-        task = replace(task, program=task.program.light(spark))
-    return frame.mapInArrow(_WithoutTraceback(task), schema)
+    return frame.mapInArrow(WithoutTraceback(_light(task, spark)), schema)
 
 
-@dataclass(frozen=True)
-class _WithoutTraceback:
-    """A task whose errors of this package reach the user without the frames that raised them."""
-
-    task: Task
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self.task(batches)
-        except TFOSError:
-            # Spark asks for it when it tells of this error, and ends this process then.
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            raise
+def _light(task: Any, spark: Any) -> Any:
+    return replace(task, program=task.program.light(spark)) if hasattr(task, "program") else task
 
 
 def select(frame: Any, names: Sequence[str]) -> Any:
@@ -173,16 +168,3 @@ def _refuse_dots(names: Sequence[str]) -> None:
 def quoted(name: str) -> str:
     """A column's name as Spark parses it."""
     return "`" + name.replace("`", "``") + "`"
-
-
-class told_plainly:
-    """Raise this package's own errors as they were in the worker, in place of Spark's long account of them."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, TFOSError):
-            return
-        found = re.search(r"tfos_magic\.errors\.(\w+): (.*?)(?:\n|$)", str(error))
-        if found and issubclass(own := getattr(errors, found[1], TypeError), TFOSError):
-            raise own(found[2].strip()) from None

@@ -1,0 +1,94 @@
+"""Errors of this package in Spark's Python workers, on their way to the user without Spark's long account of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_magic import errors
+from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.frames.specs import ColumnSpec, arrow_type, field_of_spec
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_REFUSAL = "__refusal"
+
+
+@dataclass(frozen=True)
+class WithoutTraceback:
+    """A task whose errors of this package come without the frames that raised them."""
+
+    task: Task
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.task(batches)
+        except TFOSError:
+            # Spark asks for it when it tells of this error, and ends this process then.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+
+@dataclass(frozen=True)
+class TellingRefusals:
+    """A task that makes columns ``made``, and a row that tells of it where it refuses its function.
+
+    Every task refuses it in its first block, which Spark would log, and try again. Such rows of another task before
+    this one are told too.
+    """
+
+    task: Task
+    made: tuple[ColumnSpec, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self.task(without_refusals(batches)):
+                yield self._told(batch.columns, pa.nulls(batch.num_rows, pa.string()))
+        except UsageError as error:
+            yield self._told([pa.nulls(1, _type(spec)) for spec in self.made], pa.array([str(error)]))
+
+    def _told(self, columns: list[pa.Array], refusals: pa.Array) -> pa.RecordBatch:
+        return pa.record_batch([*columns, refusals], [*(spec.name for spec in self.made), _REFUSAL])
+
+
+def without_refusals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches without the column that tells of refusals. Raises :class:`UsageError` for the first one there is."""
+    for batch in batches:
+        if _REFUSAL in batch.schema.names:
+            told = batch.column(_REFUSAL).drop_null()
+            if len(told):
+                raise UsageError(told[0].as_py())
+            batch = batch.select([name for name in batch.schema.names if name != _REFUSAL])
+        yield batch
+
+
+def fields_of_told(made: Sequence[ColumnSpec]) -> list[Any]:
+    """Spark's fields of what :class:`TellingRefusals` gives."""
+    from pyspark.sql.types import StringType, StructField
+
+    return [*(field_of_spec(spec) for spec in made), StructField(_REFUSAL, StringType())]
+
+
+class told_plainly:
+    """Raise this package's own errors as they were in the worker, in place of Spark's long account of them."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, TFOSError):
+            return
+        found = re.search(r"tfos_magic\.errors\.(\w+): (.*?)(?:\n|$)", str(error))
+        if found and issubclass(own := getattr(errors, found[1], TypeError), TFOSError):
+            raise own(found[2].strip()) from None
+
+
+def _type(spec: ColumnSpec) -> Any:
+    kind = arrow_type(spec)
+    for _ in spec.shape:
+        kind = pa.list_(kind)
+    return kind
