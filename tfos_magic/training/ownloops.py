@@ -22,6 +22,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.loop import Loop
+from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import replace_item, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
@@ -128,7 +129,9 @@ class OwnLoop:
         known.update(map(id, variables))
         self._session.recorder.note_own_loop()
         with tf.init_scope():
-            self._session.replicas.broadcast([*variables, *(optimizer.variables if optimizer.built else [])])
+            # What a function makes of a tensor in its first call has no value until that is over; all ranks draw alike.
+            made = [v for v in variables if bool(raw(v).is_initialized())]
+            self._session.replicas.broadcast([*made, *(optimizer.variables if optimizer.built else [])])
 
 
 def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:

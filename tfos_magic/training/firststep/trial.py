@@ -234,7 +234,11 @@ class Kept:
         changed = {}
         for variable, old in zip(self.variables, before[0], strict=True):
             kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
-            if kind and (variable.dtype.is_floating or variable.dtype.is_integer):
+            if not kind or not (variable.dtype.is_floating or variable.dtype.is_integer):
+                continue
+            if bool(tf.reduce_all(tf.equal(variable, old))):  # as most are, and large ones among them
+                changed[kind, id(variable)] = np.zeros(1), 0.0
+            else:
                 was = _numbers(old)
                 rounding = _ROUNDING * float(np.abs(was).max(initial=0.0))
                 changed[kind, id(variable)] = _numbers(variable) - was, rounding
