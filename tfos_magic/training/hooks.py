@@ -187,6 +187,8 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
     checks.check_same_input(session.collectives.gather(own), sharded, known)
+    if sharded and session.exact:
+        session.first_step.heed_maps(loop.model, adapter.get_tf_dataset())
 
 
 def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop) -> None:

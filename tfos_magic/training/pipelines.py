@@ -66,13 +66,19 @@ def install(stack: ExitStack, session: Session) -> None:
     wrap(stack, tf.data.Dataset, "with_options", with_options)
 
 
-def _draws(graph: Any) -> bool:
-    """Whether a function, or one that it calls, has an operation whose results depend on the order of calls."""
+def operations(graph: Any) -> set[str]:
+    """The types of the operations in a function, and in those that it calls."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    return any(map(_depends_on_turn, {node.op for node in nodes}))
+    return {node.op for node in nodes}
 
 
-def _depends_on_turn(kind: str) -> bool:
-    known = op_def_registry.get(kind) if any(word in kind for word in _DRAWING) else None
+def has_state(kind: str) -> bool:
+    """Whether operations of a type may give another result, or do something, each time they run."""
+    known = op_def_registry.get(kind)
     return known is not None and bool(known.is_stateful)
+
+
+def _draws(graph: Any) -> bool:
+    """Whether a function, or one that it calls, has an operation whose results depend on the order of calls."""
+    return any(has_state(kind) for kind in operations(graph) if any(word in kind for word in _DRAWING))

@@ -20,6 +20,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import fedrows
 from tfos_magic.training.digests import of_arrays
+from tfos_magic.training.firststep.maps import check_predicted
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import wrap
@@ -131,6 +132,8 @@ def _of_shares(session: Session, loop: Loop, compute: Predict, dataset: Any) -> 
     if session.many:
         fedrows.refuse_cut(dataset)
         _refuse_alone(session)
+    if session.exact:
+        check_predicted(loop.model, dataset, session.reporter)
     numbers, by_rank = rows_by_step(dataset), is_by_rank(dataset)
     if numbers is None and not by_rank:
         _refuse_unordered(session)

@@ -26,7 +26,7 @@ from tfos_magic.training.step import rows_of
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _NUMBERS, _BY_RANK = "_tfos_numbers", "_tfos_by_rank"
-_ONE_FOR_ONE = (
+ONE_FOR_ONE = (
     "_MapDataset",
     "_ParallelMapDataset",
     "_PrefetchDataset",
@@ -49,11 +49,11 @@ _ROW_BY_ROW = (
     "_FlatMapDataset",
     "_InterleaveDataset",
     "_ParallelInterleaveDataset",
-    *(name for name in _ONE_FOR_ONE if name not in ("_TakeDataset", "_SkipDataset", "_ZipDataset")),
+    *(name for name in ONE_FOR_ONE if name not in ("_TakeDataset", "_SkipDataset", "_ZipDataset")),
 )
 # In these, step ``k`` of an epoch is step ``k`` of the source's.
 _IN_STEP = ("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset", "_TakeDataset")
-_PYTHON = ("GeneratorDataset", "PyFunc", "PyFuncStateless", "EagerPyFunc")
+PYTHON = ("GeneratorDataset", "PyFunc", "PyFuncStateless", "EagerPyFunc")
 _D = TypeVar("_D")
 Numbers = Callable[[int], npt.NDArray[np.int64]]
 """Gives the numbers of the rows of a step, in the order in which they come."""
@@ -115,14 +115,14 @@ def ends_alike(dataset: Any) -> bool:
     if getattr(dataset, _ALIKE, False) or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
         return True
     inputs = dataset._inputs()
-    return bool(inputs) and type(dataset).__name__ in _ONE_FOR_ONE and all(map(ends_alike, inputs))
+    return bool(inputs) and type(dataset).__name__ in ONE_FOR_ONE and all(map(ends_alike, inputs))
 
 
 def gives_whole_batches(dataset: Any) -> bool:
     """Whether each element of a sharded ``dataset`` is this rank's share of one global batch, in their order."""
     if getattr(dataset, _MARK, False):
         return True
-    inputs = dataset._inputs() if type(dataset).__name__ in _ONE_FOR_ONE else []
+    inputs = dataset._inputs() if type(dataset).__name__ in ONE_FOR_ONE else []
     return bool(inputs) and all(gives_whole_batches(source) or not is_sharded(source) for source in inputs)
 
 
@@ -221,7 +221,7 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
 def _runs_python(dataset: Any) -> bool:
     """Whether ``dataset`` runs Python code, a generator's or a function's, for its elements."""
     graphs = (wrapper.function.graph for wrapper in dataset._functions())
-    if any(operation.type in _PYTHON for graph in graphs for operation in graph.get_operations()):
+    if any(operation.type in PYTHON for graph in graphs for operation in graph.get_operations()):
         return True
     return any(map(_runs_python, inputs_of(dataset)))
 

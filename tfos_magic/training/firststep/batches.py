@@ -53,11 +53,12 @@ def tried(batch: Any) -> Tried:
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
     wanted = max(FEWEST, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    wanted -= wanted % 3 == 0  # or a part would be the same rows when they are reversed
     numbers = np.arange(wanted) % rows
-    apart = _apart(len(numbers))
-    parts = [numbers[apart], numbers[~apart]]
-    first, second = ((_taken(batch, part), len(part)) for part in parts)
-    return Tried((_taken(batch, numbers), len(numbers)), (first, second))
+    first_part = apart(len(numbers))
+    parts = [numbers[first_part], numbers[~first_part]]
+    first, second = ((taken(batch, part), len(part)) for part in parts)
+    return Tried((taken(batch, numbers), len(numbers)), (first, second))
 
 
 def in_float64(rows: Tried) -> Tried:
@@ -72,7 +73,7 @@ def in_float64(rows: Tried) -> Tried:
 def contrasted(rows: Tried) -> Tried:
     """The same rows, the floats of one part much larger than those of the other: what depends on a threshold shows."""
     total = rows.whole[1]
-    large = np.where(_apart(total), CONTRAST, 1 / CONTRAST)
+    large = np.where(apart(total), CONTRAST, 1 / CONTRAST)
     factors = (large, [CONTRAST], [1 / CONTRAST])
 
     def scaled(leaf: Any, factor: Any) -> Any:
@@ -83,7 +84,7 @@ def contrasted(rows: Tried) -> Tried:
     return rows.mapped(lambda batch, part: tf.nest.map_structure(lambda leaf: scaled(leaf, factors[part]), batch))
 
 
-def _apart(rows: int) -> Any:
+def apart(rows: int) -> Any:
     """Which of ``rows`` rows are the first part."""
     return np.arange(rows) % 3 == 1
 
@@ -92,7 +93,8 @@ def _bytes_of(leaf: Any) -> int:
     return 0 if leaf is None else int(tf.size(leaf)) * max(leaf.dtype.size, 1)
 
 
-def _taken(batch: Any, numbers: Any) -> Any:
+def taken(batch: Any, numbers: Any) -> Any:
+    """The rows ``numbers`` of a batch."""
     return tf.nest.map_structure(lambda leaf: _rows_of(leaf, numbers), batch)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,6 +18,7 @@ from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
+from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.step import Step, rows_in, with_stand_in
 
@@ -53,6 +54,7 @@ class FirstStep:
         self._laws: Laws = {}
         self._owners: dict[int, Any] = {}
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
         self._why = "on another worker"
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
 
@@ -85,34 +87,52 @@ class FirstStep:
     def _is_sum(self, name: Any) -> bool:
         return self._laws.get(name) is Law.SUM
 
+    def heed_maps(self, model: Any, dataset: Any) -> None:
+        """``model`` is to be given ``dataset``, whose padding the next :meth:`check` tries too.
+
+        Raises :class:`TrainingError` for functions of ``map`` that mix rows.
+        """
+        self._padded[model] = paddings(dataset)
+
     def check(self, model: Any, iterator: Any, loop: Loop) -> Any:
         """Try the step of ``loop`` on the rows that come next, once for each model; gives the iterator to go on with.
 
         Raises :class:`TrainingError` for a step that mixes rows.
         """
         kind = "evaluate" if loop.kind in ("evaluate", "test_on_batch") else "fit"
-        if model in self._checked[kind] or (kind == "evaluate" and self._is_known(model)):
+        padded = self._padded.pop(model, ())
+        known = model in self._checked[kind] or (kind == "evaluate" and self._is_known(model))
+        if known and not padded:
             return iterator
         self._checked[kind].add(model)
         batches, again = peek(iterator, int(model.steps_per_execution))
         if batches:
             batch = tf.nest.map_structure(_tensor, without_digest(batches[0])[0])
-            self._check(model, kind, tried(with_stand_in(batch, rows_in(batch))))
+            rows = tried(with_stand_in(batch, rows_in(batch)))
+            if not known:
+                self._check(model, kind, rows)
+            if padded:
+                self._check_padding(model, kind, rows, padded)
         return again
 
     def _is_known(self, model: Any) -> bool:
         """Whether an evaluation computes what training does."""
         return model in self._checked["fit"] and type(model).test_step is keras.Model.test_step
 
-    def _check(self, model: Any, kind: str, rows: Tried) -> None:
+    @contextmanager
+    def _trial(self, model: Any, kind: str) -> Iterator[Trial]:
         with ExitStack() as stack:
             eager = tf.config.functions_run_eagerly()
             stack.callback(tf.config.run_functions_eagerly, eager)
             tf.config.run_functions_eagerly(True)
             trial = Trial(self._session, model, kind, stack)
+            stack.enter_context(trial.state.perturbed(1))
+            yield trial
+
+    def _check(self, model: Any, kind: str, rows: Tried) -> None:
+        with self._trial(model, kind) as trial:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
-            stack.enter_context(trial.state.perturbed(1))
             laws = self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE))
             if laws and self._any(trial.changes_gradients):
                 laws = self._laws_of_changed(trial, rows, laws)
@@ -122,6 +142,17 @@ class FirstStep:
             self._settle(model, trial, laws)
             if laws and (names := different(self._session.collectives, trial, rows.whole[0])):
                 self._refuse_apart(model, names)
+
+    def _check_padding(self, model: Any, kind: str, rows: Tried, padded: tuple[Padding, ...]) -> None:
+        """Refuse a step that computes something else where rows have more padding."""
+        laws: Laws = {}
+        if all(padding.value is not None for padding in padded):
+            with self._trial(model, kind) as trial:
+                trial.own_step = False  # its later steps were tried with the padding that there is
+                wider = widened(rows.whole[0], padded), rows.whole[1]
+                both = Tried(rows.whole, (wider, wider))
+                laws = self._tried(trial, in_float64(both), IN_FLOAT64) or self._tried(trial, both, TOLERANCE)
+        refuse_padding(model, laws, self._session.reporter)
 
     def _confirmed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The same laws, unless one is mixed, which rounding may have made; then those found in float64."""

@@ -1,0 +1,270 @@
+"""Whether ``map()`` on a dataset of shares gives the rows that it gives where one process has the whole batch.
+
+Each worker maps its own rows of a batch. A function of each row by itself gives the same rows on however many workers;
+one that looks at others, such as ``y - tf.reduce_mean(y)``, does not, nor does one that pads rows to the longest. Both
+show when functions map made-up rows, and two parts of them: nothing is read of the data themselves.
+
+Not seen is what made-up rows do not show: functions that draw random numbers, run Python code, have a state or raise
+for these rows (files to open, images to decode), that look at others above some value only, or follow a
+transformation other than those of ``_PASSING``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.util import structure
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training.firststep.batches import apart, taken
+from tfos_magic.training.firststep.laws import Law
+from tfos_magic.training.firststep.trial import Kept
+from tfos_magic.training.pipelines import has_state, operations
+from tfos_magic.training.progress import Reporter
+from tfos_magic.training.sharding import ONE_FOR_ONE, PYTHON, has_shares, inputs_of, is_fed, is_marked
+
+ROWS = 7
+PARTS = (np.flatnonzero(apart(ROWS)), np.flatnonzero(~apart(ROWS)))
+_TOLERANCE = 1e-3
+_UNKNOWN_LENGTH = 4
+_PERIOD = 4093
+"""Made-up values repeat after so many, a prime number, so that rows are not alike."""
+
+_MAPS = ("_MapDataset", "_ParallelMapDataset")
+_PASSING = {*ONE_FOR_ONE, "_ShuffleDataset", "_FilterDataset"} - {*_MAPS, "_ZipDataset"}
+_READING = {"ReadVariableOp", "VarHandleOp", "ResourceGather", "ResourceGatherNd", "Assert", "CheckNumerics"} | {
+    "StatefulPartitionedCall", "While", "If", "Case",
+    "LookupTableFindV2", "LookupTableSizeV2", "HashTableV2", "MutableHashTableV2",
+}  # fmt: skip
+"""Types of operations that count as having a state, and neither change one nor draw from it."""
+
+_REMEDY = (
+    "Give all rows one length, by --pad COLUMN=VALUE or to_tensor(shape=[None, N]), or let the model mask them, as by "
+    "Embedding(mask_zero=True)."
+)
+
+Element = Any
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A tensor of an element, by its number among them, is longer by ``more`` in each dimension where a batch has
+    longer rows, filled with ``value``; None where that is not one value."""
+
+    leaf: int
+    more: tuple[int, ...]
+    value: Any
+
+
+class _CannotTell(Exception):
+    """Functions that are not to be run on made-up rows."""
+
+
+def paddings(dataset: Any) -> tuple[Padding, ...]:
+    """How elements of ``dataset`` are padded to the longest row of a batch; the same on all ranks.
+
+    Raises :class:`TrainingError` where a row becomes another one by the rows beside it.
+    """
+    if not _is_mapped(dataset):
+        return ()
+    found: dict[int, Padding] = {}
+    for plain in (False, True):
+        try:
+            wholes = elements(dataset, np.arange(ROWS), plain)
+            parts = [elements(dataset, numbers, plain) for numbers in PARTS]
+        except Exception:  # whatever a user's function raises for rows that are none of its own
+            continue
+        for numbers, mapped in zip(PARTS, parts, strict=True):
+            for whole, part in zip(wholes, mapped, strict=True):
+                pairs = zip(tf.nest.flatten(whole), tf.nest.flatten(part), strict=True)
+                for leaf, (of_all, own) in enumerate(pairs):
+                    if padding := _compared(dataset, leaf, of_all, own, numbers):
+                        found[leaf] = padding
+    return tuple(found.values())
+
+
+def elements(dataset: Any, numbers: Any, plain: bool) -> list[Element]:
+    """What ``dataset`` gives of the rows ``numbers`` of a made-up batch: an element for each of its sources."""
+    kind, inputs = type(dataset).__name__, inputs_of(dataset)
+    if is_marked(dataset) or not has_shares(dataset):
+        make = _Made(plain)
+        return [taken(tf.nest.map_structure(make, dataset.element_spec), numbers)]
+    if kind == "_ZipDataset":
+        chosen = product(*(elements(source, numbers, plain) for source in inputs))
+        return [structure.nest.pack_sequence_as(dataset._datasets, one) for one in map(list, chosen)]
+    given = [element for source in inputs for element in elements(source, numbers, plain)]
+    if kind in _PASSING:
+        return given
+    if kind not in _MAPS:
+        raise _CannotTell
+    function, spec = dataset._map_func.function, inputs[0].element_spec
+    if any(map(_is_unknowable, operations(function.graph))):
+        raise _CannotTell
+    mapped = [function(*structure.to_tensor_list(spec, element)) for element in given]
+    return [structure.from_tensor_list(dataset.element_spec, list(tensors)) for tensors in mapped]
+
+
+def widened(element: Element, padded: tuple[Padding, ...]) -> Element:
+    """An element with more padding than it has; its ragged tensors are as they were."""
+    leaves = tf.nest.flatten(element)
+    for padding in padded:
+        leaf = leaves[padding.leaf]
+        if isinstance(leaf, tf.SparseTensor):
+            leaves[padding.leaf] = tf.SparseTensor(leaf.indices, leaf.values, leaf.dense_shape + list(padding.more))
+            continue
+        for axis, more in enumerate(padding.more):
+            shape = [more if i == axis else length for i, length in enumerate(leaf.shape)]
+            leaf = tf.concat([leaf, tf.fill(shape, tf.constant(padding.value, leaf.dtype))], axis)
+        leaves[padding.leaf] = leaf
+    return tf.nest.pack_sequence_as(element, leaves)
+
+
+def refuse_padding(model: Any, laws: dict[Any, Law], reporter: Reporter) -> None:
+    """Refuse, by the laws of a step on rows with more padding beside the same with less, what padding changes."""
+    if any(law not in (Law.CONSTANT, Law.UNKNOWN) for law in laws.values()):
+        raise TrainingError(
+            f"Padding changes what model {model.name!r} computes, and map() on a fed DataFrame pads rows to the "
+            f"longest of a batch, of which each worker has its own rows alone. {_REMEDY}"
+        )
+    if not laws:
+        reporter.notice(
+            "map() on a fed DataFrame pads rows to the longest of a batch, of which each worker has its own rows "
+            f"alone. Where model {model.name!r} does not mask them, results differ from those of one process. {_REMEDY}"
+        )
+
+
+def check_predicted(model: Any, dataset: Any, reporter: Reporter) -> None:
+    """Say where padding may change what ``model`` predicts for ``dataset``, and raise as :func:`paddings` does."""
+    padded = paddings(dataset)
+    if padded and not _is_indifferent(model, dataset, padded):
+        refuse_padding(model, {}, reporter)
+
+
+def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bool:
+    """Whether a model is known to predict the same with more padding, which it is asked for made-up rows."""
+    if not model.built or any(padding.value is None for padding in padded):
+        return False
+    state = Kept(model)
+    before = state.values()
+    try:
+        element = elements(dataset, np.arange(ROWS), True)[0]
+        found = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
+        return all(_is_same(_array(a), _array(b)) for a, b in zip(*found, strict=True))
+    except Exception:  # whatever a model raises for rows that are none of its own
+        return False
+    finally:
+        state.restore(before)
+
+
+class _Made:
+    """Makes rows of a specification, the same ones each time; ``plain`` ones are such that most functions take them."""
+
+    def __init__(self, plain: bool) -> None:
+        self._plain = plain
+        self._random = np.random.default_rng(1)
+
+    def __call__(self, spec: Any) -> Any:
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return self._ragged(spec)
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(self(tf.TensorSpec(spec.shape, spec.dtype)))
+        if not isinstance(spec, tf.TensorSpec):
+            raise _CannotTell
+        shape = [_UNKNOWN_LENGTH if length is None else length for length in spec.shape]
+        owners = np.arange(ROWS) if shape else np.zeros(1, int)
+        return self._values(spec.dtype, owners, shape[1:]) if shape else self._values(spec.dtype, owners, [])[0]
+
+    def _ragged(self, spec: Any) -> Any:
+        owners, lengths = np.arange(ROWS), []
+        for axis in range(1, spec.ragged_rank + 1):
+            shortest = ROWS if self._plain else 1
+            own = np.where(apart(ROWS), shortest, shortest + 1 + np.arange(ROWS))[owners]
+            own = own if spec.shape[axis] is None else np.full(len(owners), spec.shape[axis])
+            lengths.append(own)
+            owners = np.repeat(owners, own)
+        inner = [_UNKNOWN_LENGTH if length is None else length for length in spec.shape[spec.ragged_rank + 1 :]]
+        values = self._values(spec.dtype, owners, inner)
+        made = tf.RaggedTensor.from_nested_row_lengths(values, lengths)
+        return made.with_row_splits_dtype(spec.row_splits_dtype)
+
+    def _values(self, dtype: Any, owners: Any, inner: list[int]) -> Any:
+        """Values of ``inner`` shape for each of ``owners``, the rows that they are in: larger ones in one part."""
+        shape = [len(owners), *inner]
+        large = np.reshape(~apart(ROWS)[owners], [-1, *[1] * len(inner)])
+        if dtype.is_floating or dtype.is_complex:
+            drawn = self._random.uniform(0.5, 1.0, _PERIOD) if self._plain else self._random.normal(size=_PERIOD)
+            return tf.cast(np.resize(drawn.astype(np.float32), shape) + large, dtype)
+        numbers = np.resize(self._random.integers(0, 2, _PERIOD, np.int32), shape)
+        if dtype == tf.string:
+            more = np.where(large & (not self._plain), " d e", "")
+            return tf.strings.join(
+                [tf.strings.as_string(numbers) if self._plain else tf.gather(["ab", "c"], numbers), more]
+            )
+        return tf.cast(numbers if self._plain else numbers + 2 * large, dtype)
+
+
+def _is_mapped(dataset: Any) -> bool:
+    if is_marked(dataset) or not has_shares(dataset):
+        return False
+    return type(dataset).__name__ in _MAPS or any(map(_is_mapped, inputs_of(dataset)))
+
+
+def _is_unknowable(kind: str) -> bool:
+    return kind in PYTHON or "Random" in kind or (has_state(kind) and kind not in _READING)
+
+
+def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any) -> Padding | None:
+    """How a tensor of all rows differs from that of the rows ``numbers``; None where it does not."""
+    if isinstance(whole, tf.RaggedTensor):
+        pairs = zip(_tensors(tf.gather(whole, numbers)), _tensors(part), strict=True)
+        if all(_is_same(a, b) for a, b in pairs):
+            return None
+        raise _refusal(dataset)
+    of_all, own = _array(whole), _array(part)
+    if _is_same(of_all, own):
+        return None
+    if own.ndim != of_all.ndim or own.ndim == 0 or len(of_all) % ROWS or len(own) * ROWS != len(of_all) * len(numbers):
+        raise _refusal(dataset)
+    # A row may have become several, one after another, or in several rounds of all rows.
+    times, rest = len(of_all) // ROWS, of_all.shape[1:]
+    beside = of_all.reshape(ROWS, times, *rest)[numbers].reshape(-1, *rest)
+    after = of_all.reshape(times, ROWS, *rest)[:, numbers].reshape(-1, *rest)
+    for expected in (beside, after):
+        inside = tuple(slice(length) for length in own.shape)
+        if _is_same(expected[inside], own):
+            more = tuple(a - b for a, b in zip(expected.shape, own.shape, strict=True))
+            outside = np.ones(expected.shape, bool)
+            outside[inside] = False
+            filled = set(expected[outside].tolist())
+            return Padding(leaf, more, filled.pop() if len(filled) == 1 else None) if any(more) else None
+    raise _refusal(dataset)
+
+
+def _tensors(ragged: Any) -> list[Any]:
+    return [_array(tensor) for tensor in (ragged.flat_values, *ragged.nested_row_lengths())]
+
+
+def _array(leaf: Any) -> Any:
+    leaf = tf.sparse.to_dense(leaf) if isinstance(leaf, tf.SparseTensor) else leaf
+    return np.asarray(tf.cast(leaf, tf.float32) if leaf.dtype in (tf.float16, tf.bfloat16) else leaf)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if a.shape != b.shape or a.dtype.kind != "f" or np.array_equal(a, b):
+        return bool(np.array_equal(a, b))
+    size = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+    return bool(np.allclose(a, b, rtol=0.0, atol=_TOLERANCE * size, equal_nan=True))
+
+
+def _refusal(dataset: Any) -> TrainingError:
+    remedy = "Compute it in Spark before (df.select, df.agg)" if is_fed(dataset) else "Map before tfos.shard()"
+    return TrainingError(
+        f"map() on {'a fed DataFrame' if is_fed(dataset) else 'a shard'} looks at more than one row of a batch, of "
+        "which each worker has its own rows alone, so the rows would not be those that one process makes. "
+        f"{remedy}, or in a layer or the train_step of the model, which is checked; or train with one worker (-n 1), "
+        "or say --per-worker-batches: each worker's rows are a batch of their own then."
+    )
