@@ -171,6 +171,14 @@ def test_what_mixes_rows_is_refused_by_name_and_with_the_remedy(groups: Any, cas
         assert "--per-worker-batches" in outcome.error
 
 
+def test_rows_mixed_with_the_batch_reversed_are_refused_whatever_their_number(groups: Any) -> None:
+    mixing = "reversed_too = lambda s, h, t: 0.7 * h + 0.3 * h[::-1]\nmodel, loss = between(Does(reversed_too)), 'mse'"
+    for rows in (12, 24, 26):
+        for outcome in groups[2].run(BEGIN + mixing + END.replace("batch_size=33", f"batch_size={rows}")):
+            assert outcome.kind == "TrainingError", outcome.error
+            assert "mixes the rows of a batch" in outcome.error
+
+
 def test_per_worker_batches_train_what_mixes_rows_and_say_so(groups: Any) -> None:
     notices: list[str] = []
     outcomes = groups[2].run(

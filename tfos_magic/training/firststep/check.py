@@ -88,10 +88,7 @@ class FirstStep:
         return self._laws.get(name) is Law.SUM
 
     def heed_maps(self, model: Any, dataset: Any) -> None:
-        """``model`` is to be given ``dataset``, whose padding the next :meth:`check` tries too.
-
-        Raises :class:`TrainingError` for functions of ``map`` that mix rows.
-        """
+        """Let the next :meth:`check` try the padding of ``dataset`` too; raises as :func:`paddings` does."""
         self._padded[model] = paddings(dataset)
 
     def check(self, model: Any, iterator: Any, loop: Loop) -> Any:
