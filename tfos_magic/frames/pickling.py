@@ -9,8 +9,14 @@ from typing import Any
 from tfos_magic.errors import CaptureError
 from tfos_magic.values.pickler import Pickler, Unpickler
 
-# What compile gives to a model, and what its constructor had put there.
-_OF_COMPILING = ("optimizer", "_compile_config", "_compiled_trainable_state")
+# What compile gives to a model, and by it to TensorFlow's list of what a checkpoint holds; and what was there before.
+_OF_COMPILING = (
+    "optimizer",
+    "_compile_config",
+    "_compiled_trainable_state",
+    "_self_unconditional_checkpoint_dependencies",
+    "_self_unconditional_dependency_names",
+)
 _NOT_COMPILED = {"compiled": False, **dict.fromkeys(("loss", "_compile_loss", "_compile_metrics", "_loss_tracker"))}
 
 

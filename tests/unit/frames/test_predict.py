@@ -225,6 +225,23 @@ def test_a_model_is_the_same_program_at_any_time_until_its_weights_change(monkey
     assert function(VALUES[:, :2])["y"].shape == (50, 3)
 
 
+def test_a_file_that_keras_does_not_load_without_help_is_told_with_the_remedy(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Lambda(lambda values: values * 2)])
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(UsageError, match=r"cannot be loaded on the workers: load it in the notebook.*`Lambda`"):
+        tfs.predict(str(tmp_path / "m.keras"), ONE_ROW, features=["aa"])
+    given = keras.models.load_model(tmp_path / "m.keras", safe_mode=False)
+    assert value(tfs.predict(given, ONE_ROW, features=["aa"])) == 2.0
+
+
+def test_a_model_goes_without_the_state_of_its_optimizer() -> None:
+    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(500)])
+    model.compile("adam", "mse", metrics=["mae"])
+    model.fit(np.ones((2, 500)), np.ones((2, 500)), verbose=0)
+    assert len(pack(lambda x: {"y": model(x)}, None)) < 1.2 * 4 * model.count_params()
+    assert model.optimizer.iterations == 1
+
+
 class _Tomorrow(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Self:
