@@ -188,8 +188,7 @@ class FirstStep:
             with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
                 found = [_run(trial, rows, tolerance)]
                 for ahead in trial.state.ahead(trial.own_step):
-                    with trial.state.later(ahead):
-                        found.append(_run(trial, contrasted(rows) if trial.own_step else rows, tolerance))
+                    found += _run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
                     found += [_run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
                 names = dict.fromkeys(name for laws in found for name in laws)
@@ -266,6 +265,17 @@ def _run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> L
     whole = trial.run(batch, total, total)
     laws = laws_of(whole, [trial.run(part, count, total) for part, count in rows.parts], tolerance, _floors(whole))
     return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
+
+
+def _run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list[Laws]:
+    """What a step does later on, if that can be told: a program need not admit the numbers that it is tried with."""
+    try:
+        with trial.state.later(ahead):
+            return [_run(trial, rows, tolerance)]
+    except (TrainingError, ClusterError):
+        raise
+    except Exception:  # whatever a user's step may raise of an index out of range, or of an assertion of its own
+        return []
 
 
 def _floors(whole: Seen) -> dict[Any, float]:
