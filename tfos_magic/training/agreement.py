@@ -42,7 +42,13 @@ def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callba
         return
     digests = {**of_fit(arguments), **of_optimizers(loop.model)}
     refuse_other(session.collectives, digests, session.context.calls.rank)
-    loop.heeds_batches = bool(session.collectives.gather([any(map(checks.acts_on_batches, callbacks))]).any())
+    agree_on_batches(session, loop, callbacks)
+
+
+def agree_on_batches(session: Session, loop: Loop, callbacks: Sequence[Any]) -> None:
+    """Find out, on all ranks, whether a callback on any of them acts on what it has after batches."""
+    if session.strategy.lockstep:
+        loop.heeds_batches = bool(session.collectives.gather([any(map(checks.acts_on_batches, callbacks))]).any())
 
 
 def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:

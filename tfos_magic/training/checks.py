@@ -155,11 +155,11 @@ def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
 
 
 def acts_on_batches(callback: Any) -> bool:
-    """Whether a callback of the user's reads the logs of training batches, or ends the training after one."""
+    """Whether a callback of the user's reads logs after batches, or ends the training after one."""
     kind = type(callback)
     if kind.__module__.startswith(_KERAS) and kind.__name__ != "LambdaCallback":
         return False
-    for name in ("on_train_batch_end", "on_batch_end"):
+    for name in ("on_train_batch_end", "on_batch_end", "on_test_batch_end"):
         function = vars(callback).get(name) or getattr(type(callback), name)
         code = getattr(function, "__code__", None)
         if code is None or function.__module__.startswith(_KERAS):

@@ -105,6 +105,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     callbacks = of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         agreement.begin_fit(session, loop, arguments, callbacks)
+    elif session.many:
+        agreement.agree_on_batches(session, loop, callbacks)
     if loop.kind == "fit":
         callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
     after = [AfterBatches(session, loop)] if loop.heeds_batches else []

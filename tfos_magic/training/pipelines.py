@@ -46,7 +46,10 @@ def install(stack: ExitStack, session: Session) -> None:
             f"Dataset.{original.__name__}() runs one call at a time, for its function draws random numbers: of several "
             "calls at once (num_parallel_calls), other ones would come first on each worker."
         )
-        return original(**arguments | {"num_parallel_calls": 1, "deterministic": True})
+        # One call at a time may run ahead, but not beside others, as those of several datasets in one would.
+        alone = original.__name__ == "map" and tf.executing_eagerly()
+        in_turn = {"num_parallel_calls": 1} if alone else {"num_parallel_calls": None, "deterministic": None}
+        return original(**arguments | in_turn)
 
     def with_options(original: Any, dataset: Any, options: Any, name: str | None = None) -> Any:
         if options.deterministic is False:

@@ -104,6 +104,7 @@ class Session:
     @contextmanager
     def entered(self, kind: str, model: Any) -> Iterator[Loop]:
         loop = Loop(kind, model)
+        loop.heeds_batches = self.loop is not None and self.loop.heeds_batches
         self.loops.append(loop)
         try:
             yield loop
@@ -237,7 +238,11 @@ class Session:
 
         def test(iterator: Any) -> Any:
             loop, logs = self._advance(model, inner, iterator)
-            if self.many and not self._test_votes:
+            if loop.heeds_batches:
+                if self.collectives.gather([self.context.stop.requested]).any():
+                    self.raise_stopped("validation")
+                logs = metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
+            elif self.many and not self._test_votes:
                 model.stop_evaluating = getattr(model, "stop_evaluating", False) or self.context.stop.requested
             elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:
                 self.raise_stopped("validation")

@@ -31,6 +31,9 @@ IN_FLOAT64 = 1e-5
 CERTAIN = 2e-2
 """A difference that no rounding makes, for models that cannot compute in float64."""
 
+MOST_AGAIN = 8
+"""Epochs before which a step is tried once more, in a run."""
+
 FLOOR = 1e-3
 """A gradient's differences are measured by the largest gradient where its own are this much smaller."""
 
@@ -56,6 +59,7 @@ class FirstStep:
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
         self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
         self._why = "on another worker"
+        self._settings: weakref.WeakKeyDictionary[Any, tuple[dict[int, Any], int]] = weakref.WeakKeyDictionary()
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
 
     def forget(self, model: Any, kind: str) -> None:
@@ -98,6 +102,8 @@ class FirstStep:
         """
         kind = "evaluate" if loop.kind in ("evaluate", "test_on_batch") else "fit"
         padded = self._padded.pop(model, ())
+        if kind == "fit" and loop.step == 0 and model in self._checked[kind] and self._any(self._is_other(model)):
+            self._checked[kind].discard(model)
         known = model in self._checked[kind] or (kind == "evaluate" and self._is_known(model))
         if known and not padded:
             return iterator
@@ -111,6 +117,16 @@ class FirstStep:
             if padded:
                 self._check_padding(model, kind, rows, padded)
         return again
+
+    def _is_other(self, model: Any) -> bool:
+        """Whether a callback may have changed what the step is: variables of it, or, in an eager model, anything."""
+        before, again = self._settings.get(model, ({}, 0))
+        now = {key: (variable, variable.numpy()) for key, (variable, _) in before.items()}
+        changed = model.run_eagerly or any(np.any(value != before[key][1]) for key, (_, value) in now.items())
+        if again >= MOST_AGAIN or not changed:
+            return False
+        self._settings[model] = (now, again + 1)
+        return True
 
     def _is_known(self, model: Any) -> bool:
         """Whether an evaluation computes what training does."""
@@ -136,6 +152,7 @@ class FirstStep:
                 self._early.discard(model)
                 if trial.united_early:
                     self._early.add(model)
+            self._settings[model] = (trial.state.settings(), self._settings.get(model, ({}, 0))[1])
             self._settle(model, trial, laws)
             if laws and (names := different(self._session.collectives, trial, rows.whole[0])):
                 self._refuse_apart(model, names)

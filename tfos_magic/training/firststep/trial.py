@@ -36,6 +36,9 @@ STRETCHES = (1024.0, 1 / 1024.0)
 _LATER = (1.0, 1000.0)
 """By how much counters, and numbers that a callback may set, are more in trials of what a step does later on."""
 
+_FEW = 64
+"""Elements of a variable that may say what a step does, rather than be what it computes with."""
+
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
 Batch = Any
@@ -191,6 +194,7 @@ class Kept:
         self._known = {id(variable) for variable in self.variables}
         self._found: list[tuple[tf.Variable, tf.Tensor]] = []
         self._scalars: dict[int, tf.Variable] = {}
+        self._modes: dict[int, tf.Variable] = {}
 
     def heed(self, variable: tf.Variable) -> None:
         """A step uses ``variable``, which may be one that the model does not know of, such as a weight of its loss."""
@@ -198,8 +202,18 @@ class Kept:
         if key not in self._known:
             self._known.add(key)
             self._found.append((variable, variable.read_value()))
-        if key not in self._apart and len(variable.shape) == 0 and not variable.trainable:
+        if key in self._apart or variable.trainable:
+            return
+        number = len(variable.shape) == 0
+        if number:
             self._scalars[key] = variable
+        if not (number and variable.dtype.is_floating) and (variable.shape.num_elements() or 0) <= _FEW:
+            self._modes[key] = variable
+
+    def settings(self) -> dict[int, tuple[tf.Variable, Any]]:
+        """Variables that a step reads and does not change, such as a mode, with what they hold; not single floats,
+        of which other values are tried."""
+        return {key: (variable, variable.numpy()) for key, variable in self._modes.items()}
 
     def taken_in(self) -> list[tf.Tensor]:
         """Count variables that a step has used for the first time among its own; gives what they were before it."""
@@ -239,6 +253,7 @@ class Kept:
             if bool(tf.reduce_all(tf.equal(variable, old))):  # as most are, and large ones among them
                 changed[kind, id(variable)] = np.zeros(1), 0.0
             else:
+                self._modes.pop(id(variable), None)
                 was = _numbers(old)
                 rounding = _ROUNDING * float(np.abs(was).max(initial=0.0))
                 changed[kind, id(variable)] = _numbers(variable) - was, rounding
