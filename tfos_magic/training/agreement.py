@@ -91,8 +91,10 @@ def refuse_parted(session: Session, variables: Sequence[Any]) -> None:
 
 
 def _apart(mine: tf.Tensor, mean: tf.Tensor) -> float:
+    """The largest difference by the largest value, 1 at most, as where a value is not finite."""
     size = float(tf.reduce_max(tf.abs(mean))) if tf.size(mean) else 0.0
-    return min(float(tf.reduce_max(tf.abs(mine - mean))) / (size or 1.0), 1.0) if tf.size(mean) else 0.0
+    apart = float(tf.reduce_max(tf.abs(mine - mean))) / (size or 1.0) if tf.size(mean) else 0.0
+    return min(apart, 1.0) if np.isfinite(apart) else 1.0
 
 
 def _constants(dataset: Any) -> Iterator[bytes]:

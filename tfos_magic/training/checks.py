@@ -158,7 +158,7 @@ def acts_on_batches(callback: Any) -> bool:
     """Whether a callback of the user's reads logs after batches, or ends the training after one."""
     kind = type(callback)
     if kind.__module__.startswith(_KERAS) and kind.__name__ != "LambdaCallback":
-        return False
+        return kind.__name__ == "TerminateOnNaN"
     for name in ("on_train_batch_end", "on_batch_end", "on_test_batch_end"):
         function = vars(callback).get(name) or getattr(type(callback), name)
         code = getattr(function, "__code__", None)

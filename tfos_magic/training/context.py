@@ -44,7 +44,7 @@ class Calls:
     """What a cell asked of the functions on ranks: whether it knows its ``rank``, whether workers ``exchanged``."""
 
     rank: bool = False
-    exchanged: bool = False
+    exchanged: int = 0
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Looks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._trained: int | None = None
+        self._before: tuple[int, int] | None = None
         self._looked = False
         self.reducing = False
 
@@ -70,11 +70,11 @@ class Looks:
         """A loop over ``dataset`` begins; raises :class:`TrainingError` where it is not over whole global batches."""
         refuse_cut(dataset)
         self.settle()
-        self._trained = self._session.rows_trained
+        self._before = self._now()
 
     def forget(self) -> None:
         """The loop under way gets what is about the rows of all ranks."""
-        self._trained = None
+        self._before = None
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -86,9 +86,9 @@ class Looks:
             self.reducing = before
 
     def close(self) -> None:
-        """Say, where there were such loops and the ranks exchanged nothing, what they saw."""
+        """Say, where there were such loops, what they saw."""
         self.settle()
-        if self._looked and not self._session.context.calls.exchanged:
+        if self._looked:
             self._session.reporter.notice(
                 "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
                 "what is counted, averaged or collected in that loop is about these alone. "
@@ -96,9 +96,12 @@ class Looks:
             )
 
     def settle(self) -> None:
-        """The loop under way is over: it was a look if nothing was trained since it began."""
-        self._looked = self._looked or self._trained == self._session.rows_trained
-        self._trained = None
+        """The loop under way is over: it was a look if nothing was trained or exchanged since it began."""
+        self._looked = self._looked or self._before == self._now()
+        self._before = None
+
+    def _now(self) -> tuple[int, int]:
+        return self._session.rows_trained, self._session.context.calls.exchanged
 
 
 def install(stack: ExitStack, looks: Looks) -> None:

@@ -74,7 +74,7 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     """
     if op not in ("mean", "sum"):
         raise TrainingError(f"allreduce knows op='mean' and op='sum', not {op!r}")
-    _calls().exchanged = True
+    _calls().exchanged += 1
     leaves = [_number(leaf, op == "mean") for leaf in tf.nest.flatten(tensor)]
     return tf.nest.pack_sequence_as(tensor, _summed(leaves, 1.0 / size() if op == "mean" else 1.0))
 
@@ -92,7 +92,7 @@ def broadcast(tensor: Any, root: int = 0) -> Any:
 @tf.autograph.experimental.do_not_convert
 def allgather(tensor: Any) -> tf.Tensor:
     """Concatenate the workers' tensors along the first axis, whose length may differ; scalars become a vector."""
-    _calls().exchanged = True
+    _calls().exchanged += 1
     leaf = tf.convert_to_tensor(tensor)
     rows = _carried(leaf)
     return tf.cast(_collectives().concat([rows if rows.shape.rank else rows[tf.newaxis]])[0], leaf.dtype)
