@@ -58,12 +58,15 @@ def _found(dataset: Any, names: dict[str, str]) -> str:
 
 
 class Looks:
-    """Loops over fed DataFrames in which the cell trains nothing: their rows are this worker's, which is said once."""
+    """Loops over fed DataFrames in which the cell trains nothing: their rows are this worker's, which is said once.
+
+    ``looked`` tells whether there was one on this rank, of which numbers may be that train a model afterwards.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._before: tuple[int, int] | None = None
-        self._looked = False
+        self.looked = False
         self.reducing = False
 
     def begin(self, dataset: Any) -> None:
@@ -88,7 +91,7 @@ class Looks:
     def close(self) -> None:
         """Say, where there were such loops, what they saw."""
         self.settle()
-        if self._looked:
+        if self.looked:
             self._session.reporter.notice(
                 "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
                 "what is counted, averaged or collected in that loop is about these alone. "
@@ -97,7 +100,7 @@ class Looks:
 
     def settle(self) -> None:
         """The loop under way is over: it was a look if nothing was trained or exchanged since it began."""
-        self._looked = self._looked or self._before == self._now()
+        self.looked = self.looked or self._before == self._now()
         self._before = None
 
     def _now(self) -> tuple[int, int]:

@@ -154,7 +154,11 @@ class FirstStep:
                     self._early.add(model)
             self._settings[model] = (trial.state.settings(), self._settings.get(model, ({}, 0))[1])
             self._settle(model, trial, laws)
-            if laws and (names := different(self._session.collectives, trial, rows.whole[0])):
+            if (
+                laws
+                and self._any(self._session.looks.looked)
+                and (names := different(self._session.collectives, trial, rows.whole[0]))
+            ):
                 self._refuse_apart(model, names)
 
     def _check_padding(self, model: Any, kind: str, rows: Tried, padded: tuple[Padding, ...]) -> None:
