@@ -19,6 +19,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tfos_magic.training import metrics
 from tfos_magic.training.checkpoints.snapshot import optimizers
 from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.laws import Seen
 from tfos_magic.training.firststep.noise import RowlessNoise
 from tfos_magic.training.patching import replace, wrap
@@ -100,7 +101,7 @@ class Trial:
         step = self._now = TrialStep(rows, total, self._found)
         self._seen, self._given = {}, []
         self._noise.begin()
-        before = self.state.values()
+        before, attributes = self.state.values(), Attributes(self.model)
         self._session.step, self._session.trial = step, self
         try:
             self._step(batch)
@@ -109,6 +110,7 @@ class Trial:
             before[0].extend(self.state.taken_in())
             changed = self.state.changes(before)
             self.state.restore(before)
+            attributes.restore()
             self.model._clear_losses()
         self._seen.update({name: _numbers(value) for name, value in step.values.items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
