@@ -226,3 +226,19 @@ predicted = model.predict(padded, verbose=0)
     assert any("does not mask" in notice for notice in notices) == (not mask)
     for outcome in outcomes:
         assert np.allclose(outcome.values["predicted"], expected, atol=1e-12) == mask
+
+
+def test_a_loop_of_its_own_over_a_map_that_mixes_rows_is_refused_when_it_trains(groups: Any) -> None:
+    loop = """
+weight = tf.Variable(tf.zeros([12, 3]))
+optimizer = keras.optimizers.SGD(0.1)
+for a, b in train.map(MAP):
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, a @ weight)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+"""
+    whole = loop.replace("MAP", "lambda a, b: (a - tf.reduce_mean(a, 0), b)")
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + whole):
+        assert outcome.kind == "TrainingError"
+        assert "looks at more than one row" in outcome.error
+    succeeded(groups[2].run("SIZE = 2\n" + DATA + FED + loop.replace("MAP", "lambda a, b: (a - 0.5, b)")))

@@ -21,6 +21,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
+from tfos_magic.training.firststep import maps
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import replace_item, wrap
@@ -44,6 +45,7 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.looks = session.looks
+        self.source: Any = None
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -85,6 +87,7 @@ class OwnLoop:
         session = self._session
         if not session.strategy.lockstep:
             checks.refuse_own_loop("A training loop of your own", session.strategy.name)
+        self.refuse_mixing()
         self._take_over(optimizer, variables)
         self._remember(optimizer, variables)
         if tf.executing_eagerly():
@@ -102,6 +105,14 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
             self.heed_apart()
+
+    def refuse_mixing(self) -> None:
+        """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
+        source, self.source = self.source, None
+        if source is not None and self._session.exact:
+            with tf.init_scope():
+                if maps.paddings(source):
+                    checks.note_padding(self._session.reporter)
 
     def _remember(self, optimizer: Any, variables: list[Any]) -> None:
         """Keep what the latest optimizers train, to be compared at the end of the cell."""
@@ -152,6 +163,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         if not session.strategy.lockstep:
             checks.refuse_own_loop(f"{kind}()", session.strategy.name)
         own.looks.forget()
+        own.refuse_mixing()
         with session.entered(kind, model) as loop:
             session.copied.assign(not own.over_shares)
             try:
@@ -199,6 +211,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         shares = session.loop is None and is_sharded(dataset)
         if shares and is_fed(dataset):
             own.looks.begin(dataset)
+            own.source = dataset
         iterator = original(dataset)
         iterator._tfos_shares = shares
         return iterator
@@ -220,6 +233,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             return original(source, extra_test, body, *rest)
         if is_dataset:
             fedrows.refuse_cut(source)
+            own.source = source if shares else None
 
         def counted(batch: Any) -> None:
             own.drawn(batch, known=bool(shares))
