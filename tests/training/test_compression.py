@@ -22,7 +22,7 @@ scales = 10.0 ** random.uniform(-6, 3, 100_003)
 own = {"float32": (random.normal(size=100_003) * scales).astype("float32"), "float64": random.normal(size=997)}
 rows = [3.0, 5.0][rank]
 context = RunContext("run", collectives, print, StopSignal(), options={"compression": compression})
-strategy, tally = SyncStrategy(context), tf.Variable([0.0, 0.0])
+strategy, tally = SyncStrategy(context), tf.Variable([0.0, 0.0, 0.0])
 
 
 @tf.function(autograph=False)

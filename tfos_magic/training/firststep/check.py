@@ -119,10 +119,10 @@ class FirstStep:
         return again
 
     def _is_other(self, model: Any) -> bool:
-        """Whether a callback may have changed what the step is: variables of it, or, in an eager model, anything."""
+        """Whether a callback has changed variables that may say what the step is."""
         before, again = self._settings.get(model, ({}, 0))
         now = {key: (variable, variable.numpy()) for key, (variable, _) in before.items()}
-        changed = model.run_eagerly or any(np.any(value != before[key][1]) for key, (_, value) in now.items())
+        changed = any(np.any(value != before[key][1]) for key, (_, value) in now.items())
         if again >= MOST_AGAIN or not changed:
             return False
         self._settings[model] = (now, again + 1)
