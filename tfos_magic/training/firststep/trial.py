@@ -249,13 +249,14 @@ class Kept:
         """By how much a step has changed the model's statistics and metrics, by kind and variable, and how exactly."""
         changed = {}
         for variable, old in zip(self.variables, before[0], strict=True):
+            if id(variable) in self._modes and not bool(tf.reduce_all(tf.equal(variable, old))):
+                del self._modes[id(variable)]
             kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
             if not kind or not (variable.dtype.is_floating or variable.dtype.is_integer):
                 continue
             if bool(tf.reduce_all(tf.equal(variable, old))):  # as most are, and large ones among them
                 changed[kind, id(variable)] = np.zeros(1), 0.0
             else:
-                self._modes.pop(id(variable), None)
                 was = _numbers(old)
                 rounding = _ROUNDING * float(np.abs(was).max(initial=0.0))
                 changed[kind, id(variable)] = _numbers(variable) - was, rounding
