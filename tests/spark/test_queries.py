@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ def rate(spark: SparkSession) -> DataFrame:
     return rows.select(x.alias("x"), (F.col("value") % 7).cast("float").alias("y"))
 
 
+def slow_rate(spark: SparkSession) -> DataFrame:
+    """Rows half a second after they came, so that a stop of the query meets a micro-batch under way."""
+
+    def slowly(blocks: Iterator[Any]) -> Iterator[Any]:
+        for block in blocks:
+            time.sleep(0.5)
+            yield block
+
+    rows = rate(spark)
+    return rows.mapInPandas(slowly, rows.schema)
+
+
 def files(spark: SparkSession, folder: Path) -> DataFrame:
     """Eight files, which a query reads three at a time."""
     rows = spark.range(0, ROWS, 1, FILES)
@@ -72,8 +85,9 @@ def test_every_row_of_a_file_source_comes_once_in_global_batches_that_run_across
     assert not local_session.streams.active
 
 
+@pytest.mark.parametrize("source", [rate, slow_rate])
 def test_a_run_on_a_rate_source_ends_well_when_the_query_is_stopped(
-    local_session: SparkSession, cluster: TFCluster
+    local_session: SparkSession, cluster: TFCluster, source: Any
 ) -> None:
     def stop() -> None:
         (query,) = local_session.streams.active
@@ -81,7 +95,7 @@ def test_a_run_on_a_rate_source_ends_well_when_the_query_is_stopped(
 
     out = cluster.run(
         FIT,
-        frames={"train": rate(local_session)},
+        frames={"train": source(local_session)},
         label="y",
         batch_size=BATCH,
         outputs=["losses"],

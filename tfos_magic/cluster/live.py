@@ -69,11 +69,12 @@ class LiveQuery:
         self._partitions = 0
         self._send: SendBatch | None = None
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._stopped = False
         writer = frame.frame.writeStream.foreachBatch(self._take)
         if frame.trigger:
             writer = writer.trigger(**frame.trigger)
-        self._query = writer.options(**dict(frame.options)).start()
+        with self._changed:
+            self._query = writer.options(**dict(frame.options)).start()
         self._thread = threading.Thread(target=self._watch, name=f"tfos-query-{name}", daemon=True)
         self._thread.start()
 
@@ -115,7 +116,10 @@ class LiveQuery:
             if self.schema:
                 self._partitions += len(self._sender()(batch, self.schema, self._partitions).partitions)
         except TFOSError as error:
-            self.error = self.error or error
+            with self._changed:
+                self._stopped = not self._query.isActive
+            # A stop of the query interrupts its micro-batch, which Spark gives again when the query is started again.
+            self.error = self.error or (None if self._stopped else error)
             raise
 
     def _learn(self, batch: Any) -> None:
@@ -139,7 +143,7 @@ class LiveQuery:
             while not self._query.awaitTermination(LOOK_SECONDS):
                 pass
         except Exception as error:  # of Spark, for whatever ended the query
-            self.error = self.error or explain(error)
+            self.error = self.error or (None if self._stopped else explain(error))
         with self._changed:
             self._changed.notify_all()
             stopping = self._stopping
