@@ -15,7 +15,6 @@ import os
 import statistics
 
 from models import CNN, EMBEDDING, PIXELS, TOKENS, WIDE_MLP
-from plain import answer
 from training import OURS, Running
 
 LARGE = """(lambda ids: keras.Model(ids, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(functools.reduce(
@@ -66,9 +65,7 @@ CASES = {"MLP": (WIDE_MLP, PIXELS), "CNN": (CNN, PIXELS), "embedding": (EMBEDDIN
 
 def measure(processes: Running, cell: str, names: dict[str, int]) -> tuple[float, float]:
     """Seconds of the check and of the step, of the slower rank each."""
-    for pipe in processes.pipes:
-        pipe.send((cell, names))
-    checks, steps = zip(*[answer(pipe) for pipe in processes.pipes], strict=True)
+    checks, steps = zip(*processes.ask(cell, names), strict=True)
     return max(checks), max(steps)
 
 

@@ -65,20 +65,24 @@ class Running:
         addresses = free_addresses(system.ranks)
         self._shares = system.ranks if system.apart else 1
         started = [start_process(system.serve, rank, addresses) for rank in range(system.ranks)]
-        self.pipes, self._processes = zip(*started, strict=True)
-        for pipe in self.pipes:
+        self._pipes, self._processes = zip(*started, strict=True)
+        for pipe in self._pipes:
             answer(pipe)
 
     def measure(self, cell: str, names: dict[str, int]) -> tuple[float, float]:
         """Seconds that a cell took: on the clock, for the slowest rank, and of processors, for all together."""
         names = names | {name: names[name] // self._shares for name in ("rows", "batch")}
-        for pipe in self.pipes:
-            pipe.send((cell, names))
-        taken = [answer(pipe) for pipe in self.pipes]
+        taken = self.ask(cell, names)
         return max(wall for wall, _ in taken), sum(processor for _, processor in taken)
 
+    def ask(self, cell: str, names: dict[str, int]) -> list[Any]:
+        """What each rank makes of a cell: its name ``sample``."""
+        for pipe in self._pipes:
+            pipe.send((cell, names))
+        return [answer(pipe) for pipe in self._pipes]
+
     def close(self) -> None:
-        for pipe in self.pipes:
+        for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
             process.join(10)

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import checks
 from tfos_magic.training.checkpoints.snapshot import optimizers
-from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.metrics import NUMBERS
+from tfos_magic.training.pipelines import nodes_of
 from tfos_magic.training.sharding import has_shares, inputs_of, is_marked
 
 if TYPE_CHECKING:
@@ -40,15 +40,25 @@ def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callba
     if not session.strategy.lockstep:
         checks.note_batch_callbacks(callbacks, session.reporter)
         return
-    digests = {**of_fit(arguments), **of_optimizers(loop.model)}
-    refuse_other(session.collectives, digests, session.context.calls.rank)
-    agree_on_batches(session, loop, callbacks)
+    agree_on_batches(session, loop, callbacks, {**of_fit(arguments), **of_optimizers(loop.model)})
 
 
-def agree_on_batches(session: Session, loop: Loop, callbacks: Sequence[Any]) -> None:
+def agree_on_batches(
+    session: Session, loop: Loop, callbacks: Sequence[Any], digests: Mapping[str, int] | None = None
+) -> None:
     """Find out, on all ranks, whether a callback on any of them acts on what it has after batches."""
     if session.strategy.lockstep:
-        loop.heeds_batches = bool(session.collectives.gather([any(map(checks.acts_on_batches, callbacks))]).any())
+        loop.heeds_batches = any_wishes(session, any(map(checks.acts_on_batches, callbacks)), digests or {})
+
+
+def any_wishes(session: Session, wish: bool, digests: Mapping[str, int]) -> bool:
+    """Whether any rank has a wish. Raises :class:`TrainingError` where ranks have other ``digests`` beside it, unless
+    the cell has asked which rank it runs on."""
+    wishes, *columns = session.collectives.gather([wish, *digests.values()]).T
+    other = [what for what, column in zip(digests, columns, strict=True) if (column != column[0]).any()]
+    if other and not session.context.calls.rank:
+        raise TrainingError(f"the workers have other {' and '.join(other)}. {REMEDY}")
+    return bool(wishes.any())
 
 
 def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:
@@ -67,12 +77,15 @@ def of_optimizers(model: Any) -> dict[str, int]:
     return {"learning rates": of_arrays([np.asarray(v) for v in scalars])}
 
 
-def refuse_other(collectives: Collectives, digests: Mapping[str, int], asked: bool) -> None:
-    """Raise :class:`TrainingError` where ranks have other ``digests``; ``asked`` by a cell that knows its rank."""
-    table = collectives.gather(list(digests.values()))
-    other = [what for what, column in zip(digests, table.T, strict=True) if (column != column[0]).any()]
-    if other and not asked:
-        raise TrainingError(f"the workers have other {' and '.join(other)}. {REMEDY}")
+def end_cell(session: Session) -> None:
+    """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
+    if not (session.many and session.strategy.lockstep) or session.collectives.lost:
+        return
+    assigned = list(session.assigned.values())
+    digests = session.collectives.gather([of_arrays([v.read_value() for v in assigned])])
+    if (digests != digests[0]).any():
+        checks.refuse_apart([v.name for v in assigned[:3]])
+    refuse_parted(session, [v for variables in session.learning.values() for v in variables])
 
 
 def refuse_parted(session: Session, variables: Sequence[Any]) -> None:
@@ -102,8 +115,7 @@ def _constants(dataset: Any) -> Iterator[bytes]:
     if is_marked(dataset):
         return
     for wrapper in dataset._functions():
-        graph = wrapper.function.graph.as_graph_def()
-        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        nodes = nodes_of(wrapper.function.graph)
         if not any("Random" in node.op or "Stateless" in node.op for node in nodes):
             yield from (node.attr["value"].tensor.SerializeToString() for node in nodes if node.op == "Const")
             captured = [t for t in wrapper.function.captured_inputs if t.dtype.is_floating or t.dtype.is_integer]

@@ -137,13 +137,6 @@ def note_own_loop(reporter: Reporter) -> None:
     )
 
 
-def note_padding(reporter: Reporter) -> None:
-    reporter.notice(
-        "A map over the fed DataFrame pads rows to the longest of a batch, here of a worker's rows: that is right for "
-        "models that mask them. --pad COLUMN=VALUE gives all rows one length."
-    )
-
-
 def note_draws(places: str, reporter: Reporter) -> None:
     if places:
         reporter.notice(

@@ -44,7 +44,6 @@ class OwnLoop:
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         self.over_shares = False
         self.over_copies = True
-        self.looks = session.looks
         self.source: Any = None
         self._steps = 0
         with tf.device("CPU:0"):
@@ -77,7 +76,7 @@ class OwnLoop:
         session.draws_shares = self.over_shares
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
-            session.vote()
+            session.votes.cast()
             self._steps += 1
             if session.reporter.due():
                 session.reporter.progress("train", epoch=0, epochs=0, step=self._steps, steps=0)
@@ -91,13 +90,13 @@ class OwnLoop:
         self._take_over(optimizer, variables)
         self._remember(optimizer, variables)
         if tf.executing_eagerly():
-            session.vote()
+            session.votes.cast()
         step = self._step()
         if self.over_copies:
             step.digest = digests.of_gradients(gradients)
         session.strategy.apply(step, gradients, variables, update)
         if self.over_copies:
-            self._apart.assign(tf.maximum(self._apart, session.apart()))
+            self._apart.assign(tf.maximum(self._apart, session.votes.apart()))
         if self.over_shares:
             session.count(self._rows)
             checks.note_own_loop(session.reporter)
@@ -112,7 +111,7 @@ class OwnLoop:
         if source is not None and self._session.exact:
             with tf.init_scope():
                 if maps.paddings(source):
-                    checks.note_padding(self._session.reporter)
+                    maps.note_padding("a model", self._session.reporter)
 
     def _remember(self, optimizer: Any, variables: list[Any]) -> None:
         """Keep what the latest optimizers train, to be compared at the end of the cell."""
@@ -149,7 +148,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
     _install_draws(stack, session, own)
-    fedrows.install(stack, own.looks)
+    fedrows.install(stack, session.looks)
     emptyshares.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
@@ -162,7 +161,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def on_batch(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if not session.strategy.lockstep:
             checks.refuse_own_loop(f"{kind}()", session.strategy.name)
-        own.looks.forget()
+        session.looks.forget()
         own.refuse_mixing()
         with session.entered(kind, model) as loop:
             session.copied.assign(not own.over_shares)
@@ -210,7 +209,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def begin(original: Any, dataset: Any) -> Any:
         shares = session.loop is None and is_sharded(dataset)
         if shares and is_fed(dataset):
-            own.looks.begin(dataset)
+            session.looks.begin(dataset)
             own.source = dataset
         iterator = original(dataset)
         iterator._tfos_shares = shares
@@ -240,7 +239,7 @@ def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             body(batch)
 
         try:
-            with own.looks.inside():  # TensorFlow makes a reduction of such a loop
+            with session.looks.inside():  # TensorFlow makes a reduction of such a loop
                 return original(source, extra_test, counted, *rest)
         finally:
             session.draws_shares = False

@@ -71,9 +71,13 @@ def install(stack: ExitStack, session: Session) -> None:
 
 def operations(graph: Any) -> set[str]:
     """The types of the operations in a function, and in those that it calls."""
+    return {node.op for node in nodes_of(graph)}
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """The operations in a function, and in those that it calls, as ``NodeDef``."""
     definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    return {node.op for node in nodes}
+    return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
 
 
 def has_state(kind: str) -> bool:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import keras
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import eventfiles, ranks
+from tfos_magic.training import agreement, eventfiles, ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.hooks import install
 from tfos_magic.training.local import LocalStrategy
@@ -55,4 +55,4 @@ def distributed(context: RunContext) -> Iterator[None]:
         with context.collectives.explaining("a step"):
             yield
         context.collectives.finish()
-        session.heed_assigned()
+        agreement.end_cell(session)

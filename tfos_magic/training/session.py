@@ -15,17 +15,18 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import agreement, checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.context import RunContext
-from tfos_magic.training.digests import of_arrays, without_digest
+from tfos_magic.training.digests import without_digest
 from tfos_magic.training.fedrows import Looks
 from tfos_magic.training.firststep.check import FirstStep
-from tfos_magic.training.firststep.statistics import Statistics
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.progress import Reporter, flat
 from tfos_magic.training.randomness import Streams
 from tfos_magic.training.replicas import Replicas
-from tfos_magic.training.step import Step, rows_in, with_stand_in
+from tfos_magic.training.standins import counted_step
+from tfos_magic.training.step import Step, rows_in
 from tfos_magic.training.strategy import Strategy
+from tfos_magic.training.votes import Votes
 from tfos_magic.training.waits import DataClock
 
 
@@ -50,13 +51,11 @@ class Session:
         self.first_step = FirstStep(self)
         self.streams = Streams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):
-            self._ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
-            self._tally = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_tally")
+            self.votes = Votes(lambda: context.stop.requested)
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self.data_clock = DataClock()
-        self._cast_vote = (0.0, 0.0)
         self._test_votes = False
         self.reporter = Reporter(
             context.run_id,
@@ -122,15 +121,6 @@ class Session:
         finally:
             self.step = self.trial = None
 
-    def heed_assigned(self) -> None:
-        """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
-        if not (self.many and self.strategy.lockstep) or self.collectives.lost:
-            return
-        digests = self.collectives.gather([of_arrays([v.read_value() for v in self.assigned.values()])])
-        if (digests != digests[0]).any():
-            checks.refuse_apart([v.name for v in list(self.assigned.values())[:3]])
-        agreement.refuse_parted(self, [v for variables in self.learning.values() for v in variables])
-
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
         self.recorder.close()
@@ -148,13 +138,15 @@ class Session:
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
             try:
-                logs = self._counted_step(model, step, data, rows) if self.many else step(data)
+                logs = counted_step(self, model, step, data, rows) if self.many else step(data)
                 if training and self.many and not self.step.has_voted:
                     self.step.total()
                 if not training:
                     self._test_votes = self.step.has_voted
             finally:
                 self.step = None
+            if self.many:
+                self._last_rows.assign(tf.cast(rows, tf.float32))
             if training:
                 self._rows.assign_add(rows)
             if self.many and training:
@@ -165,27 +157,8 @@ class Session:
         return traced_step
 
     def new_step(self, rows: tf.Tensor, digest: tf.Tensor | None = None) -> Step:
-        return Step(rows, self._ballot.read_value(), self._tally, self.collectives, self.copied.read_value(), digest)
-
-    def _counted_step(self, model: Any, step: Callable[[Any], Any], data: Any, rows: tf.Tensor) -> Any:
-        """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
-        averages that are this rank's own."""
-        touched = metrics.state(model)
-        if not self.strategy.exact:
-            touched += [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
-        states = [(variable, variable.read_value()) for variable in touched]
-        statistics = Statistics(self.first_step.statistics.get(model, []))
-        logs = step(with_stand_in(data, rows))
-        if self.step is not None:
-            statistics.unite(self.step)
-
-        def undo() -> None:
-            for variable, before in states:
-                variable.assign(before)
-
-        tf.cond(rows > 0, lambda: None, undo)
-        self._last_rows.assign(tf.cast(rows, tf.float32))
-        return logs
+        votes = self.votes
+        return Step(rows, votes.ballot.read_value(), votes.tally, self.collectives, self.copied.read_value(), digest)
 
     @contextmanager
     def drawing_for_shares(self) -> Iterator[None]:
@@ -205,7 +178,7 @@ class Session:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
         loop = self._loop_of(model)
         if self.many:
-            self.vote(bool(model.__dict__.get("stop_training", False)))
+            self.votes.cast(bool(model.__dict__.get("stop_training", False)))
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or self.copied.numpy()):
                 iterator = self.first_step.check(model, iterator, loop)
         steps = int(model.steps_per_execution)  # a variable in tf_keras
@@ -223,7 +196,7 @@ class Session:
                 self.replicas.take_over_late(model, loop)
             self._heed_votes(loop)
             if loop.heeds_batches:
-                logs = metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
+                logs = self._of_all_ranks(model, logs)
             return self._reported("train", loop, logs)
 
         train.tfos_session = self  # type: ignore[attr-defined]
@@ -241,15 +214,18 @@ class Session:
             if loop.heeds_batches:
                 if self.collectives.gather([self.context.stop.requested]).any():
                     self.raise_stopped("validation")
-                logs = metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
+                logs = self._of_all_ranks(model, logs)
             elif self.many and not self._test_votes:
                 model.stop_evaluating = getattr(model, "stop_evaluating", False) or self.context.stop.requested
-            elif self._tally.numpy()[0] > 0 if self.many else self.context.stop.requested:
+            elif self.votes.stop if self.many else self.context.stop.requested:
                 self.raise_stopped("validation")
             return self._reported("validate", loop, logs)
 
         test.tfos_session = self  # type: ignore[attr-defined]
         return test
+
+    def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
+        return metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
 
     def _reported(self, phase: str, loop: Loop, logs: Any) -> Any:
         if loop.finish is not None:
@@ -274,33 +250,21 @@ class Session:
             raise TrainingError("a training function of fit() was called outside of it: call model.fit() instead.")
         return self.loop
 
-    def vote(self, end: bool = False) -> None:
-        """Say in the next step whether this rank was asked to stop the run, and whether it wants training to end."""
-        vote = (float(self.context.stop.requested), float(end))
-        if vote != self._cast_vote:
-            self._ballot.assign(vote)
-            self._cast_vote = vote
-
     def _heed_votes(self, loop: Loop) -> None:
         if not self.many:
             if self.context.stop.requested:
                 self.raise_stopped(f"epoch {loop.epoch + 1}")
             return
-        stop, end, apart = self._tally.numpy()
-        if apart > 0:
+        if self.votes.apart() > 0:
             checks.refuse_other_values()
-        if end > 0:
+        if self.votes.end:
             self.agree_to_end(loop)
-        if stop > 0:
+        if self.votes.stop:
             self.raise_stopped(f"epoch {loop.epoch + 1}")
-
-    def apart(self) -> tf.Tensor:
-        """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""
-        return self._tally.read_value()[2]
 
     def heed_stop(self, where: str) -> None:
         """Raise :class:`RunStopped` where the last step told all ranks that one was asked to stop."""
-        if self._tally.numpy()[0] > 0:
+        if self.votes.stop:
             self.raise_stopped(where)
 
     def count(self, rows: tf.Tensor) -> None:
@@ -313,10 +277,8 @@ class Session:
     def poll_end(self, loop: Loop) -> None:
         """After an epoch, or a batch: all ranks end the training when any of them wants to."""
         wish = bool(loop.model.__dict__.get("stop_training", False))
-        if self.collectives.gather([wish]).any():
+        if agreement.any_wishes(self, wish, agreement.of_optimizers(loop.model) if self.strategy.lockstep else {}):
             self.agree_to_end(loop)
-        if self.strategy.lockstep:
-            agreement.refuse_other(self.collectives, agreement.of_optimizers(loop.model), self.context.calls.rank)
 
     # Metrics
 

@@ -142,3 +142,11 @@ def _is_batch(leaf: Any) -> bool:
 def _zero_row(leaf: tf.Tensor) -> tf.Tensor:
     shape = tf.concat([[1], tf.shape(leaf)[1:]], 0)
     return tf.fill(shape, "") if leaf.dtype == tf.string else tf.zeros(shape, leaf.dtype)
+
+
+def scaled_gradient(gradient: Any, step: Step) -> Any:
+    """A sum over this rank's rows such that its mean by rows is that over the global batch; None stays None."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.math.multiply_no_nan(gradient.values, tf.cast(step.scale(), gradient.dtype))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient if gradient is None else tf.math.multiply_no_nan(gradient, tf.cast(step.scale(), gradient.dtype))

@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from tfos_magic.errors import UsageError
+from tfos_magic.frames.checks.sampling import FIRST, MOST_BLOCKS, SAMPLE, sample_of
 from tfos_magic.frames.program import AGGREGATE, Program
-
-# Parts of different sizes: of equal ones even a mean of means would be right.
-_SAMPLE, _FIRST = 7, 2
-_MOST_BLOCKS = 4
 
 
 class ReducerCheck:
@@ -20,18 +17,18 @@ class ReducerCheck:
     def __init__(self, compiled: Any, program: Program) -> None:
         self._compiled = compiled
         self._program = program
-        self._left = _MOST_BLOCKS
+        self._left = MOST_BLOCKS
 
     def __call__(self, blocks: list[Any]) -> None:
         """Raise :class:`UsageError` when the reducer depends on how rows are cut into blocks or on their order."""
-        rows = _rows(blocks) if self._left else []
+        rows = sample_of(blocks) if self._left else []
         if not rows:
             return
-        sample = [np.resize([*values, *values[::-1]], (_SAMPLE, *values.shape[1:])) for values in rows]
+        sample = [np.resize([*values, *values[::-1]], (SAMPLE, *values.shape[1:])) for values in rows]
         self._left = 0 if all((block != block[0]).any() for block in sample) else self._left - 1
         whole = self._reduced(sample)
-        first = self._reduced([block[:_FIRST] for block in sample])
-        last = self._reduced([block[_FIRST:] for block in sample])
+        first = self._reduced([block[:FIRST] for block in sample])
+        last = self._reduced([block[FIRST:] for block in sample])
         self._compare(sample, whole, self._reduced(_pairs(first, last)), "in two parts")
         if _no_ties(rows):
             self._compare(sample, whole, self._reduced(_pairs(last, first)), "in two parts, the second one first")
@@ -52,15 +49,6 @@ class ReducerCheck:
                     "commutative. Instead of a mean or a count reduce sums, of values and of a column of ones, and "
                     "divide them afterwards"
                 )
-
-
-def _rows(blocks: list[Any]) -> list[Any]:
-    """A few rows from all over the blocks; none where all have NaN or infinities."""
-    count = len(blocks[0])
-    picked = np.linspace(0, count - 1, min(count, _SAMPLE)).astype(int)
-    finite = [np.isfinite(block[picked].reshape(len(picked), -1)).all(axis=1) for block in blocks]
-    picked = picked[np.all(finite, axis=0)]
-    return [block[picked] for block in blocks] if len(picked) else []
 
 
 def _no_ties(rows: list[Any]) -> bool:

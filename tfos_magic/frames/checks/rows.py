@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from tfos_magic.errors import UsageError
+from tfos_magic.frames.checks.sampling import FIRST, MOST_BLOCKS, sample_of
 
-_SAMPLE, _FIRST = 7, 2
-_MOST_BLOCKS = 4
 # From here on rounding alone turns one class into another.
 _COARSE = 1e-4
 
@@ -26,15 +25,15 @@ class RowsCheck:
     def __init__(self, call: Call, precision: float) -> None:
         self._call = call
         self._precision = precision
-        self._left = _MOST_BLOCKS
+        self._left = MOST_BLOCKS
 
     def __call__(self, blocks: Sequence[Any]) -> None:
         """Raise :class:`UsageError` where rows get other values at once than in two parts."""
-        sample = _sample(blocks) if self._left else []
+        sample = sample_of(blocks) if self._left else []
         if not sample or len(sample[0]) < 2:
             return
         self._left = 0 if any((block != block[:1]).any() for block in sample) else self._left - 1
-        cut = min(_FIRST, len(sample[0]) - 1)
+        cut = min(FIRST, len(sample[0]) - 1)
         whole = self._call(sample)
         first, last = self._call([block[:cut] for block in sample]), self._call([block[cut:] for block in sample])
         for name, values in whole.items():
@@ -60,13 +59,3 @@ class RowsCheck:
         with np.errstate(invalid="ignore"):
             differ = np.where(both, np.abs(one - other) > np.cbrt(self._precision) * scale, False)
         return differ.any(axis=1) | (np.isfinite(one) != np.isfinite(other)).any(axis=1)
-
-
-def _sample(blocks: Sequence[Any]) -> list[Any]:
-    """A few rows from all over the blocks, without NaN and infinities."""
-    count = len(blocks[0])
-    picked = np.linspace(0, count - 1, min(count, _SAMPLE)).astype(int)
-    for block in blocks:
-        if block.dtype.kind == "f":
-            picked = picked[np.isfinite(block[picked].reshape(len(picked), -1)).all(axis=1)]
-    return [block[picked] for block in blocks]

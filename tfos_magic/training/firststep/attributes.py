@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import keras
@@ -21,7 +22,6 @@ class Attributes:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._known = set(vars(keras.Model()))
         self._made = self._count()
         owners = [o for o in model._flatten_layers() if not type(o).__module__.startswith(("keras.", "tf_keras."))]
         self._kept = [(owner, self._values(owner)) for owner in owners]
@@ -38,12 +38,18 @@ class Attributes:
                     _refill(value, content)
 
     def _values(self, owner: Any) -> dict[str, tuple[Any, Any]]:
-        own = {name: value for name, value in vars(owner).items() if name not in self._known}
+        own = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
         plain = {name: (value, None) for name, value in own.items() if isinstance(value, _KEPT)}
         return plain | {name: (v, copy.copy(v)) for name, v in own.items() if isinstance(v, _COPIED) and name[0] != "_"}
 
     def _count(self) -> tuple[int, int]:
         return len(self._model.variables), sum(1 for _ in self._model._flatten_layers())
+
+
+@functools.cache
+def _of_keras() -> frozenset[str]:
+    """The attributes that every model has."""
+    return frozenset(vars(keras.Model(name="attributes")))
 
 
 def _refill(container: Any, content: Any) -> None:

@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.agreement import REMEDY
-from tfos_magic.training.checkpoints.snapshot import variables
 from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
-from tfos_magic.training.step import Step, rows_in, with_stand_in
+from tfos_magic.training.firststep.words import KINDS, Words
+from tfos_magic.training.step import Step, rows_in, scaled_gradient, with_stand_in
 
 if TYPE_CHECKING:
     from tfos_magic.training.loop import Loop
@@ -36,14 +36,6 @@ MOST_AGAIN = 8
 
 FLOOR = 1e-3
 """A gradient's differences are measured by the largest gradient where its own are this much smaller."""
-
-_WORDS = {
-    "loss": "Loss {!r}",
-    "added": "The loss that layer {!r} adds",
-    "statistic": "What the model gathers in {!r}",
-    "gradient": "The gradient of {!r}",
-    "applied": "What the step does to the gradient of {!r}",
-}
 
 Laws = dict[Any, Law]
 
@@ -86,7 +78,7 @@ class FirstStep:
         names = [("gradient", id(variable)) for variable in variables]
         if not any(map(self._is_sum, names)):
             return list(gradients)
-        return [_scaled(g, step) if self._is_sum(n) else g for g, n in zip(gradients, names, strict=True)]
+        return [scaled_gradient(g, step) if self._is_sum(n) else g for g, n in zip(gradients, names, strict=True)]
 
     def _is_sum(self, name: Any) -> bool:
         return self._laws.get(name) is Law.SUM
@@ -232,9 +224,7 @@ class FirstStep:
     def _refuse_apart(self, model: Any, names: Sequence[Any]) -> None:
         if self._session.context.calls.rank:
             return  # a cell that asks which worker it runs on may want that
-        known = {**_paths(model), **{key: _name(owner) for key, owner in self._owners.items()}}
-        kind, owner = next(((name[0], name[1]) for name in names if name[0] in _WORDS), ("", 0))
-        what = _WORDS.get(kind, "What the step computes").format(known.get(owner, "a variable"))
+        what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
         raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
 
     def _settle(self, model: Any, trial: Trial, laws: Laws) -> None:
@@ -246,14 +236,14 @@ class FirstStep:
                 "taken for a mean over rows."
             )
             return
-        names = {**_paths(model), **{key: _name(owner) for key, owner in self._owners.items()}}
-        for kind in _WORDS:
+        words = Words(model, self._owners)
+        for kind in KINDS:
             if found := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
-                raise TrainingError(_refusal(_WORDS[kind].format(names.get(found[0][1], "a variable"))))
+                raise TrainingError(words.refusal(found[0]))
         for name, law in laws.items():
             if name[0] == "added" and law is Law.UNKNOWN:
                 notice(
-                    f"The loss that layer {names[name[1]]!r} adds was zero before the first step, so that it does not "
+                    f"{words.of(name)} was zero before the first step, so that it does not "
                     "show whether it is a sum or a mean over rows. It is taken for a mean."
                 )
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
@@ -277,7 +267,7 @@ def _tensor(leaf: Any) -> Any:
 
 
 def _mixed(laws: Laws) -> bool:
-    return any(law is Law.MIXED and name[0] in _WORDS for name, law in laws.items())
+    return any(law is Law.MIXED and name[0] in KINDS for name, law in laws.items())
 
 
 def _run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
@@ -304,26 +294,3 @@ def _floors(whole: Seen) -> dict[Any, float]:
     sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
     floor = FLOOR * max(sizes.values(), default=0.0)
     return dict.fromkeys(sizes, floor)
-
-
-def _paths(model: Any) -> dict[int, str]:
-    return {key: v.path for v in variables(model) for key in (id(v), id(v.value))}
-
-
-def _name(owner: Any) -> str:
-    return str(getattr(owner, "name", type(owner).__name__))
-
-
-def _scaled(gradient: Any, step: Step) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = tf.math.multiply_no_nan(gradient.values, tf.cast(step.scale(), gradient.dtype))
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient if gradient is None else tf.math.multiply_no_nan(gradient, tf.cast(step.scale(), gradient.dtype))
-
-
-def _refusal(what: str) -> str:
-    return (
-        f"{what} mixes the rows of a batch: it is neither a mean nor a sum over rows, and each worker has a part of "
-        "them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
-        "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it."
-    )

@@ -21,8 +21,8 @@ from tensorflow.python.data.util import structure
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.firststep.batches import apart, taken
+from tfos_magic.training.firststep.kept import Kept
 from tfos_magic.training.firststep.laws import Law
-from tfos_magic.training.firststep.trial import Kept
 from tfos_magic.training.pipelines import has_state, operations
 from tfos_magic.training.progress import Reporter
 from tfos_magic.training.sharding import ONE_FOR_ONE, PYTHON, has_shares, inputs_of, is_fed, is_marked
@@ -131,17 +131,22 @@ def refuse_padding(model: Any, laws: dict[Any, Law], reporter: Reporter) -> None
             f"longest of a batch, of which each worker has its own rows alone. {_REMEDY}"
         )
     if not laws:
-        reporter.notice(
-            "map() on a fed DataFrame pads rows to the longest of a batch, of which each worker has its own rows "
-            f"alone. Where model {model.name!r} does not mask them, results differ from those of one process. {_REMEDY}"
-        )
+        note_padding(f"model {model.name!r}", reporter)
+
+
+def note_padding(model: str, reporter: Reporter) -> None:
+    """Say that padding may change what ``model``, as it is to be called, computes."""
+    reporter.notice(
+        "map() on a fed DataFrame pads rows to the longest of a batch, of which each worker has its own rows "
+        f"alone. Where {model} does not mask them, results differ from those of one process. {_REMEDY}"
+    )
 
 
 def check_predicted(model: Any, dataset: Any, reporter: Reporter) -> None:
     """Say where padding may change what ``model`` predicts for ``dataset``, and raise as :func:`paddings` does."""
     padded = paddings(dataset)
     if padded and not _is_indifferent(model, dataset, padded):
-        refuse_padding(model, {}, reporter)
+        note_padding(f"model {model.name!r}", reporter)
 
 
 def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bool:

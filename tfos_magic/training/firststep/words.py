@@ -1,0 +1,37 @@
+"""How the numbers of a step are called in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfos_magic.training.checkpoints.snapshot import variables
+
+KINDS = {
+    "loss": "Loss {!r}",
+    "added": "The loss that layer {!r} adds",
+    "statistic": "What the model gathers in {!r}",
+    "gradient": "The gradient of {!r}",
+    "applied": "What the step does to the gradient of {!r}",
+}
+"""Kinds of numbers that weights are made of, what comes first in a step first."""
+
+
+class Words:
+    """Words for numbers of the steps of ``model``; ``owners`` are losses and layers by their ids."""
+
+    def __init__(self, model: Any, owners: Mapping[int, Any]) -> None:
+        paths = {key: v.path for v in variables(model) for key in (id(v), id(v.value))}
+        self._names = {**paths, **{key: str(getattr(o, "name", type(o).__name__)) for key, o in owners.items()}}
+
+    def of(self, name: Any) -> str:
+        """What a number of a step is called, empty for one that no weights are made of."""
+        return KINDS[name[0]].format(self._names.get(name[1], "a variable")) if name[0] in KINDS else ""
+
+    def refusal(self, name: Any) -> str:
+        """Why a step is refused in which that number mixes rows, and what to do."""
+        return (
+            f"{self.of(name)} mixes the rows of a batch: it is neither a mean nor a sum over rows, and each worker has "
+            "a part of them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
+            "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it."
+        )

@@ -1,0 +1,38 @@
+"""What a rank asks of all with its next step: to stop the run, or to end the training; and what all have asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+class Votes:
+    """The votes of a rank; ``stopping`` tells whether it was asked to stop the run."""
+
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        self._stopping = stopping
+        self.ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
+        self.tally = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_tally")
+        self._cast = (0.0, 0.0)
+
+    def cast(self, end: bool = False) -> None:
+        """Say in the next step whether this rank was asked to stop the run, and whether it wants training to end."""
+        vote = (float(self._stopping()), float(end))
+        if vote != self._cast:
+            self.ballot.assign(vote)
+            self._cast = vote
+
+    @property
+    def stop(self) -> bool:
+        """Whether a rank was asked to stop, as all know since the last step."""
+        return bool(self.tally.numpy()[0] > 0)
+
+    @property
+    def end(self) -> bool:
+        """Whether a rank wants training to end, as all know since the last step."""
+        return bool(self.tally.numpy()[1] > 0)
+
+    def apart(self) -> tf.Tensor:
+        """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""
+        return self.tally.read_value()[2]
