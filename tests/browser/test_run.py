@@ -125,7 +125,7 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     panel = cells.panel(1)
     expect(panel.locator(".tfos-headline")).to_have_text(f"Training on {WORKERS} workers", timeout=START_MS)
     expect(panel.locator(".tfos-feeds li")).to_contain_text("600 rows")
-    expect(panel.locator(".tfos-position")).to_contain_text("epoch 1 of 6")
+    expect(panel.locator(".tfos-position")).to_contain_text("epoch 1 of 6", timeout=START_MS)  # after its first step
     for epoch in (1, 2, 3):
         (tmp_path / f"epoch {epoch}").touch()
     expect(panel.locator(".tfos-position")).to_contain_text("epoch 4 of 6")

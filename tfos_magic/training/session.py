@@ -179,7 +179,8 @@ class Session:
         loop = self._loop_of(model)
         if self.many:
             self.votes.cast(bool(model.__dict__.get("stop_training", False)))
-            if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or self.copied.numpy()):
+            copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
+            if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
                 iterator = self.first_step.check(model, iterator, loop)
         steps = int(model.steps_per_execution)  # a variable in tf_keras
         with self.collectives.waiting("a step", self.collectives.timeout * steps):
@@ -217,7 +218,7 @@ class Session:
                 logs = self._of_all_ranks(model, logs)
             elif self.many and not self._test_votes:
                 model.stop_evaluating = getattr(model, "stop_evaluating", False) or self.context.stop.requested
-            elif self.votes.stop if self.many else self.context.stop.requested:
+            elif self.votes.counted()[0] if self.many else self.context.stop.requested:
                 self.raise_stopped("validation")
             return self._reported("validate", loop, logs)
 
@@ -255,16 +256,17 @@ class Session:
             if self.context.stop.requested:
                 self.raise_stopped(f"epoch {loop.epoch + 1}")
             return
-        if self.votes.apart() > 0:
+        stop, end, apart = self.votes.counted()
+        if apart:
             checks.refuse_other_values()
-        if self.votes.end:
+        if end:
             self.agree_to_end(loop)
-        if self.votes.stop:
+        if stop:
             self.raise_stopped(f"epoch {loop.epoch + 1}")
 
     def heed_stop(self, where: str) -> None:
         """Raise :class:`RunStopped` where the last step told all ranks that one was asked to stop."""
-        if self.votes.stop:
+        if self.votes.counted()[0]:
             self.raise_stopped(where)
 
     def count(self, rows: tf.Tensor) -> None:

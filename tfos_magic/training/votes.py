@@ -23,15 +23,10 @@ class Votes:
             self.ballot.assign(vote)
             self._cast = vote
 
-    @property
-    def stop(self) -> bool:
-        """Whether a rank was asked to stop, as all know since the last step."""
-        return bool(self.tally.numpy()[0] > 0)
-
-    @property
-    def end(self) -> bool:
-        """Whether a rank wants training to end, as all know since the last step."""
-        return bool(self.tally.numpy()[1] > 0)
+    def counted(self) -> tuple[bool, bool, bool]:
+        """What all know since the last step: was a rank asked to stop, wants it training to end, has it other data."""
+        stop, end, apart = self.tally.numpy()
+        return bool(stop > 0), bool(end > 0), bool(apart > 0)
 
     def apart(self) -> tf.Tensor:
         """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""

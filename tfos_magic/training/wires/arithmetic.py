@@ -20,6 +20,7 @@ def fractions(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(weight / total if total else 0.0 for weight in weights)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # gradients of half precision overflow now and then
 def combine(terms: Sequence[Array], parts: Sequence[float] | None, result: Array) -> None:
     """Put the sum of ``terms`` into ``result``, or with ``parts`` their mean, where each term counts by its part.
 
@@ -37,8 +38,7 @@ def combine(terms: Sequence[Array], parts: Sequence[float] | None, result: Array
     for begin in range(0, result.size, BLOCK):
         out = result[begin : begin + BLOCK]
         total = out if exact == out.dtype else scratch[0, : out.size]
-        with np.errstate(over="ignore", invalid="ignore"):  # gradients of half precision overflow now and then
-            _add_block([term[begin : begin + BLOCK] for term in terms], parts, total, scratch[1, : out.size])
+        _add_block([term[begin : begin + BLOCK] for term in terms], parts, total, scratch[1, : out.size])
         if total is not out:
             out[...] = total
 
