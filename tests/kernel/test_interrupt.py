@@ -7,6 +7,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.kernel.kernel_driver import DAWDLE, CellResult, Kernel, train_cell
 
 STOP_SECONDS = 2.0
@@ -61,6 +63,17 @@ def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Ker
     result = _interrupt_after(kernel, ENDLESS_PYTHON, "in the loop")
     assert result.error == "RunInterrupted"
     assert result.seconds < STOP_SECONDS
+    _trains_again(kernel)
+
+
+@pytest.mark.parametrize("rest", ["time.sleep(60)", "while True: time.sleep(0.01)", "subprocess.run(['sleep', '60'])"])
+def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kernel, rest: str) -> None:
+    kernel.run("history = rest = None")
+    source = train_cell("--label y -o history,rest") + f"\nimport subprocess, time\nprint('fitted')\nrest = 1\n{rest}\n"
+    result = _interrupt_after(kernel, source, "fitted")
+    assert result.error == "RunInterrupted", result.traceback
+    assert result.seconds < STOP_SECONDS
+    assert kernel.run("print(len(history.history['loss']), rest)").text.strip() == "2 1"
     _trains_again(kernel)
 
 

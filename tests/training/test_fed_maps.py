@@ -29,8 +29,28 @@ scale = tf.Variable(2.0)
 pairs = tf.constant([1.0, 2.0])
 
 
-def fed(*columns):
-    return mark_sharded(tf.data.Dataset.from_tensor_slices(columns if len(columns) > 1 else columns[0]).batch(8))
+running = tf.Variable(tf.zeros(3), trainable=False)
+batches = tf.Variable(0.0, trainable=False)
+normed = keras.layers.BatchNormalization()
+normed.build((None, 3))
+
+
+def fed(*columns, batch=0):
+    rows = tf.data.Dataset.from_tensor_slices(columns if len(columns) > 1 else columns[0]).batch(8)
+    return mark_sharded(rows, batch=batch)
+
+
+def averaged(a):
+    running.assign(0.9 * running + 0.1 * tf.reduce_mean(a, 0))
+    return a - running
+
+
+def counted(a):
+    return a / batches.assign_add(1.0)
+
+
+def numbered(a):
+    return a / batches.assign_add(tf.cast(tf.shape(a)[0], tf.float32))
 
 
 def verdict(dataset):
@@ -73,6 +93,9 @@ ROW_BY_ROW = """CASES = {
     "enumerated": lambda: fed(floats).map(lambda a: a * 2).enumerate().map(lambda i, a: a),
     "Python": lambda: fed(floats).map(lambda a: tf.numpy_function(lambda b: b - b.mean(), [a], tf.float32)),
     "random": lambda: fed(floats).map(lambda a: a + tf.random.normal(tf.shape(a))),
+    "the rows that there are": lambda: fed(floats, batch=32).map(lambda a: a[:32]),
+    "a count of batches": lambda: fed(floats).map(counted),
+    "a count of batches in a scan": lambda: fed(floats).scan(0.0, lambda n, a: (n + 1.0, a * n)),
     "no map": lambda: fed(floats).cache().prefetch(1),
 }
 """
@@ -89,10 +112,23 @@ MIXING = """CASES = {
     "columns of length one": lambda: fed({"a": floats}).map(lambda d: {"a": tf.nn.l2_normalize(d["a"], 0)}),
     "all pairs": lambda: fed(floats).map(lambda a: a @ tf.transpose(a)),
     "sorted": lambda: fed(targets).map(tf.sort),
+    "the first rows": lambda: fed(floats, batch=32).map(lambda a: a[:8]),
+    "most rows": lambda: fed(floats, batch=32).map(lambda a: a[:20]),
+    "all but the first rows": lambda: fed(floats, batch=32).map(lambda a: a[9:]),
     "the second map": lambda: fed(floats).map(lambda a: a * 2).map(lambda a: a - tf.reduce_mean(a, 0)).repeat(),
     "one of two joined": lambda: fed(floats).concatenate(fed(floats).map(lambda a: a - tf.reduce_mean(a, 0))),
     "one of two zipped": lambda: tf.data.Dataset.zip(fed(floats), fed(targets).map(lambda a: a - tf.reduce_mean(a))),
     "ragged": lambda: fed(ragged).map(lambda a: a - tf.reduce_max(a.flat_values) * a.nrows(tf.int32)),
+}
+"""
+
+STATES = """CASES = {
+    "a running mean": lambda: fed(floats).map(averaged),
+    "a count of rows": lambda: fed(floats).map(numbered),
+    "moving averages": lambda: fed(floats).map(lambda a: normed(a, training=True)),
+    "in a condition": lambda: fed(floats).map(lambda a: tf.cond(a[0, 0] > 9.0, lambda: averaged(a), lambda: a)),
+    "the last row": lambda: fed(floats).scan(np.zeros(3, "float32"), lambda s, a: (a[-1], a - s)),
+    "a mean in a scan": lambda: fed(floats).scan(tf.zeros(3), lambda s, a: (s / 2 + tf.reduce_mean(a, 0), a - s)),
 }
 """
 
@@ -111,6 +147,8 @@ def test_functions_of_each_row_by_itself_are_told_from_those_that_mix_or_pad(gro
         assert verdicts == dict.fromkeys(verdicts, verdict)
     verdicts = groups.plain(MIXING + VERDICTS, "verdicts").values["verdicts"]
     assert [name for name, verdict in verdicts.items() if "more than one row of a batch" not in str(verdict)] == []
+    verdicts = groups.plain(STATES + VERDICTS, "verdicts").values["verdicts"]
+    assert [name for name, verdict in verdicts.items() if "keeps a state" not in str(verdict)] == []
 
 
 CENTRED = (

@@ -304,6 +304,15 @@ weights = model.get_weights()
 def test_a_look_before_a_fit_is_told_of(groups: Any) -> None:
     fit = "model = mlp()\nmodel.compile('sgd', from_logits)\nmodel.fit(train, verbose=0)\n"
     rows, shared = "rows = sum(len(a) for a, b in train)\n", "import tfos_magic as tfos\ntfos.allgather([1.0])\n"
-    for look, times in ((rows, 1), (rows + fit + shared, 1), (rows + shared, 0), ("", 0)):
+    callback = f"""
+class Counts(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        global rows
+        {rows}
+model = mlp()
+model.compile("sgd", from_logits)
+model.fit(train, validation_data=train, verbose=0, callbacks=[Counts()])
+"""
+    for look, times in ((rows, 1), (rows + fit + shared, 1), (rows + shared, 0), (callback, 1), ("", 0)):
         _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + look + fit)
         assert len([text for text in notices if "goes over a fed DataFrame by itself" in text]) == times

@@ -6,6 +6,7 @@ import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
+from tests.training.test_fed_rows import FED
 
 COMPILE = """
 model = mlp()
@@ -353,3 +354,38 @@ def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pip
     outcomes = succeeded(groups[2].run("CALLS = 3\n" + cell, "weights", on_message=note))
     assert_same_weights(outcomes, expected.values["weights"], 1e-5)
     assert told
+
+
+@pytest.mark.parametrize("kind", ["arrays", "generator", "fed"])
+def test_inputs_of_different_numbers_of_rows_are_refused(groups, kind: str) -> None:
+    cell = f"""SIZE = 2
+{DATA}{FED}
+few, many = (tf.data.Dataset.from_tensor_slices(x[:n]).batch(16) for n in (40, 45))
+if {kind!r} == "fed":
+    few, many = fed(few), fed(many)
+elif {kind!r} == "generator":
+    rows = [(x[:16], x[:48])] * 3
+    few, many = (tf.data.Dataset.from_generator(
+        lambda part=part: (row[part] for row in rows), output_signature=tf.TensorSpec((None, 12))) for part in (0, 1))
+
+
+class Two(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_mean(self.dense(part) ** 2) for part in data)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {{"loss": loss}}
+
+
+model = Two()
+model.compile("sgd")
+model.dense.build((None, 12))
+model.fit(tf.data.Dataset.zip(few, many), epochs=1, verbose=0)
+"""
+    outcomes = groups[2].run(cell)
+    assert any("different numbers of rows" in outcome.error for outcome in outcomes), outcomes
+    assert all(outcome.kind for outcome in outcomes)

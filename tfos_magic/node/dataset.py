@@ -61,7 +61,7 @@ def feed_dataset(
         own, epoch = row_numbers(partitions, rank=handle["rank"], world=handle["world"]), batches.epochs.next
         return lambda step: own[batches.places(step, epoch)]
 
-    return mark_sharded(dataset, skip=batches.epochs.skip, numbers=numbers)
+    return mark_sharded(dataset, skip=batches.epochs.skip, numbers=numbers, batch=batch_size)
 
 
 class _Batches:

@@ -91,7 +91,7 @@ def dataset(
     order = (ranks.seed() if seed is None else seed) if shuffle else None
     reader = _Reader(source, plan, units, shares, rank, order)
     dataset = _batches(reader, choose_columns(plan.names, None, label), label)
-    return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle)
+    return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, batch=batch_size)
 
 
 class _Reader:

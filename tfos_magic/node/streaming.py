@@ -65,7 +65,7 @@ def stream_dataset(
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
     dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
-    return mark_sharded(dataset, ends_alike=True, skip=epochs.skip)
+    return mark_sharded(dataset, ends_alike=True, skip=epochs.skip, batch=batch_size)
 
 
 class _Reader:

@@ -10,7 +10,6 @@ import gc
 import io
 import os
 import platform
-import signal
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_magic.lean import load_tensorflow
 from tfos_magic.node.disk import mounts
+from tfos_magic.node.interrupts import Interrupts
 from tfos_magic.node.process import RANK_VARIABLE, Link, die_with_parent
 from tfos_magic.node.showing import FIGURES_BACKEND
 from tfos_magic.protocol import (
@@ -59,7 +59,7 @@ class Trainer:
         self._stopped_runs: set[str] = set()
         self._running = ""
         self._taken: SimpleQueue[None] = SimpleQueue()
-        self._interruptible = False
+        self._interrupts = Interrupts()
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -151,8 +151,7 @@ class Trainer:
     def _halt(self) -> None:
         """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program."""
         self._stop.request()
-        if self._interruptible:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        self._interrupts.send()
 
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
@@ -224,22 +223,11 @@ class Trainer:
         live = any(use.get("lease", {}).get("live") for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
         if cell.strategy == "none":
-            with ranks.current(context), self._interrupts():
+            with ranks.current(context), self._interrupts.allowed():
                 execute(cell, namespace, show_last=True)
             return
-        with distributed(context):
+        with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
             execute(cell, namespace, show_last=False)
-
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Let a stop raise ``KeyboardInterrupt`` in the cell, which has no steps to end at."""
-        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._interruptible = True
-        try:
-            yield
-        finally:
-            self._interruptible = False
-            signal.signal(signal.SIGINT, previous)
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

@@ -151,10 +151,20 @@ def _pickle(values: Mapping[str, Any]) -> bytes:
         return pack(values)
     except Exception as error:
         name, reason = next(_unpicklable(values), (next(iter(values)), error))
-    raise CaptureError(
-        f"The name {name!r} cannot be sent to the workers: {type(reason).__name__}: {reason}. Make it inside the cell, "
-        "or let the cell read plain values, arrays and functions instead."
-    )
+    raise CaptureError(f"The name {name!r} cannot be sent to the workers: {_explained(values[name], reason)}")
+
+
+def _explained(value: Any, reason: Exception) -> str:
+    """Why a value cannot be pickled, and what to do."""
+    if "CONTEXT_ONLY_VALID_ON_DRIVER" in str(reason):
+        return (
+            "it holds a Spark DataFrame, as a list, a dict or a function may. Let the cell name the DataFrame itself, "
+            "which is then fed, and give it to functions as an argument."
+        )
+    if "Dataset" in type(value).__name__ and type(value).__module__.startswith("tensorflow."):
+        return "it is a tf.data.Dataset, which lives in the process that made it. Make it inside the cell."
+    text = f"{type(reason).__name__}: {reason}".rstrip(".")
+    return f"{text}. Make it inside the cell, or let the cell read plain values, arrays and functions instead."
 
 
 def _unpicklable(values: Mapping[str, Any]) -> Any:

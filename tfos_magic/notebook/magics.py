@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any
 
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from tfos_magic.cluster.doctor import examine
@@ -30,6 +30,7 @@ from tfos_magic.notebook.describe import (
 from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.options import (
     COMMANDS,
+    body_of,
     help_of,
     map_options,
     parse,
@@ -143,9 +144,9 @@ class TFOSMagics(Magics):
         link = args.link or not shows_frames(request_of_cell())
         display(embed(self.runtime.tensorboard(args.logdir), args.height, link), raw=True)
 
-    @cell_magic
+    @line_cell_magic
     @train_options
-    def tfos_train(self, line: str, cell: str) -> DetachedRun | None:
+    def tfos_train(self, line: str, cell: str | None = None) -> DetachedRun | None:
         """Run the cell on every worker of a TensorFlow cluster on Spark: an ordinary Keras cell trains distributed.
 
         Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a
@@ -155,9 +156,10 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_train))
             return None
+        body = body_of("tfos_train", cell)
         view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
-        source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(cell)
+        source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args)
         name = self.runtime.next_name()
         request = RunRequest(
@@ -188,9 +190,9 @@ class TFOSMagics(Magics):
         self._execute(request, args, view)
         return None
 
-    @cell_magic
+    @line_cell_magic
     @run_options
-    def tfos_run(self, line: str, cell: str) -> None:
+    def tfos_run(self, line: str, cell: str | None = None) -> None:
         """Run the cell on every worker as it is: to look around there, not to train.
 
         Names are taken from the notebook as for %%tfos_train, and forgotten after the cell. What workers print and
@@ -201,7 +203,8 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_run))
             return
-        source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(cell)
+        body = body_of("tfos_run", cell)
+        source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args)
         request = RunRequest(
             source=source,
@@ -220,9 +223,9 @@ class TFOSMagics(Magics):
             print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)
         self._execute(request, args, PrefixedView())
 
-    @cell_magic
+    @line_cell_magic
     @map_options
-    def tfos_map(self, line: str, cell: str) -> None:
+    def tfos_map(self, line: str, cell: str | None = None) -> None:
         """Map the cell's last function or expression over blocks of a DataFrame's rows, as tensors, on its executors.
 
         A function's parameters name columns; in an expression the columns' names are the tensors. Outputs are given by
@@ -232,9 +235,10 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_map))
             return
+        body = body_of("tfos_map", cell)
         from tfos_magic.notebook import mapping
 
-        made = mapping.map_cell(self.shell.transform_cell(cell), args, self.shell.user_ns)
+        made = mapping.map_cell(self.shell.transform_cell(body), args, self.shell.user_ns)
         if args.output:
             self.shell.push({args.output: made})
         mapping.show(made)

@@ -277,3 +277,12 @@ COMMANDS = {
         argument("--stop", action="store_true", help="End TensorBoard."),
     ),
 }
+
+
+def body_of(name: str, cell: str | None) -> str:
+    """The cell below a magic; ``None`` where it was called on a line, which is for ``--help`` alone."""
+    if cell is None:
+        raise UsageError(
+            f"%%{name}, with two signs, goes on the first line of a cell; %{name} --help tells its options."
+        )
+    return cell

@@ -133,7 +133,8 @@ def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
         "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
         "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
-        "rows, gives other weights here. fit() finds that out by itself."
+        "rows, gives other weights here. fit() finds that out by itself. Numbers that the loop keeps, such as losses, "
+        "are of this worker's rows: tfos.allreduce(value) averages them."
     )
 
 

@@ -14,10 +14,14 @@ from tfos_magic.training.servers.client import ServerGroup
 
 
 class StopSignal:
-    """A request to end the run at the next step that all ranks share. Any thread may ask; asking twice is harmless."""
+    """A request to end the run at the next step that all ranks share. Any thread may ask; asking twice is harmless.
+
+    ``is_heeded`` tells whether steps are under way that come to it by themselves.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.is_heeded: Callable[[], bool] = lambda: False
 
     def request(self) -> None:
         self._event.set()

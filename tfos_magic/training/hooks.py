@@ -30,6 +30,7 @@ from tfos_magic.training.callbacks import AfterBatches, Conductor, of_rank, verb
 from tfos_magic.training.checkpoints.winding import WindingIterator
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.joined import of_equal_rows
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.session import Session
@@ -148,7 +149,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             EpochIterator.__init__(self, *args, **kwargs)
             self._distribute_strategy = distribute_strategy
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
-            self._distributed_dataset = shard_adapter(self.data_adapter, rank, size)
+            self._distributed_dataset = of_equal_rows(shard_adapter(self.data_adapter, rank, size))
             session.replicas.build(session.loops[-1].model, self.element_spec)
             session.recorder.watch(self)
 

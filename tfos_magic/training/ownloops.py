@@ -8,6 +8,7 @@ rank holds all rows and counts alike, so the result is that of one process eithe
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from contextlib import ExitStack
 from typing import Any
@@ -148,6 +149,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
     _install_draws(stack, session, own)
+    session.context.stop.is_heeded = lambda: bool(session.loops) or session.draws_shares
     fedrows.install(stack, session.looks)
     emptyshares.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
@@ -205,8 +207,18 @@ def _spec(leaf: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
+def _is_begun_by_cell() -> bool:
+    """Whether the call under way comes from the user's code, and neither from Keras nor from ours."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(("tfos_magic.", "tensorflow.")):
+        frame = frame.f_back
+    return frame is not None and not str(frame.f_globals.get("__name__", "")).startswith(("keras.", "tf_keras."))
+
+
 def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def begin(original: Any, dataset: Any) -> Any:
+        if session.loop is not None and is_fed(dataset) and _is_begun_by_cell():
+            session.looks.looked = True  # in a callback, whose numbers are of this worker's rows
         shares = session.loop is None and is_sharded(dataset)
         if shares and is_fed(dataset):
             session.looks.begin(dataset)

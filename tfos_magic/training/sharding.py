@@ -22,10 +22,10 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.digests import with_digest
-from tfos_magic.training.step import rows_of
+from tfos_magic.training.step import checked_rows
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
-_NUMBERS, _BY_RANK = "_tfos_numbers", "_tfos_by_rank"
+_NUMBERS, _BY_RANK, _BATCH = "_tfos_numbers", "_tfos_by_rank", "_tfos_batch"
 ONE_FOR_ONE = (
     "_MapDataset",
     "_ParallelMapDataset",
@@ -67,6 +67,7 @@ def mark_sharded(
     asked: bool = False,
     by_rank: bool = False,
     numbers: Callable[[], Numbers] | None = None,
+    batch: int = 0,
 ) -> _D:
     """Declare that each rank's copy of ``dataset`` yields only its own share of every global batch; returns it.
 
@@ -74,14 +75,21 @@ def mark_sharded(
     that what an iterator gives depends only on how many were read before it, and counts so many more as read.
     ``asked`` says that the cell itself asked for its share. ``by_rank`` says that the rows of a batch follow each other
     by rank; elsewhere ``numbers`` tells, of the epoch that begins next, which rows of the DataFrame a step has here.
+    ``batch`` is the number of rows of a global batch, 0 where it is not known.
     """
     setattr(dataset, _BY_RANK, by_rank)
+    setattr(dataset, _BATCH, batch)
     setattr(dataset, _NUMBERS, numbers)
     setattr(dataset, _MARK, True)
     setattr(dataset, _ASKED, asked)
     setattr(dataset, _ALIKE, ends_alike)
     setattr(dataset, _SKIP, skip)
     return dataset
+
+
+def batch_of(dataset: Any) -> int:
+    """How many rows a global batch of a marked ``dataset`` has, 0 where it is not known."""
+    return int(getattr(dataset, _BATCH, 0))
 
 
 def skip_of(dataset: Any) -> Callable[[int], None] | None:
@@ -200,7 +208,7 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
     @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> Any:
         batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
-        if (count := rows_of(batch)) is None:
+        if (count := checked_rows(batch)) is None:
             raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
         begin, end = rank_slice(count, rank, size)
         rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)

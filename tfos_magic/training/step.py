@@ -119,6 +119,25 @@ def rows_of(batch: Any) -> tf.Tensor | None:
     return next((rows for rows in map(rows_of_leaf, tf.nest.flatten(batch)) if rows is not None), None)
 
 
+def checked_rows(batch: Any) -> Any:
+    """How many rows each tensor of ``batch`` has, an int64 scalar; None where none has rows.
+
+    It fails where they have different numbers: what is a mean over more rows of one than of another is not the sum of
+    what the ranks compute of their shares.
+    """
+    counts = [rows for rows in map(rows_of_leaf, tf.nest.flatten(batch)) if rows is not None]
+    if len(counts) < 2:
+        return counts[0] if counts else None
+    text = (
+        "The inputs of a step have different numbers of rows, as where datasets of different sizes are zipped. Workers "
+        "share out rows by one number for all inputs, so weights would not be those of one process. Give them as many "
+        "rows, in the last batch too, or train with one worker (-n 1). Rows:"
+    )
+    equal = tf.reduce_all(tf.equal(tf.stack(counts), counts[0]))
+    with tf.control_dependencies([tf.debugging.Assert(equal, [text, *counts])]):
+        return tf.identity(counts[0])
+
+
 def with_stand_in(data: Any, rows: tf.Tensor) -> Any:
     """Give ``data`` back, or one row of zeros in its place where it has none.
 

@@ -4,13 +4,14 @@ Each worker maps its own rows of a batch. A function of each row by itself gives
 one that looks at others, such as ``y - tf.reduce_mean(y)``, does not, nor does one that pads rows to the longest. Both
 show when functions map made-up rows, and two parts of them: nothing is read of the data themselves.
 
-Not seen is what made-up rows do not show: functions that draw random numbers, run Python code, have a state or raise
+Not seen is what made-up rows do not show: functions that draw random numbers, run Python code or raise
 for these rows (files to open, images to decode), that look at others above some value only, or follow a
 transformation other than those of ``_PASSING``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -23,16 +24,17 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.firststep.batches import apart, taken
 from tfos_magic.training.firststep.kept import Kept
 from tfos_magic.training.firststep.laws import Law
+from tfos_magic.training.firststep.madeup import FEWEST, UNKNOWN_LENGTH, CannotTell, MadeUp
+from tfos_magic.training.firststep.states import refuse_states
 from tfos_magic.training.pipelines import has_state, operations
 from tfos_magic.training.progress import Reporter
-from tfos_magic.training.sharding import ONE_FOR_ONE, PYTHON, has_shares, inputs_of, is_fed, is_marked
+from tfos_magic.training.sharding import ONE_FOR_ONE, PYTHON, batch_of, has_shares, inputs_of, is_fed, is_marked
 
-ROWS = 7
-PARTS = (np.flatnonzero(apart(ROWS)), np.flatnonzero(~apart(ROWS)))
+MOST = 2048
+"""Made-up rows: as many as a global batch has, where that is known, so that ``rows[:8]`` shows."""
+
+MOST_BYTES = 16 << 20
 _TOLERANCE = 1e-3
-_UNKNOWN_LENGTH = 4
-_PERIOD = 4093
-"""Made-up values repeat after so many, a prime number, so that rows are not alike."""
 
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
 _PASSING = {*ONE_FOR_ONE, "_ShuffleDataset", "_FilterDataset"} - {*_MAPS, "_ZipDataset"}
@@ -60,50 +62,68 @@ class Padding:
     value: Any
 
 
-class _CannotTell(Exception):
-    """Functions that are not to be run on made-up rows."""
-
-
 def paddings(dataset: Any) -> tuple[Padding, ...]:
     """How elements of ``dataset`` are padded to the longest row of a batch; the same on all ranks.
 
     Raises :class:`TrainingError` where a row becomes another one by the rows beside it.
     """
+    refuse_states(dataset)
     if not _is_mapped(dataset):
         return ()
     found: dict[int, Padding] = {}
+    rows = _rows_for(dataset)
+    both = np.flatnonzero(apart(rows)), np.flatnonzero(~apart(rows))
     for plain in (False, True):
         try:
-            wholes = elements(dataset, np.arange(ROWS), plain)
-            parts = [elements(dataset, numbers, plain) for numbers in PARTS]
+            wholes = _elements(dataset, MadeUp(plain, rows), np.arange(rows))
+            parts = [_elements(dataset, MadeUp(plain, rows), numbers) for numbers in both]
         except Exception:  # whatever a user's function raises for rows that are none of its own
             continue
-        for numbers, mapped in zip(PARTS, parts, strict=True):
+        for numbers, mapped in zip(both, parts, strict=True):
             for whole, part in zip(wholes, mapped, strict=True):
                 pairs = zip(tf.nest.flatten(whole), tf.nest.flatten(part), strict=True)
                 for leaf, (of_all, own) in enumerate(pairs):
-                    if padding := _compared(dataset, leaf, of_all, own, numbers):
+                    if padding := _compared(dataset, leaf, of_all, own, numbers, rows):
                         found[leaf] = padding
     return tuple(found.values())
 
 
-def elements(dataset: Any, numbers: Any, plain: bool) -> list[Element]:
+def _rows_for(dataset: Any) -> int:
+    """How many made-up rows show what a map does with the rows of a whole batch of ``dataset``."""
+    sources = list(_sources(dataset))
+    leaves = [spec for source in sources for spec in tf.nest.flatten(source.element_spec)]
+    row = sum(spec.dtype.size * int(np.prod([n or UNKNOWN_LENGTH for n in spec.shape[1:]])) for spec in leaves)
+    batch = min((batch_of(source) for source in sources), default=0)
+    rows = min(batch, MOST, max(MOST_BYTES // max(row, 1), FEWEST)) or FEWEST
+    rows = max(rows, 4)
+    return rows - (rows % 3 == 0)  # or a part would be the same rows when they are reversed
+
+
+def _sources(dataset: Any) -> Iterator[Any]:
+    """The marked datasets that ``dataset`` comes from."""
+    if is_marked(dataset):
+        yield dataset
+    else:
+        for source in inputs_of(dataset):
+            yield from _sources(source)
+
+
+def _elements(dataset: Any, make: MadeUp, numbers: Any) -> list[Element]:
     """What ``dataset`` gives of the rows ``numbers`` of a made-up batch: an element for each of its sources."""
     kind, inputs = type(dataset).__name__, inputs_of(dataset)
     if is_marked(dataset) or not has_shares(dataset):
-        make = _Made(plain)
-        return [taken(tf.nest.map_structure(make, dataset.element_spec), numbers)]
+        return [taken(tf.nest.map_structure(make.anew(), dataset.element_spec), numbers)]
     if kind == "_ZipDataset":
-        chosen = product(*(elements(source, numbers, plain) for source in inputs))
+        chosen = product(*(_elements(source, make, numbers) for source in inputs))
         return [structure.nest.pack_sequence_as(dataset._datasets, one) for one in map(list, chosen)]
-    given = [element for source in inputs for element in elements(source, numbers, plain)]
+    given = [element for source in inputs for element in _elements(source, make, numbers)]
     if kind in _PASSING:
         return given
     if kind not in _MAPS:
-        raise _CannotTell
+        raise CannotTell
     function, spec = dataset._map_func.function, inputs[0].element_spec
     if any(map(_is_unknowable, operations(function.graph))):
-        raise _CannotTell
+        raise CannotTell
     mapped = [function(*structure.to_tensor_list(spec, element)) for element in given]
     return [structure.from_tensor_list(dataset.element_spec, list(tensors)) for tensors in mapped]
 
@@ -156,60 +176,14 @@ def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bo
     state = Kept(model)
     before = state.values()
     try:
-        element = elements(dataset, np.arange(ROWS), True)[0]
+        rows = _rows_for(dataset)
+        element = _elements(dataset, MadeUp(True, rows), np.arange(rows))[0]
         found = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
         return all(_is_same(_array(a), _array(b)) for a, b in zip(*found, strict=True))
     except Exception:  # whatever a model raises for rows that are none of its own
         return False
     finally:
         state.restore(before)
-
-
-class _Made:
-    """Makes rows of a specification, the same ones each time; ``plain`` ones are such that most functions take them."""
-
-    def __init__(self, plain: bool) -> None:
-        self._plain = plain
-        self._random = np.random.default_rng(1)
-
-    def __call__(self, spec: Any) -> Any:
-        if isinstance(spec, tf.RaggedTensorSpec):
-            return self._ragged(spec)
-        if isinstance(spec, tf.SparseTensorSpec):
-            return tf.sparse.from_dense(self(tf.TensorSpec(spec.shape, spec.dtype)))
-        if not isinstance(spec, tf.TensorSpec):
-            raise _CannotTell
-        shape = [_UNKNOWN_LENGTH if length is None else length for length in spec.shape]
-        owners = np.arange(ROWS) if shape else np.zeros(1, int)
-        return self._values(spec.dtype, owners, shape[1:]) if shape else self._values(spec.dtype, owners, [])[0]
-
-    def _ragged(self, spec: Any) -> Any:
-        owners, lengths = np.arange(ROWS), []
-        for axis in range(1, spec.ragged_rank + 1):
-            shortest = ROWS if self._plain else 1
-            own = np.where(apart(ROWS), shortest, shortest + 1 + np.arange(ROWS))[owners]
-            own = own if spec.shape[axis] is None else np.full(len(owners), spec.shape[axis])
-            lengths.append(own)
-            owners = np.repeat(owners, own)
-        inner = [_UNKNOWN_LENGTH if length is None else length for length in spec.shape[spec.ragged_rank + 1 :]]
-        values = self._values(spec.dtype, owners, inner)
-        made = tf.RaggedTensor.from_nested_row_lengths(values, lengths)
-        return made.with_row_splits_dtype(spec.row_splits_dtype)
-
-    def _values(self, dtype: Any, owners: Any, inner: list[int]) -> Any:
-        """Values of ``inner`` shape for each of ``owners``, the rows that they are in: larger ones in one part."""
-        shape = [len(owners), *inner]
-        large = np.reshape(~apart(ROWS)[owners], [-1, *[1] * len(inner)])
-        if dtype.is_floating or dtype.is_complex:
-            drawn = self._random.uniform(0.5, 1.0, _PERIOD) if self._plain else self._random.normal(size=_PERIOD)
-            return tf.cast(np.resize(drawn.astype(np.float32), shape) + large, dtype)
-        numbers = np.resize(self._random.integers(0, 2, _PERIOD, np.int32), shape)
-        if dtype == tf.string:
-            more = np.where(large & (not self._plain), " d e", "")
-            return tf.strings.join(
-                [tf.strings.as_string(numbers) if self._plain else tf.gather(["ab", "c"], numbers), more]
-            )
-        return tf.cast(numbers if self._plain else numbers + 2 * large, dtype)
 
 
 def _is_mapped(dataset: Any) -> bool:
@@ -222,7 +196,7 @@ def _is_unknowable(kind: str) -> bool:
     return kind in PYTHON or "Random" in kind or (has_state(kind) and kind not in _READING)
 
 
-def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any) -> Padding | None:
+def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any, rows: int) -> Padding | None:
     """How a tensor of all rows differs from that of the rows ``numbers``; None where it does not."""
     if isinstance(whole, tf.RaggedTensor):
         pairs = zip(_tensors(tf.gather(whole, numbers)), _tensors(part), strict=True)
@@ -232,12 +206,12 @@ def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any) -> P
     of_all, own = _array(whole), _array(part)
     if _is_same(of_all, own):
         return None
-    if own.ndim != of_all.ndim or own.ndim == 0 or len(of_all) % ROWS or len(own) * ROWS != len(of_all) * len(numbers):
+    if own.ndim != of_all.ndim or own.ndim == 0 or len(of_all) % rows or len(own) * rows != len(of_all) * len(numbers):
         raise _refusal(dataset)
     # A row may have become several, one after another, or in several rounds of all rows.
-    times, rest = len(of_all) // ROWS, of_all.shape[1:]
-    beside = of_all.reshape(ROWS, times, *rest)[numbers].reshape(-1, *rest)
-    after = of_all.reshape(times, ROWS, *rest)[:, numbers].reshape(-1, *rest)
+    times, rest = len(of_all) // rows, of_all.shape[1:]
+    beside = of_all.reshape(rows, times, *rest)[numbers].reshape(-1, *rest)
+    after = of_all.reshape(times, rows, *rest)[:, numbers].reshape(-1, *rest)
     for expected in (beside, after):
         inside = tuple(slice(length) for length in own.shape)
         if _is_same(expected[inside], own):

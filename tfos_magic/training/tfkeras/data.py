@@ -9,6 +9,7 @@ from tf_keras.src.engine.data_adapter import TensorLikeDataAdapter
 
 from tfos_magic.training import checks as common
 from tfos_magic.training.firststep.maps import paddings, refuse_padding
+from tfos_magic.training.joined import of_equal_rows
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import ends_alike, is_sharded, shard_batches
 from tfos_magic.training.tfkeras import checks, steps
@@ -24,7 +25,9 @@ def share_out(session: Session, handler: Any) -> None:
     common.check_same_input(session.collectives.gather(own), sharded, known)
     if sharded and session.exact and paddings(handler._dataset):
         refuse_padding(loop.model, {}, session.reporter)
-    if not sharded and not shares_numbers(adapter):
+    if sharded:
+        handler._dataset = of_equal_rows(handler._dataset)
+    elif not shares_numbers(adapter):
         handler._dataset = share(session, handler._dataset)
     if not loop.compared:  # the first data of a fit() is what it trains on, the second validates
         loop.compared = True
