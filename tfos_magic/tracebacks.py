@@ -11,11 +11,15 @@ _OURS = "tfos_magic"
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "__autograph_generated_file"
 
-_OF_A_GRAPH = ("Graph execution error:", "in user code:", "{{function_node", "[[{{node")
+_OF_A_GRAPH = (
+    "Graph execution error:", "in user code:", "{{function_node", "[[{{node", "Error in user-defined function"
+)  # fmt: skip
 _NOISE = re.compile(
     r"""^Graph\ execution\ error:$ | ^in\ user\ code:$ | ^Traceback\ \(most\ recent\ call\ last\):$
     | ^Detected\ at\ node\ .*\ defined\ at\ \(most\ recent\ call\ last\):$
-    | \{\{function_node\ [^}]*\}\}\ ? | \[\[\{\{node\ .*?\}\}\]\] | \[Op:[^\]]*\](\ name:\ *)? | \x1b\[[0-9;]*m""",
+    | \{\{function_node\ [^}]*\}\}\ ? | \[\[\{\{node\ .*?\}\}\]\] | \[Op:[^\]]*\](\ name:\ *)? | \[\[IteratorGetNext\]\]
+    | ^<stack\ traces\ unavailable>$ | ^Error\ in\ user-defined\ function\ passed\ to\ .*?\ with\ iterator:\ \S+:[ ]
+    | \x1b\[[0-9;]*m""",
     re.VERBOSE,
 )
 

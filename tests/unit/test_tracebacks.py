@@ -90,10 +90,17 @@ MAPPED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} E
 passed to MapDataset:37: could not correctly convert string: abc
 \t [[{{node StringToNumber}}]] [Op:IteratorGetNext] name: """
 
+REFUSED = """<stack traces unavailable>
+Error in user-defined function passed to MapDataset:45 transformation with iterator: Iterator::Root::ParallelMapV2: \
+assertion failed: [rows] [8 5]
+\t [[{{node Assert/Assert}}]]
+\t [[IteratorGetNext]]"""
+
 
 @pytest.mark.parametrize(
     ("message", "said", "lines"),
     [
+        (REFUSED, "assertion failed: [rows] [8 5]", []),
         (GRAPH, "indices[0,0] = 9 is not in [0, 5)", [10, 7]),
         (CONVERTED, "AttributeError: module 'tensorflow' has no attribute 'undefined'", [6, 9]),
         (MAPPED, "Error in user-defined function passed to MapDataset:37: could not correctly convert string: abc", []),
