@@ -18,7 +18,7 @@ _NOISE = re.compile(
     r"""^Graph\ execution\ error:$ | ^in\ user\ code:$ | ^Traceback\ \(most\ recent\ call\ last\):$
     | ^Detected\ at\ node\ .*\ defined\ at\ \(most\ recent\ call\ last\):$
     | \{\{function_node\ [^}]*\}\}\ ? | \[\[\{\{node\ .*?\}\}\]\] | \[Op:[^\]]*\](\ name:\ *)? | \[\[IteratorGetNext\]\]
-    | ^<stack\ traces\ unavailable>$ | ^Error\ in\ user-defined\ function\ passed\ to\ .*?\ with\ iterator:\ \S+:[ ]
+    | <stack\ traces\ unavailable>$ | Error\ in\ user-defined\ function\ passed\ to\ .*?\ with\ iterator:\ \S+:[ ]
     | \x1b\[[0-9;]*m""",
     re.VERBOSE,
 )

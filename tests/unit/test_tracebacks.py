@@ -90,10 +90,11 @@ MAPPED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} E
 passed to MapDataset:37: could not correctly convert string: abc
 \t [[{{node StringToNumber}}]] [Op:IteratorGetNext] name: """
 
-REFUSED = """<stack traces unavailable>
-Error in user-defined function passed to MapDataset:45 transformation with iterator: Iterator::Root::ParallelMapV2: \
+REFUSED = """{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} <stack traces unavailable>
+{{function_node __wrapped__IteratorGetNext_device_/job:localhost}} Error in user-defined function passed to \
+MapDataset:45 transformation with iterator: Iterator::Root::ParallelMapV2: \
 assertion failed: [rows] [8 5]
-\t [[{{node Assert/Assert}}]]
+\t [[{{node Assert/AssertGuard/Assert}}]]
 \t [[IteratorGetNext]]"""
 
 
