@@ -25,7 +25,7 @@ from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.firststep import maps
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
-from tfos_magic.training.patching import replace_item, wrap
+from tfos_magic.training.patching import replace, replace_item, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
 from tfos_magic.training.step import Step, rows_of
@@ -149,7 +149,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
     _install_draws(stack, session, own)
-    session.context.stop.is_heeded = lambda: bool(session.loops) or session.draws_shares
+    replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
     fedrows.install(stack, session.looks)
     emptyshares.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
