@@ -96,6 +96,7 @@ ROW_BY_ROW = """CASES = {
     "the rows that there are": lambda: fed(floats, batch=32).map(lambda a: a[:32]),
     "a count of batches": lambda: fed(floats).map(counted),
     "a count of batches in a scan": lambda: fed(floats).scan(0.0, lambda n, a: (n + 1.0, a * n)),
+    "flat_map": lambda: fed(floats).flat_map(lambda a: tf.data.Dataset.from_tensors(a * 2).repeat(2)),
     "no map": lambda: fed(floats).cache().prefetch(1),
 }
 """
@@ -115,6 +116,11 @@ MIXING = """CASES = {
     "the first rows": lambda: fed(floats, batch=32).map(lambda a: a[:8]),
     "most rows": lambda: fed(floats, batch=32).map(lambda a: a[:20]),
     "all but the first rows": lambda: fed(floats, batch=32).map(lambda a: a[9:]),
+    "the first row's sign": lambda: fed(targets).map(lambda a: tf.cond(a[0] > 0, lambda: a, lambda: -a)),
+    "means in flat_map": lambda: fed(floats).flat_map(
+        lambda a: tf.data.Dataset.from_tensors(a - tf.reduce_mean(a, 0))),
+    "slices in interleave": lambda: fed(floats, batch=32).interleave(
+        lambda a: tf.data.Dataset.from_tensor_slices(a).batch(8)),
     "the second map": lambda: fed(floats).map(lambda a: a * 2).map(lambda a: a - tf.reduce_mean(a, 0)).repeat(),
     "one of two joined": lambda: fed(floats).concatenate(fed(floats).map(lambda a: a - tf.reduce_mean(a, 0))),
     "one of two zipped": lambda: tf.data.Dataset.zip(fed(floats), fed(targets).map(lambda a: a - tf.reduce_mean(a))),
@@ -160,6 +166,13 @@ model = mlp()
 model.compile("sgd", from_logits)
 """
 )
+
+
+def test_a_filter_is_refused_where_its_number_of_batches_is_said(groups: Any) -> None:
+    cell = "chosen = train.filter(lambda a, b: b[0] > 0).apply(tf.data.experimental.assert_cardinality(2))\n"
+    cell += "model = mlp()\nmodel.compile('sgd', from_logits)\nmodel.fit(chosen)"
+    for outcome in groups[2].run(f"SIZE = 2\n{DATA}{FED}{cell}"):
+        assert "filter() on a fed DataFrame" in outcome.error
 
 
 @pytest.mark.parametrize("call", ["fit(centred)", "evaluate(centred)", "predict(centred)"])

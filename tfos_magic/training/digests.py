@@ -63,6 +63,8 @@ def of_batch(batch: Any) -> tf.Tensor:
     """A float32 scalar below ``LEVELS``, of some values all over a batch and their places."""
     total = tf.zeros([], tf.int64)
     for leaf in tf.nest.flatten(batch, expand_composites=True):
+        if leaf is None:
+            continue
         flat = tf.reshape(leaf, [-1])
         values = _integers(flat[:: tf.maximum(1, tf.size(flat) // _SAMPLED)])
         total += tf.reduce_sum(values * (2 * tf.range(tf.size(values, tf.int64)) + 1))

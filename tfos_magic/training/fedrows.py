@@ -49,6 +49,15 @@ def refuse_cut(dataset: Any) -> None:
         )
 
 
+def refuse_unlike(dataset: Any) -> None:
+    """Raise :class:`TrainingError` where a ``fit`` would choose elements by what this worker's rows are."""
+    if name := _found(dataset, _CHOOSING):
+        raise TrainingError(
+            f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not "
+            "train on the batches of one process. Filter in Spark before: df.filter(...)."
+        )
+
+
 def _found(dataset: Any, names: dict[str, str]) -> str:
     """The first of the transformations ``names`` on the way to a fed dataset; empty where there is none."""
     if is_marked(dataset):

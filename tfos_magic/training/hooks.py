@@ -24,7 +24,18 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-from tfos_magic.training import agreement, checks, distribute, jit, ownloops, pipelines, prediction, reductions, tfkeras
+from tfos_magic.training import (
+    agreement,
+    checks,
+    distribute,
+    fedrows,
+    jit,
+    ownloops,
+    pipelines,
+    prediction,
+    reductions,
+    tfkeras,
+)
 from tfos_magic.training.adapting import places as adapting
 from tfos_magic.training.callbacks import AfterBatches, Conductor, of_rank, verbosity
 from tfos_magic.training.checkpoints.winding import WindingIterator
@@ -191,6 +202,7 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
     checks.check_same_input(session.collectives.gather(own), sharded, known)
     if sharded and session.exact:
+        fedrows.refuse_unlike(adapter.get_tf_dataset())
         session.first_step.heed_maps(loop.model, adapter.get_tf_dataset())
 
 

@@ -22,13 +22,13 @@ class CannotTell(Exception):
 class MadeUp:
     """Makes ``rows`` rows of a specification, the same ones each time; most functions take ``plain`` ones."""
 
-    def __init__(self, plain: bool, rows: int) -> None:
-        self._plain, self._rows = plain, rows
-        self._random = np.random.default_rng(1)
+    def __init__(self, plain: bool, rows: int, seed: int = 1) -> None:
+        self._plain, self._rows, self._seed = plain, rows, seed
+        self._random = np.random.default_rng(seed)
 
     def anew(self) -> MadeUp:
         """One that makes the rows that this one made at first."""
-        return MadeUp(self._plain, self._rows)
+        return MadeUp(self._plain, self._rows, self._seed)
 
     def __call__(self, spec: Any) -> Any:
         if isinstance(spec, tf.RaggedTensorSpec):

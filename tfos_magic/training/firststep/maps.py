@@ -34,9 +34,14 @@ MOST = 2048
 """Made-up rows: as many as a global batch has, where that is known, so that ``rows[:8]`` shows."""
 
 MOST_BYTES = 16 << 20
+SEEDS = (1, 2, 3, 4, 5)
+"""Of several made-up batches, for what one row decides for all may come out alike in one."""
+
 _TOLERANCE = 1e-3
 
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
+_FLAT = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset")
+_MOST_ELEMENTS = 64
 _PASSING = {*ONE_FOR_ONE, "_ShuffleDataset", "_FilterDataset"} - {*_MAPS, "_ZipDataset"}
 _READING = {"ReadVariableOp", "VarHandleOp", "ResourceGather", "ResourceGatherNd", "Assert", "CheckNumerics"} | {
     "StatefulPartitionedCall", "While", "If", "Case",
@@ -73,12 +78,14 @@ def paddings(dataset: Any) -> tuple[Padding, ...]:
     found: dict[int, Padding] = {}
     rows = _rows_for(dataset)
     both = np.flatnonzero(apart(rows)), np.flatnonzero(~apart(rows))
-    for plain in (False, True):
+    for made in (MadeUp(True, rows), *(MadeUp(False, rows, seed) for seed in SEEDS)):
         try:
-            wholes = _elements(dataset, MadeUp(plain, rows), np.arange(rows))
-            parts = [_elements(dataset, MadeUp(plain, rows), numbers) for numbers in both]
+            wholes = _elements(dataset, made, np.arange(rows))
+            parts = [_elements(dataset, made, numbers) for numbers in both]
         except Exception:  # whatever a user's function raises for rows that are none of its own
             continue
+        if any(len(mapped) != len(wholes) for mapped in parts):
+            raise _refusal(dataset)
         for numbers, mapped in zip(both, parts, strict=True):
             for whole, part in zip(wholes, mapped, strict=True):
                 pairs = zip(tf.nest.flatten(whole), tf.nest.flatten(part), strict=True)
@@ -119,12 +126,15 @@ def _elements(dataset: Any, make: MadeUp, numbers: Any) -> list[Element]:
     given = [element for source in inputs for element in _elements(source, make, numbers)]
     if kind in _PASSING:
         return given
-    if kind not in _MAPS:
+    if kind not in (*_MAPS, *_FLAT):
         raise CannotTell
     function, spec = dataset._map_func.function, inputs[0].element_spec
     if any(map(_is_unknowable, operations(function.graph))):
         raise CannotTell
     mapped = [function(*structure.to_tensor_list(spec, element)) for element in given]
+    if kind in _FLAT:
+        made = [tf.data.experimental.from_variant(variant, dataset.element_spec) for (variant,) in mapped]
+        return [element for source in made for element in source.take(_MOST_ELEMENTS)]
     return [structure.from_tensor_list(dataset.element_spec, list(tensors)) for tensors in mapped]
 
 
@@ -189,15 +199,18 @@ def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bo
 def _is_mapped(dataset: Any) -> bool:
     if is_marked(dataset) or not has_shares(dataset):
         return False
-    return type(dataset).__name__ in _MAPS or any(map(_is_mapped, inputs_of(dataset)))
+    return type(dataset).__name__ in (*_MAPS, *_FLAT) or any(map(_is_mapped, inputs_of(dataset)))
 
 
 def _is_unknowable(kind: str) -> bool:
-    return kind in PYTHON or "Random" in kind or (has_state(kind) and kind not in _READING)
+    reading = kind in _READING or "Dataset" in kind
+    return kind in PYTHON or "Random" in kind or (has_state(kind) and not reading)
 
 
 def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any, rows: int) -> Padding | None:
     """How a tensor of all rows differs from that of the rows ``numbers``; None where it does not."""
+    if whole is None:
+        return None
     if isinstance(whole, tf.RaggedTensor):
         pairs = zip(_tensors(tf.gather(whole, numbers)), _tensors(part), strict=True)
         if all(_is_same(a, b) for a, b in pairs):
