@@ -217,6 +217,64 @@ def test_an_input_of_which_ranks_may_have_no_rows_gives_the_weights_of_one_proce
     same_as_plain(DATA + COMPILE + fit + WEIGHTS, 3)
 
 
+UNUSUAL = """
+class Unusual(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = loss_of(self, data)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {{"loss": loss}}
+
+
+def entropy(labels, outputs):
+    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True))
+
+
+def loss_of(model, data):
+    {loss}
+
+
+model = Unusual()
+model.build((None, 12))
+model.compile(keras.optimizers.SGD(0.1){compiled})
+train = tf.data.Dataset.from_tensor_slices((x, y)).batch(29)
+history = model.fit({data}.map(lambda x, y: {element}), epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+MIXED = "return 0.3 * entropy(data[1], model(data[0])) + 0.7 * entropy(data[2], model(data[0]))"
+FACTOR = "return data['factor'] * entropy(data['y'], model(data['x']))"
+
+
+@pytest.mark.parametrize("data", ["train", "fed(train)"])
+@pytest.mark.parametrize(
+    ("element", "loss", "compiled"),
+    [
+        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
+        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
+        ("{'factor': tf.constant(0.3), 'x': x, 'y': y}", FACTOR, ""),
+        ("(x, y, None)", "return entropy(data[1], model(data[0]))", ""),
+    ],
+    ids=["four", "four-compiled", "scalar-first", "none"],
+)
+def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, loss: str, compiled: str, data: str):
+    start = "SIZE = collectives.size if collectives else 0\n" + DATA + FED
+    same_as_plain(start + UNUSUAL.format(element=element, loss=loss, compiled=compiled, data=data), 2)
+
+
+@pytest.mark.parametrize("data", ["train", "fed(train)"])
+def test_a_vector_per_batch_is_refused(groups, data: str) -> None:
+    fit = f"model.fit({data}.map(lambda x, y: (x, y, tf.constant([2.0]))), verbose=0)"
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + COMPILE + fit):
+        assert "a value per batch as a scalar" in outcome.error
+
+
 def test_several_inputs_by_name_with_ragged_last_batches_give_the_weights_of_one_process(same_as_plain) -> None:
     cell = DATA + (
         """

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from keras.src import tree
-from keras.src.trainers.data_adapters import data_adapter_utils
 
+from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
 
 
@@ -98,9 +97,10 @@ class Step:
 
 
 def rows_in(data: Any) -> tf.Tensor:
-    """Number of rows of a Keras batch ``x``, ``(x, y)`` or ``(x, y, weights)``, as an int64 scalar tensor."""
-    x = data_adapter_utils.unpack_x_y_sample_weight(data)[0]
-    return rows_of_leaf(next(leaf for leaf in tree.flatten(x) if leaf is not None))
+    """Number of rows of a batch, ``(x, y)`` or whatever a ``train_step`` takes, as an int64 scalar tensor."""
+    if (rows := rows_of(data)) is None:
+        raise TrainingError("a batch holds no tensor with rows: give fit() batches of rows, as (x, y)")
+    return rows
 
 
 def rows_of_leaf(leaf: Any) -> tf.Tensor | None:
@@ -129,9 +129,10 @@ def checked_rows(batch: Any) -> Any:
     if len(counts) < 2:
         return counts[0] if counts else None
     text = (
-        "The inputs of a step have different numbers of rows, as where datasets of different sizes are zipped. Workers "
-        "share out rows by one number for all inputs, so weights would not be those of one process. Give them as many "
-        "rows, in the last batch too, or train with one worker (-n 1). Rows:"
+        "The inputs of a step have different numbers of rows, as where datasets of different sizes are zipped, or one "
+        "has a value per batch. Workers share out rows by one number for all inputs, so weights would not be those of "
+        "one process. Give them as many rows, in the last batch too, and a value per batch as a scalar; or train with "
+        "one worker (-n 1). Rows:"
     )
     equal = tf.reduce_all(tf.equal(tf.stack(counts), counts[0]))
     with tf.control_dependencies([tf.debugging.Assert(equal, [text, *counts])]):

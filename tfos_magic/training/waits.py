@@ -32,6 +32,7 @@ class DataClock:
         begun = tf.timestamp()
         with tf.control_dependencies([begun]):
             batch = original(iterator)
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+        read = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+        with tf.control_dependencies(read):
             self._seconds.assign_add(tf.timestamp() - begun)
         return batch

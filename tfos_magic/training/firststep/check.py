@@ -20,7 +20,7 @@ from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
-from tfos_magic.training.step import Step, rows_in, scaled_gradient, with_stand_in
+from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradient, with_stand_in
 
 if TYPE_CHECKING:
     from tfos_magic.training.loop import Loop
@@ -103,6 +103,7 @@ class FirstStep:
         batches, again = peek(iterator, int(model.steps_per_execution))
         if batches:
             batch = tf.nest.map_structure(_tensor, without_digest(batches[0])[0])
+            checked_rows(batch)
             rows = tried(with_stand_in(batch, rows_in(batch)))
             if not known:
                 self._check(model, kind, rows)
