@@ -103,6 +103,60 @@ epochs, iterations, flag = len(history["loss"]), int(model.optimizer.iterations.
     assert outcomes[0].values["flag"] is True
 
 
+ENDS = """
+seen = []
+
+
+class Ends(keras.callbacks.Callback):
+    def __init__(self, moment, at):
+        super().__init__()
+        setattr(self, moment, lambda index, logs=None: self.end(index == at))
+
+    def end(self, now):
+        if now:
+            self.model.stop_training = True
+
+
+class Looks(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        seen.append(self.model.stop_training)
+
+    def on_epoch_end(self, epoch, logs=None):
+        seen.append(self.model.stop_training)
+
+
+class GoesOn(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = False
+
+
+def fit(*callbacks):
+    seen.append(len(model.fit(x, y, batch_size=29, epochs=4, verbose=0, callbacks=callbacks).epoch))
+
+
+model = mlp()
+model.compile("sgd", from_logits)
+fit(Ends("on_epoch_end", 1), Looks())
+fit(Looks())
+fit(keras.callbacks.EarlyStopping("loss", min_delta=5.0))
+model.stop_training = True
+fit()
+fit(Ends("on_epoch_end", 1), GoesOn())
+fit(Ends("on_train_batch_end", 1), GoesOn(), Looks())
+seen.append(int(model.optimizer.iterations.numpy()))
+history, weights = {}, model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras as keras"])
+def test_a_training_ends_and_the_next_begins_as_in_one_process(same_as_plain, library: str) -> None:
+    pytest.importorskip(library.split()[0])
+    cell = DATA.replace("import keras\n", f"import {library}\n") + ENDS
+    expected, *outcomes = same_as_plain(cell, 2, "seen")
+    for outcome in outcomes:
+        assert outcome.values["seen"] == expected.values["seen"]
+
+
 def test_a_killed_peer_raises_cluster_error_soon() -> None:
     group = Group(2, collective_seconds=20.0)
     try:

@@ -6,6 +6,8 @@ model that is nobody's; a learning rate made so lets the workers' models part.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,26 @@ def any_wishes(session: Session, wish: bool, digests: Mapping[str, int]) -> bool
     if other and not session.context.calls.rank:
         raise TrainingError(f"the workers have other {' and '.join(other)}. {REMEDY}")
     return bool(wishes.any())
+
+
+def stop_training(session: Session, fit: Any) -> property:
+    """The ``stop_training`` of models: a wish of this rank, which the loop of Keras's ``fit`` sees when all ranks know
+    of it, at the next step or epoch's end. Everybody else sees the wish itself.
+
+    Callbacks look at it, and TensorFlow does before it sets an attribute, which it leaves out where that has the value.
+    """
+    code = inspect.unwrap(fit).__code__
+
+    def get(model: Any) -> bool:
+        loop = session.loop
+        if loop is not None and loop.model is model and loop.kind == "fit" and sys._getframe(1).f_code is code:
+            return loop.agreed
+        return bool(vars(model).get("stop_training", False))
+
+    def wish(model: Any, value: bool) -> None:
+        vars(model)["stop_training"] = value
+
+    return property(get, wish)
 
 
 def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,9 +168,25 @@ def acts_on_batches(callback: Any) -> bool:
             continue
         logs = code.co_varnames[code.co_argcount - 1]
         used = {(i.opname[:4], i.argval) for i in dis.get_instructions(code)}
-        if ("LOAD", logs) in used or ("STOR", "stop_training") in used:
+        if ("LOAD", logs) in used or _names_stop_training(function, callback, set()):
             return True
     return False
+
+
+def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
+    """Whether ``stop_training`` stands in a function, or in one that it names: of the callback, or around it."""
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen or str(function.__module__).startswith(_KERAS):
+        return False
+    seen.add(code)
+    if "stop_training" in (*code.co_names, *code.co_consts):
+        return True
+    own = (found for name in code.co_names for found in (vars(callback).get(name), getattr(type(callback), name, None)))
+    around = inspect.getclosurevars(function)
+    return any(
+        _names_stop_training(other, callback, seen)
+        for other in (*own, *around.globals.values(), *around.nonlocals.values())
+    )
 
 
 def note_batch_metric(metric: Any, reporter: Reporter) -> None:

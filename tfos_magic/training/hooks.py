@@ -67,7 +67,8 @@ def install(stack: ExitStack, session: Session) -> None:
         jit.install(stack, session)
         distribute.install(stack, session.reporter)
         _install_random(stack, session)
-        _install_agreement(stack, session)
+        model = tf_trainer.TensorFlowTrainer
+        replace(stack, model, "stop_training", agreement.stop_training(session, model.fit))
         if session.strategy.lockstep and not session.exact:
             checks.note_per_worker_batches(session.reporter)
     elif session.recorder.watches_data:
@@ -257,18 +258,3 @@ def _install_random(stack: ExitStack, session: Session) -> None:
 
     wrap(stack, keras.Variable, "_initialize_with_initializer", initialize)
     session.streams.install(stack)
-
-
-def _install_agreement(stack: ExitStack, session: Session) -> None:
-    """``stop_training`` becomes a wish that takes effect when all ranks know of it: at the next step or epoch's end."""
-
-    def get(model: Any) -> bool:
-        loop = session.loop
-        if loop is not None and loop.model is model and loop.kind == "fit":
-            return loop.agreed
-        return bool(model.__dict__.get("stop_training", False))
-
-    def wish(model: Any, value: bool) -> None:
-        model.__dict__["stop_training"] = value
-
-    replace(stack, tf_trainer.TensorFlowTrainer, "stop_training", property(get, wish))

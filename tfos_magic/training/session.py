@@ -178,7 +178,7 @@ class Session:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
         loop = self._loop_of(model)
         if self.many:
-            self.votes.cast(bool(model.__dict__.get("stop_training", False)))
+            self.votes.cast(bool(model.stop_training))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
                 iterator = self.first_step.check(model, iterator, loop)
@@ -273,14 +273,13 @@ class Session:
         self._rows.assign_add(tf.cast(rows, tf.int64))
 
     def agree_to_end(self, loop: Loop) -> None:
-        loop.agreed = True
-        loop.model.__dict__["stop_training"] = True
+        loop.agreed = loop.model.stop_training = True
 
     def poll_end(self, loop: Loop) -> None:
         """After an epoch, or a batch: all ranks end the training when any of them wants to."""
-        wish = bool(loop.model.__dict__.get("stop_training", False))
-        if agreement.any_wishes(self, wish, agreement.of_optimizers(loop.model) if self.strategy.lockstep else {}):
-            self.agree_to_end(loop)
+        wish, digests = loop.model.stop_training, agreement.of_optimizers(loop.model) if self.strategy.lockstep else {}
+        loop.agreed = agreement.any_wishes(self, wish, digests)
+        loop.model.stop_training = loop.agreed
 
     # Metrics
 

@@ -77,3 +77,15 @@ class Conductor(tf_keras.callbacks.Callback):
         self._session.replicas.take_over(self.model, self._loop)
         if self._session.many and self._loop.kind == "fit":
             steps.part_generators(self._session, self.model)
+
+
+class AfterBatches(tf_keras.callbacks.Callback):
+    """Lets a training end after the very batch after which a callback before it wants that, as one process does."""
+
+    def __init__(self, session: Session, loop: Loop) -> None:
+        super().__init__()
+        self._session = session
+        self._loop = loop
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._session.poll_end(self._loop)

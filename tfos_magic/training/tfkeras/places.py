@@ -18,6 +18,7 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 from tf_keras.src.utils import tf_utils
 
+from tfos_magic.training import agreement
 from tfos_magic.training import checks as common
 from tfos_magic.training.callbacks import verbosity
 from tfos_magic.training.loop import Loop
@@ -36,7 +37,7 @@ def install(stack: ExitStack, session: Session) -> None:
         _install_data(stack, session)
         _install_gradients(stack, session)
         losses.install(stack, session)
-        _install_agreement(stack, session)
+        replace(stack, tf_keras.Model, "stop_training", agreement.stop_training(session, tf_keras.Model.fit))
 
 
 def _install_loops(stack: ExitStack, session: Session) -> None:
@@ -84,6 +85,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     kept = callbacks.of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         common.note_batch_callbacks(kept, session.reporter)
+        if agreement.any_wishes(session, any(map(common.acts_on_batches, kept)), {}):
+            kept.append(callbacks.AfterBatches(session, loop))
     arguments["callbacks"] = [*kept, callbacks.Conductor(session, loop)]
 
 
@@ -134,18 +137,3 @@ def _install_gradients(stack: ExitStack, session: Session) -> None:
         wrap(stack, kind, "apply_gradients", refuse("an optimizer with loss scaling (mixed precision)"))
     for name in ("train_on_batch", "test_on_batch"):
         wrap(stack, tf_keras.Model, name, refuse(f"{name}()"))
-
-
-def _install_agreement(stack: ExitStack, session: Session) -> None:
-    """``stop_training`` becomes a wish that takes effect when all ranks know of it: at the next step or epoch's end."""
-
-    def get(model: Any) -> bool:
-        loop = session.loop
-        if loop is not None and loop.model is model and loop.kind == "fit":
-            return loop.agreed
-        return bool(vars(model).get("stop_training", False))
-
-    def wish(model: Any, value: bool) -> None:
-        vars(model)["stop_training"] = value
-
-    replace(stack, tf_keras.Model, "stop_training", property(get, wish))
