@@ -361,3 +361,38 @@ told = sorted({"a", "b"}) == ["a", "b"]
         assert Path(kept).exists()
     finally:
         kernel.run("os.chdir('..')")
+
+
+HELPERS = """
+import keras, numpy as np
+rate, ends, units = 0.5, 0, 1
+x = np.ones((8, 2), "float32")
+def build():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units)])
+    model.compile(keras.optimizers.SGD(rate), loss)
+    return model
+def loss(y, out):
+    return weight * keras.ops.mean((y - out) ** 2, -1)
+def count(epoch, logs):
+    global ends
+    ends += 1
+"""
+
+
+def test_functions_of_earlier_cells_and_the_cell_share_their_names_both_ways(kernel: Kernel) -> None:
+    assert not kernel.run(HELPERS).error
+    result = kernel.run("""%%tfos_train -o ends,seen,final
+rate, weight, seen = 0.03, 2.0, []
+for units in (2, 3):
+    model = build()
+    model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=count)])
+    seen.append((model.count_params(), round(float(model.optimizer.learning_rate), 4), ends))
+def final():
+    return units, weight, rate
+""")
+    assert not result.error, result.traceback
+    assert kernel.run("print(ends, seen)").text.strip() == "4 [(6, 0.03, 2), (9, 0.03, 4)]"
+    assert kernel.run("print(final())\nrate = 1.0\nprint(final())").text.split("\n")[:2] == [
+        "(3, 2.0, 0.03)",
+        "(3, 2.0, 1.0)",
+    ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import io
 import linecache
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,3 +58,67 @@ def test_a_class_that_comes_back_to_where_it_was_defined_stays_as_it_is() -> Non
     back = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()
     assert type(back) is own
     assert own.scaled is scaled
+
+
+class _Main:
+    """A main module, in which code runs and from which values are sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+        self.names = ModuleType("__main__").__dict__
+        self._patch = monkeypatch
+        self.run(code)
+
+    def run(self, code: str) -> None:
+        exec(code, self.names)
+
+    def send(self, other: _Main, *names: str, set_anew: set[str] | None = None, keeps: bool = False) -> None:
+        module = ModuleType("__main__")
+        self._patch.setitem(sys.modules, "__main__", module)
+        file = io.BytesIO()
+        pickler = Pickler(file, set_anew=set_anew or set())
+        pickler.globals_ref[id(self.names)] = pickler.globals_ref.pop(id(module.__dict__))
+        pickler.dump_all({name: self.names[name] for name in names})
+        read = Unpickler(io.BytesIO(file.getvalue()), keeps=keeps, main=other.names)
+        other.names.update(read.load_all())
+
+
+NOTEBOOK = """
+rate, count, unused = 0.5, 0, [1]
+def show():
+    return rate, globals().get("late")
+def add():
+    global count
+    count += 1
+class Counts:
+    def once(self):
+        return count + later()
+"""
+
+
+def test_functions_of_the_notebook_see_what_the_cell_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, NOTEBOOK), _Main(monkeypatch, "")
+    notebook.send(cell, "show", "add", "Counts")
+    assert "unused" not in cell.names
+    cell.run("rate, late = 0.03, 'now'\nadd()\nadd()\nseen = show(), count\nlater = lambda: 10\nonce = Counts().once()")
+    assert cell.names["seen"] == ((0.03, "now"), 2)
+    assert cell.names["once"] == 12
+    assert notebook.names["show"]() == (0.5, None)
+
+
+def test_functions_that_come_back_see_the_notebooks_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, "rate, scale = 0.5, 3"), _Main(monkeypatch, "rate, scale = 0.5, 3")
+    cell.run("rate = 0.03\nhelper = lambda: 7\ndef made(): return rate, scale, helper()")
+    notebook.run("scale = 4")
+    cell.send(notebook, "made", set_anew={"rate", "helper"}, keeps=True)
+    assert notebook.names["made"]() == (0.03, 4, 7)
+    notebook.run("rate, helper = 1.0, lambda: 8")
+    assert notebook.names["made"]() == (1.0, 4, 8)
+
+
+def test_functions_of_other_namespaces_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, "rate = 1"), _Main(monkeypatch, "rate = 2")
+    notebook.run(
+        "other = {'rate': 5, '__name__': '__main__'}\nexec('def own(): return rate', other)\nown = other['own']"
+    )
+    notebook.send(cell, "own")
+    assert cell.names["own"]() == 5

@@ -42,10 +42,13 @@ def kernels_settings() -> dict[str, Any]:
 
 
 class Results:
-    """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank."""
+    """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank.
 
-    def __init__(self, state: RunState, *, alone: bool) -> None:
-        self._state, self._alone = state, alone
+    Functions of the cell see the names ``main``, unless these are None.
+    """
+
+    def __init__(self, state: RunState, *, alone: bool, main: dict[str, Any] | None = None) -> None:
+        self._state, self._alone, self._main = state, alone, None if alone else main
         self._buffers: dict[tuple[int, int], bytearray] = {}
         self._ends: Mapping[int, RunFinished] = {}
 
@@ -104,7 +107,7 @@ class Results:
             try:
                 data, *buffers = [self._buffers[end.rank, number] for number in parcel["buffers"]]
                 with quiet_tensorflow():
-                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True).load_all())
+                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
                 missing.append(f"{', '.join(parcel['names'])}: {_reason(error)}")
         for name, value in values.items():

@@ -8,7 +8,8 @@ import importlib
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import Any
@@ -26,10 +27,13 @@ from tfos_magic.values import cache_source, unpack
 _SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
 
 
-def build_namespace(cell: RunCell) -> dict[str, Any]:
-    """The cell's global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets."""
-    names: dict[str, Any] = {"display": display, "tfos": tfos_magic}
-    names.update(unpack(cell.payload))
+def fill(names: dict[str, Any], cell: RunCell) -> None:
+    """Give the cell its global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets.
+
+    Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process.
+    """
+    names.update({"display": display, "tfos": tfos_magic})
+    names.update(unpack(cell.payload, names))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
@@ -42,7 +46,24 @@ def build_namespace(cell: RunCell) -> dict[str, Any]:
             shuffle=use["shuffle"],
             seed=use["seed"],
         )
-    return names
+
+
+class Given:
+    """What a cell's names were when it began; of large values no more than a weak reference is kept."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._given = {name: _reference(value) for name, value in names.items()}
+
+    def set_anew(self, names: Mapping[str, Any]) -> set[str]:
+        """Which of ``names`` are new, or have other values than they had."""
+        return {n for n, value in names.items() if n not in self._given or self._given[n]() is not value}
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 def execute(cell: RunCell, namespace: dict[str, Any], *, show_last: bool) -> None:

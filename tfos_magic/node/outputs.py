@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -50,13 +50,14 @@ def bring_back(
     end: RunFinished,
     cell: RunCell,
     namespace: Mapping[str, Any],
+    set_anew: Set[str],
     send: Callable[[Message], None],
     taken: SimpleQueue[None],
 ) -> RunFinished:
     """Send the names that the cell was asked for, as they are, however it ended; gives the end with them."""
     send(OutputPart(end.run_id, end.rank, 0, 0, 0, 0))  # so that nobody who waits for the end loses patience meanwhile
     try:
-        packed = pack_outputs(cell.outputs, namespace, cell.keras)
+        packed = pack_outputs(cell.outputs, namespace, cell.keras, set_anew)
         for text in packed.notices:
             send(Notice(end.run_id, end.rank, text))
         send_parts(end.run_id, end.rank, packed.buffers, send, taken)
@@ -65,13 +66,16 @@ def bring_back(
     return replace(end, parcels=packed.parcels, missing=packed.missing)
 
 
-def pack_outputs(names: Sequence[str], namespace: Mapping[str, Any], keras: str) -> Packed:
+def pack_outputs(
+    names: Sequence[str], namespace: Mapping[str, Any], keras: str, set_anew: Set[str] = frozenset()
+) -> Packed:
     """Pack ``names`` for a notebook that has this version of Keras, or no TensorFlow where it is empty.
 
     Names that share something that can change are packed together, so that they share it there. A model of which a
     part cannot be pickled comes without that part, else rebuilt from its class with its weights, else as its weights.
+    What the cell has ``set_anew`` and a function names comes with the function.
     """
-    packing = _Packing(namespace, keras)
+    packing = _Packing(namespace, keras, set_anew)
     alone = [parcel for name in dict.fromkeys(names) if (parcel := packing.alone(name)) is not None]
     for group in _groups(alone):
         packing.add(group)
@@ -79,9 +83,9 @@ def pack_outputs(names: Sequence[str], namespace: Mapping[str, Any], keras: str)
 
 
 class _Packing:
-    def __init__(self, namespace: Mapping[str, Any], keras: str) -> None:
+    def __init__(self, namespace: Mapping[str, Any], keras: str, set_anew: Set[str]) -> None:
         self.packed = Packed()
-        self._namespace, self._keras = namespace, keras
+        self._namespace, self._keras, self._set_anew = namespace, keras, set_anew
         self._arrays: dict[int, Any] = {}
         self._places: dict[tuple[int, int], int] = {}
 
@@ -121,7 +125,12 @@ class _Packing:
         file, buffers = io.BytesIO(), list[memoryview]()
         plain = not self._keras
         pickler = Pickler(
-            file, lambda buffer: buffers.append(buffer.raw()), lenient=lenient, plain=plain, arrays=self._arrays
+            file,
+            lambda buffer: buffers.append(buffer.raw()),
+            lenient=lenient,
+            plain=plain,
+            arrays=self._arrays,
+            set_anew=self._set_anew,
         )
         pickler.dump_all(values)
         return _Parcel(values, file.getbuffer(), buffers, pickler, lenient)

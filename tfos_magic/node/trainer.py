@@ -169,15 +169,17 @@ class Trainer:
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError, RunStopped
-        from tfos_magic.node.cell import build_namespace, describe_error, main_module
+        from tfos_magic.node.cell import Given, describe_error, fill, main_module
         from tfos_magic.node.outputs import bring_back
         from tfos_magic.node.showing import showing
 
         with main_module(cell) as namespace, ExitStack() as opened:
+            given = Given({})
             try:
                 view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
-                    namespace.update(build_namespace(cell))
+                    fill(namespace, cell)
+                    given = Given(namespace)
                     self._send(RunStarted(cell.run_id, self._rank))
                     with showing(lambda data, metadata: self._show(cell, data, metadata)):
                         self._execute(cell, namespace, view)
@@ -193,7 +195,7 @@ class Trainer:
                 sys.stderr.flush()
             if not (cell.outputs and end.clean and self._speaks(cell)):
                 return end
-            return bring_back(end, cell, namespace, self._send, self._taken)
+            return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any], view: View | None) -> None:
         from tfos_magic.node.cell import execute

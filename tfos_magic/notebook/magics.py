@@ -176,6 +176,7 @@ class TFOSMagics(Magics):
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,
             payload=captured.payload,
+            main=self.shell.user_ns,
             notices=[captured.hint] if captured.hint else [],
             **checkpoints_of(args, self.settings),
         )
@@ -217,6 +218,7 @@ class TFOSMagics(Magics):
             strategy="none",
             ranks=args.ranks,
             payload=captured.payload,
+            main=self.shell.user_ns,
             notices=[captured.hint] if captured.hint else [],
         )
         if not self.runtime.running:

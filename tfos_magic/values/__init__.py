@@ -22,6 +22,7 @@ def pack(values: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def unpack(payload: bytes) -> dict[str, Any]:
-    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it."""
-    return Unpickler(io.BytesIO(payload)).load_all() if payload else {}
+def unpack(payload: bytes, main: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it; functions of the main
+    module see the names ``main``, where it is given."""
+    return Unpickler(io.BytesIO(payload), main=main).load_all() if payload else {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import linecache
 import pickle
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from tfos_magic.values import objects, tensors
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_SET_ANEW = "__tfos_set_anew__"
 
 
 class Unsent:
@@ -48,7 +50,8 @@ class Pickler(cloudpickle.Pickler):
 
     A ``lenient`` one puts :class:`Unsent` in the place of what cannot be pickled, and keeps it in ``unsent``. A
     ``plain`` one writes for readers without TensorFlow: arrays for tensors and variables. ``arrays`` holds those of
-    variables by id; several picklers may share it, so that they give the same memory.
+    variables by id; several picklers may share it, so that they give the same memory. ``set_anew`` are names of the
+    main module that have got other values than it began with.
     """
 
     def __init__(
@@ -59,8 +62,12 @@ class Pickler(cloudpickle.Pickler):
         lenient: bool = False,
         plain: bool = False,
         arrays: dict[int, npt.NDArray[Any]] | None = None,
+        set_anew: Set[str] = frozenset(),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers)
+        # What cloudpickle makes the globals of functions from, by the id of those that they have.
+        main = sys.modules["__main__"].__dict__
+        self.globals_ref[id(main)] = {"__name__": "__main__", _SET_ANEW: frozenset(set_anew)}
         self.unsent: list[Any] = []
         self._lenient, self._plain = lenient, plain
         self._arrays = {} if arrays is None else arrays
@@ -155,16 +162,26 @@ class Unpickler(pickle.Unpickler):
 
     Classes that come back to where they were defined are those that are there. With ``keeps`` they stay as they are:
     else their methods would be copies, which see the globals of where they have been.
+
+    With ``main``, the names of a main module, functions of the main module that they come from see those. What such a
+    function names is put there, unless it is there and was not set anew where the function comes from.
     """
 
-    def __init__(self, file: BinaryIO, buffers: Iterable[Any] = (), *, keeps: bool = False) -> None:
+    def __init__(
+        self, file: BinaryIO, buffers: Iterable[Any] = (), *, keeps: bool = False, main: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(file, buffers=buffers)
-        self._keeps = keeps
+        self._keeps, self._main = keeps, main
+        self._set_anew: Set[str] = frozenset()
         self._kept: set[type] = set()
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if not self._keeps or module != cloudpickle.cloudpickle.__name__:
+        if module != cloudpickle.cloudpickle.__name__:
+            return found
+        if self._main is not None and name in ("_make_function", "_function_setstate"):
+            return partial(self._make_function if name == "_make_function" else self._set_function, found)
+        if not self._keeps:
             return found
         if name in ("_make_skeleton_class", "_make_skeleton_enum"):
             return partial(self._make_class, found)
@@ -179,6 +196,18 @@ class Unpickler(pickle.Unpickler):
 
     def _set_class(self, set_state: Callable[..., type], made: type, state: Any) -> type:
         return made if made in self._kept else set_state(made, state)
+
+    def _make_function(self, make: Callable[..., Any], code: Any, around: dict[str, Any], *args: Any) -> Any:
+        if self._main is None or _SET_ANEW not in around:
+            return make(code, around, *args)
+        self._set_anew = around[_SET_ANEW]
+        return make(code, self._main, *args)
+
+    def _set_function(self, set_state: Callable[..., None], function: Any, state: tuple[Any, dict[str, Any]]) -> None:
+        if (main := self._main) is not None and function.__globals__ is main:
+            named = state[1]["__globals__"].items()
+            state[1]["__globals__"] = {n: v for n, v in named if n in self._set_anew or n not in main}
+        set_state(function, state)
 
     def load_all(self) -> Any:
         """The root, when everything that it reaches is whole."""

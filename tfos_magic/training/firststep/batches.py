@@ -40,9 +40,19 @@ def peek(iterator: Any, count: int) -> tuple[list[Any], Any]:
         return batches, chain(batches, iterator)
     if not batches:
         return batches, iterator
-    # The same specification as before, or Keras would trace its step anew.
-    again = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=iterator.element_spec)
-    return batches, iter(again)
+    first, *rest = (_with_spec(tf.data.Dataset.from_tensors(batch), iterator.element_spec) for batch in batches)
+    for batch in rest:
+        first = first.concatenate(batch)
+    return batches, iter(first)
+
+
+def _with_spec(dataset: Any, spec: Any) -> Any:
+    """``dataset`` with the specification that the batches came with, or Keras would trace its step anew.
+
+    A generator would do that too, but TensorFlow lets a process that has one give freed memory back at once, and take
+    it again at each step.
+    """
+    return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
 
 
 def tried(batch: Any) -> Tried:
