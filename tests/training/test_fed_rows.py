@@ -198,9 +198,8 @@ def test_a_notice_says_once_that_a_loop_sees_this_workers_rows_where_it_trains_n
 APART = """
 weight = tf.Variable(tf.zeros([12, 3]))
 for a, b in train:
-    with tf.GradientTape() as tape:
-        loss = from_logits(b, a @ weight)
-    weight.assign_sub(EXCHANGED(tape.gradient(loss, weight)))
+    error = tf.nn.softmax(a @ weight) - tf.one_hot(b, 3)
+    weight.assign_sub(EXCHANGED(0.1 * tf.matmul(a, error, transpose_a=True)))
 """
 
 
@@ -210,6 +209,18 @@ def test_weights_that_a_loop_leaves_different_on_the_workers_are_refused(groups:
         assert outcome.kind == "TrainingError", outcome.error
         assert "tfos.allreduce(gradient)" in outcome.error
     succeeded(groups[2].run("import tfos_magic as tfos\n" + cell.replace("EXCHANGED", "tfos.allreduce")))
+
+
+def test_gradients_that_a_loop_applies_by_hand_are_those_of_all_rows(same_as_plain: Any) -> None:
+    cell = """
+weight = tf.Variable(tf.zeros([12, 3]))
+for a, b in train:
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, a @ weight)
+    weight.assign_sub(0.1 * tape.gradient(loss, weight))
+history, weights = {}, [weight.numpy()]
+"""
+    same_as_plain("SIZE = collectives.size if collectives else 0\n" + DATA + FED + cell, 2)
 
 
 MEAN = """
@@ -316,3 +327,27 @@ model.fit(train, validation_data=train, verbose=0, callbacks=[Counts()])
     for look, times in ((rows, 1), (rows + fit + shared, 1), (rows + shared, 0), (callback, 1), ("", 0)):
         _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + look + fit)
         assert len([text for text in notices if "goes over a fed DataFrame by itself" in text]) == times
+
+
+@pytest.mark.parametrize("step", ["fit", "loop"])
+def test_initial_weights_made_of_a_workers_own_rows_are_refused(groups: Any, step: str) -> None:
+    cell = (
+        f"SIZE = 2\n{DATA}{FED}"
+        + """
+share = float(np.concatenate([b.numpy() for _, b in train]).mean())
+bias = keras.initializers.Constant(share)
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, bias_initializer=bias)])
+"""
+    )
+    if step == "fit":
+        cell += "model.compile('sgd', from_logits)\nmodel.fit(train, verbose=0)\n"
+    else:
+        cell += """
+optimizer = keras.optimizers.SGD(0.1)
+for a, b in train:
+    with tf.GradientTape() as tape:
+        loss = from_logits(b, model(a))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+    for outcome in groups[2].run(cell):
+        assert "other weights to begin with" in outcome.error

@@ -9,6 +9,7 @@ import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
+from tests.training.test_fed_rows import told
 
 
 def test_metrics_of_every_kind_equal_those_of_one_process(same_as_plain) -> None:
@@ -240,3 +241,27 @@ history = model.fit(x, y, batch_size=29, epochs=3, validation_data=(val_x, val_y
     last = {m.rank: m for _, m in messages if type(m).__name__ == "Progress"}
     assert sum(m.rows for m in last.values()) == 3 * 131
     assert all((m.epoch, m.epochs, m.step, m.steps, m.phase) == (2, 3, 5, 5, "train") for m in last.values())
+
+
+DERIVED = """
+class Own(keras.Sequential):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        logs["root"] = tf.sqrt(logs["loss"])
+        logs["rows"] = tf.cast(tf.shape(data[0])[0], tf.float32)
+        return logs
+
+
+model = Own(mlp().layers)
+model.compile("sgd", from_logits, metrics=["accuracy"])
+model.fit(x, y, batch_size=29, verbose=0)
+"""
+
+
+def test_what_a_step_makes_of_metrics_is_told(groups) -> None:
+    _, notices = told(groups[2], DATA + DERIVED)
+    assert [text for text in notices if "results of metrics" in text and "'root'" in text and "rows'" not in text]
+    _, notices = told(
+        groups[2], DATA + DERIVED.replace("tf.sqrt(logs", "(logs").replace('logs["root"]', 'logs["loss"]')
+    )
+    assert not [text for text in notices if "results of metrics" in text]

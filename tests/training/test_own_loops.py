@@ -83,6 +83,43 @@ def test_a_loop_of_the_cells_own_gives_the_weights_of_one_process(same_as_plain,
     )
 
 
+CHANGES = {
+    "norm": "gradients, _ = tf.clip_by_global_norm(gradients, 0.05)",
+    "value": "gradients = [tf.clip_by_value(g, -0.01, 0.01) for g in gradients]",
+    "sign": "gradients = [g / (tf.norm(g) + 1e-3) for g in gradients]",
+    "penalty": "gradients = [g * (1.0 + loss ** 2) for g in gradients]",
+}
+
+
+# An iterator that comes into a graph hides what it gives: a loss there is that of the worker's rows.
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(n, c) for n in LOOPS for c in CHANGES if n.endswith("shares") and (c != "penalty" or "iterator" not in n)],
+)
+def test_a_loop_that_changes_its_gradients_changes_those_of_all_rows(same_as_plain, name: str, change: str) -> None:
+    step = STEP.replace("LOSS", "from_logits").replace(
+        "    optimizer.apply", f"    {CHANGES[change]}\n    optimizer.apply"
+    )
+    model = "model = mlp()\noptimizer = keras.optimizers.SGD(0.1, momentum=0.9)\n"
+    cell = DATA + SHARE + model + step + LOOPS[name] + "history, weights = {}, model.get_weights()\n"
+    same_as_plain(cell, 2)
+
+
+def test_gradients_within_another_tape_are_added_up_when_they_are_applied(same_as_plain) -> None:
+    cell = """
+model = mlp()
+optimizer = keras.optimizers.SGD(0.1)
+for a, b in shard(batches):
+    with tf.GradientTape(persistent=True) as outer:
+        with tf.GradientTape() as tape:
+            loss = from_logits(b, model(a, training=True))
+        inside = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(inside, model.trainable_variables))
+history, weights = {}, model.get_weights()
+"""
+    same_as_plain(DATA + SHARE + cell, 2)
+
+
 @pytest.mark.parametrize("shares", [True, False])
 def test_steps_by_hand_give_the_weights_and_logs_of_one_process(same_as_plain, shares: bool) -> None:
     cell = (

@@ -68,3 +68,36 @@ except Exception as error:
     text = succeeded(groups[1].run(cell, "text"))[0].values["text"]
     assert "'gossip': choose one of" in text
     assert "sync" in text
+
+
+def test_a_fit_in_a_thread_of_the_cells_own_is_refused(groups) -> None:
+    cell = """
+from concurrent.futures import ThreadPoolExecutor
+
+
+def one(part):
+    model = mlp()
+    model.compile("sgd", from_logits)
+    return model.fit(x[part::2], y[part::2], verbose=0)
+
+
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(one, range(2)))
+"""
+    for outcome in groups[2].run(DATA + cell):
+        assert "in a thread that the cell has made" in outcome.error
+
+
+def test_losses_that_need_many_rows_are_tried_on_many(groups) -> None:
+    cell = """
+def hardest(labels, outputs):
+    losses = keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+    return keras.ops.mean(keras.ops.top_k(losses, 7)[0])
+
+
+model = mlp()
+model.compile("sgd", hardest)
+model.fit(x, y, batch_size=29, verbose=0)
+"""
+    for outcome in groups[2].run(DATA + cell):
+        assert "mixes the rows of a batch" in outcome.error

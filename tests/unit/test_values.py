@@ -122,3 +122,16 @@ def test_functions_of_other_namespaces_keep_theirs(monkeypatch: pytest.MonkeyPat
     )
     notebook.send(cell, "own")
     assert cell.names["own"]() == 5
+
+
+def test_a_class_that_stays_gets_the_values_it_was_given_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = _Main(
+        monkeypatch, "class Settings:\n    rate, seen = 0.5, []\n    def double(self): return 2 * self.rate\n"
+    )
+    cell = _Main(monkeypatch, "")
+    notebook.send(cell, "Settings")
+    settings, double = notebook.names["Settings"], notebook.names["Settings"].double
+    cell.names["Settings"].rate = 0.02
+    cell.names["Settings"].seen.append(1)
+    cell.send(notebook, "Settings", keeps=True)
+    assert (settings.rate, settings.seen, settings.double) == (0.02, [1], double)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Sequence
+import threading
+from collections.abc import Sequence, Set
 from typing import Any
 
 import keras
@@ -187,6 +188,24 @@ def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
         _names_stop_training(other, callback, seen)
         for other in (*own, *around.globals.values(), *around.nonlocals.values())
     )
+
+
+def note_derived(names: Set[str], reporter: Reporter) -> None:
+    if names:
+        reporter.notice(
+            f"What the step returns as {', '.join(map(repr, sorted(names)))} is made of results of metrics, which are "
+            "each worker's own within a step, and then averaged: it is not the value of one process. Let "
+            "get_metrics_result() make it, or a metric. Weights are not concerned."
+        )
+
+
+def refuse_threads(kind: str) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise TrainingError(
+            f"{kind}() was called in a thread that the cell has made. Workers take each step together, and threads "
+            "would come to theirs in another order on each. Call it in the cell itself, one after another, or train "
+            "with one worker (-n 1)."
+        )
 
 
 def note_batch_metric(metric: Any, reporter: Reporter) -> None:

@@ -118,7 +118,8 @@ class _Functions:
         for name in self._running:
             self._session.reporter.notice(
                 f"jit_compile is off in the function {name}(): XLA cannot compile what workers exchange in it. "
-                "Results are the same; jit_compile=False leaves this message out."
+                "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
+                "message out."
             )
         return original(*args, **kwargs)
 
@@ -131,7 +132,8 @@ def _own_step(model: Any) -> str:
 def _note_off(session: Session, kind: str, reason: str) -> None:
     session.reporter.notice(
         f"jit_compile is off in {kind}(): the model cannot be compiled apart from what workers exchange, for {reason}. "
-        "Results are the same; jit_compile=False leaves this message out."
+        "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
+        "message out."
     )
 
 

@@ -45,6 +45,25 @@ def results_in(model: Any, logs: Any) -> set[str]:
     return {name for name, value in flat(logs).items() if name in results and _is_same(value, results[name])}
 
 
+def made_of_metrics(model: Any, logs: Any) -> set[str]:
+    """The names of the ``logs`` of a step, which is being traced, that are computed of the states of metrics."""
+    graph = tf.compat.v1.get_default_graph()
+    if not isinstance(logs, Mapping) or not hasattr(graph, "captures"):
+        return set()
+    states = {id(variable.handle) for variable in state(model)}
+    inside = {placeholder.name for outside, placeholder in graph.captures if id(outside) in states}
+    return {name for name, value in flat(logs).items() if isinstance(value, tf.Tensor) and _is_made_of(value, inside)}
+
+
+def _is_made_of(tensor: tf.Tensor, names: set[str]) -> bool:
+    found, ahead = {tensor.name}, [tensor]
+    while ahead:
+        inputs = [each for each in ahead.pop().op.inputs if each.name not in found]
+        found.update(each.name for each in inputs)
+        ahead += inputs
+    return not found.isdisjoint(names)
+
+
 def _is_same(value: Any, result: Any) -> bool:
     return np.shape(value) == np.shape(result) and np.allclose(value, result, 1e-6, 0.0)
 

@@ -23,12 +23,14 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.firststep import maps
+from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import replace, replace_item, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
 from tfos_magic.training.step import Step, rows_of
+from tfos_magic.training.sync import SyncStrategy
 
 _REMEMBERED = 8
 _ON_BATCH = ("train_on_batch", "test_on_batch")
@@ -46,6 +48,8 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.source: Any = None
+        self._unites = False
+        self._raw: set[int] = set()
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -93,6 +97,8 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.votes.cast()
         step = self._step()
+        step.united = self._unites and not self.over_copies and self._raw.isdisjoint(map(id, gradients))
+        self._raw.clear()
         if self.over_copies:
             step.digest = digests.of_gradients(gradients)
         session.strategy.apply(step, gradients, variables, update)
@@ -105,6 +111,16 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
             self.heed_apart()
+
+    def united(self, strategy: SyncStrategy, found: Any, sources: Any) -> Any:
+        """Give the gradients of the batch last drawn, of which ranks have shares, as those of all rows: a loop may
+        clip them before it applies them. Within another tape, which could not follow that, they stay as they are."""
+        flat = tf.nest.flatten(found)
+        if self.over_copies or not self._session.exact or not of_variables(sources) or record.could_possibly_record():
+            self._raw.update(map(id, flat))
+            return found
+        self._unites = True
+        return tf.nest.pack_sequence_as(found, strategy.combine(self._step(), flat))
 
     def refuse_mixing(self) -> None:
         """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
@@ -142,6 +158,7 @@ class OwnLoop:
         with tf.init_scope():
             # What a function makes of a tensor in its first call has no value until that is over; all ranks draw alike.
             made = [v for v in variables if bool(raw(v).is_initialized())]
+            self._session.replicas.refuse_other_values(made)
             self._session.replicas.broadcast([*made, *(optimizer.variables if optimizer.built else [])])
 
 

@@ -6,9 +6,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training.agreement import REMEDY
+from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.metrics import NUMBERS
 
 if TYPE_CHECKING:
@@ -61,9 +64,19 @@ class Replicas:
         self.broadcast(model.non_trainable_weights)
 
     def _broadcast(self, model: Any) -> None:
+        self.refuse_other_values(model.trainable_variables)
         state = getattr(getattr(model, "optimizer", None), "variables", [])  # tf_keras has methods of that name
         self.broadcast([*model.variables, *(state() if callable(state) else state)])
         self._synced.add(model)
+
+    def refuse_other_values(self, variables: Sequence[Any]) -> None:
+        """Before rank 0's values are taken: refuse those that a number made of a worker's own rows has made others."""
+        session = self._session
+        if not session.strategy.lockstep or not session.collectives.gather([session.looks.looked]).any():
+            return
+        digests = session.collectives.gather([of_arrays([np.asarray(read(v)) for v in variables])])
+        if (digests != digests[0]).any() and not session.context.calls.rank:
+            raise TrainingError(f"the workers have other weights to begin with. {REMEDY}")
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""

@@ -57,6 +57,7 @@ class Session:
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self.data_clock = DataClock()
         self._test_votes = False
+        self._derived: set[str] = set()
         self.reporter = Reporter(
             context.run_id,
             self.collectives.rank,
@@ -102,6 +103,8 @@ class Session:
 
     @contextmanager
     def entered(self, kind: str, model: Any) -> Iterator[Loop]:
+        if self.many:
+            checks.refuse_threads(kind)
         loop = Loop(kind, model)
         loop.heeds_batches = self.loop is not None and self.loop.heeds_batches
         self.loops.append(loop)
@@ -145,10 +148,11 @@ class Session:
                     self._test_votes = self.step.has_voted
             finally:
                 self.step = None
-            if self.many:
-                self._last_rows.assign(tf.cast(rows, tf.float32))
             if training:
                 self._rows.assign_add(rows)
+            if self.many:
+                self._last_rows.assign(tf.cast(rows, tf.float32))
+                self._derived |= metrics.made_of_metrics(model, logs)
             if self.many and training:
                 checks.note_draws(self.streams.taken(), self.reporter)
             return logs
@@ -296,5 +300,6 @@ class Session:
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
+            checks.note_derived(self._derived & flat(logs).keys() - own, self.reporter)
             return metrics.average_logs(model, flat(logs), own, self.collectives, float(self._last_rows.numpy()))
         return result

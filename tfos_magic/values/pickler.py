@@ -11,7 +11,9 @@ import linecache
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from tfos_magic.values import objects, tensors
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
 _SET_ANEW = "__tfos_set_anew__"
 
 
@@ -195,7 +198,11 @@ class Unpickler(pickle.Unpickler):
         return made
 
     def _set_class(self, set_state: Callable[..., type], made: type, state: Any) -> type:
-        return made if made in self._kept else set_state(made, state)
+        if made not in self._kept:
+            return set_state(made, state)
+        if not issubclass(made, Enum):
+            _set_values(made, state[0])
+        return made
 
     def _make_function(self, make: Callable[..., Any], code: Any, around: dict[str, Any], *args: Any) -> Any:
         if self._main is None or _SET_ANEW not in around:
@@ -220,6 +227,17 @@ class Unpickler(pickle.Unpickler):
             cache_source(filename, text)
         objects.finish(restored, registered, variables)
         return root
+
+
+def _set_values(kind: type, attributes: Mapping[str, Any]) -> None:
+    """Give a class that stays as it is the values that its attributes have got where it was, methods aside."""
+    for name, value in attributes.items():
+        known = vars(kind).get(name)
+        if name.startswith(("__", "_abc_")) or not isinstance(value, _VALUES) or not isinstance(known, _VALUES):
+            continue
+        with suppress(Exception):  # what a list holds may refuse to be pickled
+            if pickle.dumps(value) != pickle.dumps(known):
+                setattr(kind, name, value)
 
 
 def cache_source(filename: str, text: str) -> None:

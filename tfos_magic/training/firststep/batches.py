@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfos_magic.training.step import rows_in
 
-FEWEST, MOST = 4, 16
+FEWEST, MOST, MANY = 4, 16, 64
 MOST_BYTES = 8 << 20
 CONTRAST = 32.0
 
@@ -55,14 +55,14 @@ def _with_spec(dataset: Any, spec: Any) -> Any:
     return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
 
 
-def tried(batch: Any) -> Tried:
-    """Some rows of a batch, repeated where there are fewer than four, and cut so that neighbours come apart.
+def tried(batch: Any, fewest: int = FEWEST) -> Tried:
+    """Some rows of a batch, repeated where there are less than the ``fewest``, cut so that neighbours come apart.
 
-    They have about ``MOST_BYTES`` bytes where four have no more, which bounds what a trial takes.
+    They have about ``MOST_BYTES`` bytes where the fewest have no more, which bounds what a trial takes.
     """
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
-    wanted = max(FEWEST, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    wanted = max(fewest, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
     wanted -= wanted % 3 == 0  # or a part would be the same rows when they are reversed
     numbers = np.arange(wanted) % rows
     first_part = apart(len(numbers))

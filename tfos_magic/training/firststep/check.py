@@ -15,7 +15,7 @@ from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.alike import different
-from tfos_magic.training.firststep.batches import Tried, contrasted, in_float64, peek, tried
+from tfos_magic.training.firststep.batches import FEWEST, MANY, Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
@@ -104,11 +104,11 @@ class FirstStep:
         if batches:
             batch = tf.nest.map_structure(_tensor, without_digest(batches[0])[0])
             checked_rows(batch)
-            rows = tried(with_stand_in(batch, rows_in(batch)))
+            whole = with_stand_in(batch, rows_in(batch))
             if not known:
-                self._check(model, kind, rows)
+                self._check(model, kind, whole)
             if padded:
-                self._check_padding(model, kind, rows, padded)
+                self._check_padding(model, kind, tried(whole), padded)
         return again
 
     def _is_other(self, model: Any) -> bool:
@@ -135,11 +135,14 @@ class FirstStep:
             stack.enter_context(trial.state.perturbed(1))
             yield trial
 
-    def _check(self, model: Any, kind: str, rows: Tried) -> None:
+    def _check(self, model: Any, kind: str, batch: Any) -> None:
         with self._trial(model, kind) as trial:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
-            laws = self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE))
+            for few in (FEWEST, MANY):  # a step may need more rows than a few, such as the ten with the largest losses
+                rows = tried(batch, few)
+                if laws := self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE)):
+                    break
             if laws and self._any(trial.changes_gradients):
                 laws = self._laws_of_changed(trial, rows, laws)
                 self._early.discard(model)

@@ -92,7 +92,8 @@ def without_jit(session: Session, loop: Loop) -> None:
         loop.restore_jit = True
         session.reporter.notice(
             f"jit_compile is off in {loop.kind}(): tf_keras models exchange gradients within what would be compiled. "
-            "Results are the same; jit_compile=False leaves this message out."
+            "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
+            "message out."
         )
 
 
