@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfos_magic.errors import CaptureError
+from tfos_magic.values import originals
 
 _MADE_ANEW = ("build", "quantize")
 _TRACED = ("train_function", "test_function", "predict_function")
@@ -39,8 +40,11 @@ def version() -> str:
     return str(sys.modules["keras"].__version__)
 
 
-def empty(kind: Any, made_by: str) -> Any:
-    """A ``kind`` without state. Raises :class:`CaptureError` where Keras is another than the one it was ``made_by``."""
+def empty(kind: Any, made_by: str, travels_by: str) -> Any:
+    """A ``kind`` without state, known by a token of :mod:`originals`.
+
+    Raises :class:`CaptureError` where Keras is another than the one it was ``made_by``.
+    """
     import keras
 
     if keras.__version__ != made_by:
@@ -48,7 +52,9 @@ def empty(kind: Any, made_by: str) -> Any:
             f"A {kind.__name__} of Keras {made_by} cannot become one of Keras {keras.__version__}: install the same "
             "version beside the notebook and on the executors."
         )
-    return kind.__new__(kind)
+    obj = kind.__new__(kind)
+    originals.note(obj, travels_by)
+    return obj
 
 
 def state_of(obj: Any) -> Any:

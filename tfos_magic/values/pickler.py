@@ -23,7 +23,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from tfos_magic.values import objects, tensors
+from tfos_magic.values import objects, originals, tensors
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
@@ -125,7 +125,7 @@ class Pickler(cloudpickle.Pickler):
             if self._plain:
                 return self._without(obj)
             self._empty.append(obj)
-            return objects.empty, (type(obj), objects.version())
+            return objects.empty, (type(obj), objects.version(), originals.token(obj))
         for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain)):
             if reduced is not NotImplemented:
                 return reduced
@@ -142,7 +142,7 @@ class Pickler(cloudpickle.Pickler):
         if self._plain:
             return array.__reduce_ex__(5)
         self._variables[variable._unique_id] = variable
-        return tensors.variable, (array, tensors.options_of(variable))
+        return tensors.variable, (array, tensors.options_of(variable), originals.token(variable))
 
     def _without(self, obj: Any) -> Any:
         if make := _LOCKS.get(type(obj)):
@@ -167,7 +167,8 @@ class Unpickler(pickle.Unpickler):
     else their methods would be copies, which see the globals of where they have been.
 
     With ``main``, the names of a main module, functions of the main module that they come from see those. What such a
-    function names is put there, unless it is there and was not set anew where the function comes from.
+    function names is put there, unless it is there and was not set anew where the function comes from. With both,
+    objects of Keras and variables that were sent from here are what they were, with the state that they have now.
     """
 
     def __init__(
@@ -180,6 +181,8 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
+        if self._keeps and self._main is not None and found in (objects.empty, tensors.variable):
+            return partial(_original_object if found is objects.empty else _original_variable, found)
         if module != cloudpickle.cloudpickle.__name__:
             return found
         if self._main is not None and name in ("_make_function", "_function_setstate"):
@@ -227,6 +230,17 @@ class Unpickler(pickle.Unpickler):
             cache_source(filename, text)
         objects.finish(restored, registered, variables)
         return root
+
+
+def _original_object(make: Callable[..., Any], kind: type, made_by: str, token: str) -> Any:
+    original = originals.found(token)
+    return original if type(original) is kind else make(kind, made_by, token)
+
+
+def _original_variable(make: Callable[..., Any], value: Any, options: dict[str, Any], token: str) -> Any:
+    original = originals.found(token)
+    is_same = tensors.is_variable(original) and tensors.assigned(original, value, options)
+    return original if is_same else make(value, options, token)
 
 
 def _set_values(kind: type, attributes: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfos_magic.values import originals
+
 
 def is_variable(obj: Any) -> bool:
     """Whether this is a ``tf.Variable``."""
@@ -39,12 +41,22 @@ def options_of(variable: Any) -> dict[str, Any]:
     }
 
 
-def variable(value: npt.NDArray[Any], options: dict[str, Any]) -> Any:
-    """A ``tf.Variable``."""
+def variable(value: npt.NDArray[Any], options: dict[str, Any], travels_by: str) -> Any:
+    """A ``tf.Variable``, known by a token of :mod:`originals`."""
     import tensorflow as tf
 
     with tf.init_scope():
-        return tf.Variable(value, **{**options, "shape": tf.TensorShape(options["shape"])})
+        made = tf.Variable(value, **{**options, "shape": tf.TensorShape(options["shape"])})
+    originals.note(made, travels_by)
+    return made
+
+
+def assigned(original: Any, value: npt.NDArray[Any], options: dict[str, Any]) -> bool:
+    """Give an ``original`` variable the value of one that it has become elsewhere, if it can have that."""
+    if options_of(original) != options or not original.shape.is_compatible_with(value.shape):
+        return False
+    original.assign(value)
+    return True
 
 
 def kind_of(obj: Any) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from tfos_magic.cluster.state import RunState
 from tfos_magic.errors import CaptureError
 from tfos_magic.node import outputs
 from tfos_magic.protocol import RunFinished
+from tfos_magic.values import originals, pack, unpack
+from tfos_magic.values.pickler import Pickler, Unpickler
 
 WORKER = """
 import pickle, sys
@@ -358,3 +362,33 @@ def test_a_buffer_is_sent_in_pieces_no_further_ahead_than_they_are_taken(monkeyp
         outputs.send_parts("r", 0, [memoryview(b""), memoryview(b"abcdefgh" * 4)], sent.append, SimpleQueue())
     assert [part.payload for part in sent] == [b"", b"abc", b"def", b"gha"]
     assert {part.total for part in sent} == {32}
+
+
+def test_models_of_the_notebook_that_come_back_are_the_same_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    keras.utils.set_random_seed(3)
+    encoder = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="relu")])
+    model = keras.Sequential([encoder, keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    sibling = keras.Sequential([keras.Input((3,)), encoder])
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    x, y = np.random.default_rng(0).normal(size=(16, 3)), np.ones((16, 1))
+    before, kernel = sibling.predict(x, verbose=0), encoder.layers[0].kernel.value
+    model.evaluate(x, y, verbose=0)
+    payload, file = pack({"model": model}), io.BytesIO()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(originals, "_TOKENS", {})
+        elsewhere.setattr(originals, "_OBJECTS", weakref.WeakValueDictionary())
+        there = unpack(payload, {})["model"]
+        there.fit(x, y, epochs=2, verbose=0, shuffle=False)
+        Pickler(file).dump_all({"model": there})
+    assert there is not model
+    back = Unpickler(io.BytesIO(file.getvalue()), keeps=True, main={}).load_all()["model"]
+    assert back is model
+    assert back.layers[0] is encoder
+    assert encoder.layers[0].kernel.value is kernel
+    assert np.abs(sibling.predict(x, verbose=0) - before).max() > 1e-3
+    np.testing.assert_allclose(sibling.predict(x, verbose=0), there.layers[0].predict(x, verbose=0), atol=1e-6)
+    histories = [m.fit(x, y, epochs=2, verbose=0, shuffle=False).history for m in (there, model)]
+    assert histories[0] == histories[1]
+    np.testing.assert_allclose(encoder.get_weights()[0], there.layers[0].get_weights()[0], atol=1e-6)
+    apart = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()["model"]
+    assert apart is not model
