@@ -66,10 +66,22 @@ def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Ker
     _trains_again(kernel)
 
 
-@pytest.mark.parametrize("rest", ["time.sleep(60)", "while True: time.sleep(0.01)", "subprocess.run(['sleep', '60'])"])
+AFTER_FIT = [
+    "time.sleep(60)",
+    "while True: time.sleep(0.01)",
+    "subprocess.run(['sleep', '60'])",
+    "while True: model.predict(np.ones((20_000, *model.input_shape[1:])), verbose=0)",
+    "while True: model.predict(np.ones((3, *model.input_shape[1:])), verbose=0)",
+]
+
+
+@pytest.mark.parametrize("rest", AFTER_FIT)
 def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kernel, rest: str) -> None:
     kernel.run("history = rest = None")
-    source = train_cell("--label y -o history,rest") + f"\nimport subprocess, time\nprint('fitted')\nrest = 1\n{rest}\n"
+    source = (
+        train_cell("--label y -o history,rest")
+        + f"\nimport subprocess, time\nimport numpy as np\nprint('fitted')\nrest = 1\n{rest}\n"
+    )
     result = _interrupt_after(kernel, source, "fitted")
     assert result.error == "RunInterrupted", result.traceback
     assert result.seconds < STOP_SECONDS

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.training.conftest import Groups, succeeded
-from tests.training.harness import Outcome
+from tests.training.harness import DATA, Outcome
+from tests.training.test_fed_rows import FED as BATCHES
 
 # 47 rows in batches of 10: of each, rank 0 has every other row at first and none from the third batch on, and of the
 # last batch of 7 the last rank has all.
@@ -249,3 +250,17 @@ def test_boundaries_from_batches_of_a_ranks_own_are_near_those_of_one_process_an
         np.testing.assert_allclose(outcome.values["states"], plain.values["states"], rtol=0.1)
         np.testing.assert_array_equal(outcome.values["states"], outcomes[0].values["states"])
     assert any("epsilon=0.1" in notice for notice in notices)
+
+
+def test_normalization_takes_one_mean_over_a_column_of_scalars(groups) -> None:
+    cell = (
+        f"SIZE = 2\n{DATA}{BATCHES}"
+        + """
+layer = keras.layers.Normalization(axis=None)
+layer.adapt(train.map(lambda a, b: a[:, 0]))
+found = float(np.squeeze(layer.mean)), float(np.squeeze(layer.variance)), float(x[:, 0].mean()), float(x[:, 0].var())
+"""
+    )
+    for outcome in succeeded(groups[2].run(cell, "found")):
+        mean, variance, *expected = outcome.values["found"]
+        np.testing.assert_allclose([mean, variance], expected, rtol=1e-5, atol=1e-6)

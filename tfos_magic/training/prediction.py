@@ -43,6 +43,8 @@ def install(stack: ExitStack, session: Session) -> None:
 
     def draw(original: Any, iterator: Any) -> Any:
         batch, loop = original(iterator), session.loop
+        if loop is not None and _is_stopped(session):
+            loop.model.stop_predicting = True  # what is missing then is never given: the run ends
         if loop is None or loop.shares is None or (rows := rows_of(batch)) is None:
             return batch
         loop.shares.append(int(rows))
@@ -60,7 +62,7 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     if isinstance(x, tf.data.Dataset) and is_sharded(x):
         return _of_shares(session, loop, compute, x)
     if not _may_be_parted(session, arguments):
-        return compute(x)
+        return _by_itself(session, compute, x)
     arrays = [leaf for leaf in tree.flatten(x) if leaf is not None]
     rows, batch = len(arrays[0]), arguments["batch_size"] or _KERAS_BATCH
     batches, size = -(-rows // batch), session.collectives.size
@@ -68,7 +70,7 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     own = [rows, batch, int(loop.model.built), _digest(arrays, loop.model)]
     ranks = session.collectives.gather(own)
     if (ranks != ranks[0]).any() or not loop.model.built or batches < BATCHES_PER_RANK * size:
-        return compute(x)
+        return _by_itself(session, compute, x)
     begin, end = (batch * mark for mark in rank_slice(batches, session.collectives.rank, size))
     outputs = compute(tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], x))
     unchanged = all(map(_is_same, before, loop.model.non_trainable_variables))
@@ -77,7 +79,20 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
         return gathered
     for variable, value in zip(loop.model.non_trainable_variables, before, strict=True):
         variable.assign(value)
-    return compute(x)
+    return _by_itself(session, compute, x)
+
+
+def _by_itself(session: Session, compute: Predict, x: Any) -> Any:
+    """Predict all rows on this rank."""
+    outputs = compute(x)
+    if _is_stopped(session):
+        session.raise_stopped("a prediction")
+    return outputs
+
+
+def _is_stopped(session: Session) -> bool:
+    """Whether the run is to stop in the prediction under way; one within a ``fit`` stops at its next step."""
+    return session.context.stop.requested and [loop.kind for loop in session.loops] == ["predict"]
 
 
 def _may_be_parted(session: Session, arguments: dict[str, Any]) -> bool:
@@ -112,7 +127,11 @@ def _is_same(before: tf.Tensor, variable: Any) -> bool:
 
 
 def _all(session: Session, well: bool) -> bool:
-    return bool(session.collectives.gather([int(well)]).all())
+    """Whether all ranks are ``well``; raises :class:`RunStopped` where one was asked to stop."""
+    every = session.collectives.gather([int(well), int(_is_stopped(session))])
+    if every[:, 1].any():
+        session.raise_stopped("a prediction")
+    return bool(every[:, 0].all())
 
 
 def _gathered(session: Session, outputs: Any) -> Any | None:

@@ -103,7 +103,7 @@ class Session:
 
     @contextmanager
     def entered(self, kind: str, model: Any) -> Iterator[Loop]:
-        if self.many:
+        if self.many and kind != "predict":
             checks.refuse_threads(kind)
         loop = Loop(kind, model)
         loop.heeds_batches = self.loop is not None and self.loop.heeds_batches

@@ -32,10 +32,12 @@ def merge_counts(layer: Any, peers: Collectives) -> None:
 def moments(layer: Any, batch: Any) -> Array:
     """The moments of a batch at the positions that ``layer``, a built ``Normalization``, keeps apart."""
     values = np.asarray(keras.ops.convert_to_tensor(batch, layer.compute_dtype)).astype(np.float64)
-    count = np.prod([values.shape[axis] for axis in layer._reduce_axis])
+    # A column of scalars has one axis, though Keras, which batches it anew, builds the layer for two.
+    reduced = layer._reduce_axis if layer._keep_axis else tuple(range(values.ndim))
+    count = np.prod([values.shape[axis] for axis in reduced])
     if not count:
         return _no_moments(layer)
-    mean, variance = values.mean(layer._reduce_axis), values.var(layer._reduce_axis)
+    mean, variance = values.mean(reduced), values.var(reduced)
     return np.concatenate([[count], mean.reshape(-1), count * variance.reshape(-1)])
 
 
