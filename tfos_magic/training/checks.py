@@ -62,7 +62,8 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
         )
         raise TrainingError(
             f"the workers do not have the same data to train on ({listed}). Arrays and datasets made in the cell must "
-            "be the same on every worker, and a fed DataFrame must not be filtered or batched anew."
+            "be the same on every worker, and a fed DataFrame must not be filtered or batched anew. What a loop over "
+            "one collects is of this worker's rows alone: df.toPandas() gives all."
         )
     if sharded and ranks[0][0] < 0 and not ends_known:
         raise TrainingError(
@@ -86,7 +87,9 @@ def refuse_other_values() -> None:
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
         "what it draws must not depend on the clock, the machine, the order of files or of threads: sort lists of "
         "files, seed with tfos.seed() instead of the time, and let Python code that draws random numbers run in turn "
-        "(a map without num_parallel_calls). Generators without a seed are alike on all workers by themselves."
+        "(a map without num_parallel_calls). Generators without a seed are alike on all workers by themselves. What a "
+        "loop over a fed DataFrame collects is of this worker's rows alone: give fit() the DataFrame itself, or collect "
+        "them in Spark (df.toPandas())."
     )
 
 

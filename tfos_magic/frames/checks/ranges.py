@@ -51,4 +51,5 @@ def _holds(given: Any, low: Any, high: Any) -> bool:
     if given.kind == "b":
         return True
     limits: Any = np.finfo(given) if given.kind == "f" else np.iinfo(given)
-    return bool(low <= limits.min and limits.max <= high)
+    least, greatest = (np.asarray(limit).item() for limit in (limits.min, limits.max))
+    return bool(low <= least and greatest <= high)
