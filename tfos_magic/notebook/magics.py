@@ -171,6 +171,7 @@ class TFOSMagics(Magics):
             **reading_of(args, self.settings),
             outputs=args.output,
             strategy=args.strategy,
+            detached=bool(args.detach),
             options=options_of(args),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
