@@ -16,6 +16,7 @@ from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.local_modules import local_sources
+from tfos_magic.cluster.module_states import changed_states
 from tfos_magic.cluster.randomness import Randomness
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.results import Results, kernels_keras, kernels_settings
@@ -248,6 +249,7 @@ class Run:
             keras_settings=kernels_settings(),
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
+            module_states=changed_states(),
             payload=payload,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():

@@ -57,7 +57,7 @@ def ended(begun: dict[str, Any], states: dict[str, Any]) -> None:
 
 
 def seed_for(states: dict[str, Any]) -> int:
-    """A seed below 2^31 that follows from Python's state; another one where all are those that the last cell has left."""
+    """A seed below 2^31 that follows from Python's state; another one where the last cell has left these ``states``."""
     global _last
     digest = _digest(states)
     seeded = "tensorflow" not in _waiting and states.get("tensorflow", {}).get("anew")
