@@ -123,6 +123,39 @@ def test_cells_draw_what_one_process_draws_where_the_kernel_has_no_tensorflow(ke
 
 
 @pytest.mark.timeout(400)
+def test_a_run_that_lost_a_worker_begins_with_the_same_states_and_a_detached_one_moves_the_notebook_on(
+    kernel: Kernel,
+) -> None:
+    mark = f"/dev/shm/tfos-test-{kernel.pid}"
+    lost = f"""%%tfos_train -o here
+import os, random
+here = random.random()
+if tfos.rank() == 1 and not os.path.exists({mark!r}):
+    open({mark!r}, "w").close()
+    os._exit(3)
+tfos.barrier()
+"""
+    detached = "%%tfos_train --detach {name} -o here\nimport random\nhere = random.random()"
+    try:
+        kernel.run("import random; random.seed(3); first, second = random.random(), random.random(); random.seed(3)")
+        result = kernel.run(lost)
+        assert not result.error, result.traceback
+        assert "restarted from the beginning" in result.text
+        assert kernel.run("print(here == first, random.random() == second)").text == "True True\n"
+        runs = []
+        for _ in range(2):
+            kernel.run("random.seed(3)")
+            for name in ("one", "two"):
+                kernel.run(detached.format(name=name))
+                kernel.run(f"{name} = {name}['here']")
+            runs.append(kernel.run("print(one, two, one != two)").text)
+        assert runs[0] == runs[1]
+        assert runs[0].endswith("True\n")
+    finally:
+        Path(mark).unlink(missing_ok=True)
+
+
+@pytest.mark.timeout(400)
 def test_a_seeded_notebook_shuffles_and_drops_the_same_way_twice_and_other_rows_in_the_next_cell(
     kernel: Kernel,
 ) -> None:

@@ -50,7 +50,7 @@ def ended(begun: dict[str, Any], states: dict[str, Any]) -> None:
     global _last
     if not states:
         return
-    if "tensorflow" not in begun and not states["tensorflow"]["anew"]:
+    if "tensorflow" not in begun and not states.get("tensorflow", {}).get("anew"):
         states = {name: state for name, state in states.items() if name != "tensorflow"}  # seeded for the cell alone
     restored(states)
     _last = _digest(taken()), _last[1]
