@@ -71,6 +71,35 @@ print("seen by", units)
     assert kernel.run("print(shape, total, where)").text.strip() == "(None, 3) 6.0 __main__"
 
 
+def test_a_module_beside_the_notebook_is_in_the_cell_as_the_notebook_has_set_it(kernel: Kernel) -> None:
+    (kernel.folder / "beside_nb.py").write_text("LR, NAMES = .5, []\ndef rate():\n    return LR\n")
+    kernel.run("""
+import beside_nb
+beside_nb.LR = .02
+beside_nb.NAMES.append("a")
+def through():
+    import beside_nb as again
+    return again.rate()
+""")
+    cell = """%%tfos_train -o seen,all_see
+{imported}
+seen = [{module}.LR, {module}.rate(), {module}.NAMES, through()]
+all_see = tfos.allreduce({module}.LR, op="sum").numpy().tolist()
+{module}.LR = 7
+"""
+    cells = [("import beside_nb as mine", "mine"), ("", "beside_nb")]
+    for imported, module in cells:
+        result = kernel.run(cell.format(imported=imported, module=module))
+        assert not result.error, result.traceback
+        assert (
+            kernel.run("print(seen, round(all_see, 3), beside_nb.LR)").text == "[0.02, 0.02, ['a'], 0.02] 0.04 0.02\n"
+        )
+    kernel.run("import importlib; importlib.reload(beside_nb)")
+    (kernel.folder / "beside_nb.py").write_text("LR, NAMES = .125, []\ndef rate():\n    return LR\n")
+    kernel.run(cell.format(imported="", module="beside_nb"))
+    assert kernel.run("print(seen)").text == "[0.125, 0.125, [], 0.125]\n"
+
+
 def test_autograph_converts_functions_of_the_notebook_and_tracebacks_show_their_lines(kernel: Kernel) -> None:
     kernel.run("""
 def halved_if_even(x):

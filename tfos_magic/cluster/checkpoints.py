@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 from tfos_magic.cluster.checkpoint_files import CheckpointFiles, Entry
 from tfos_magic.cluster.private_checkpoints import PrivateCheckpoints
@@ -26,8 +27,8 @@ class CheckpointStore:
     ``where`` is a path or URL; when empty, the checkpoints lie in nameless files until :meth:`close`.
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
     below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run would go on now, ``feeds`` what
-    told the rows of its DataFrames from others. ``notify`` is told, from any thread, what the user should know. Raises
-    :class:`ClusterError` when nothing can be written there.
+    told the rows of its DataFrames from others, ``random`` the random states that its cell began with. ``notify`` is
+    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class CheckpointStore:
         self.seed: int | None = None
         self.newest: Position | None = None
         self.feeds: dict[str, list[int]] = {}
+        self.random: dict[str, Any] = {}
         if resume:
             self._find_run()
         self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
@@ -112,7 +114,8 @@ class CheckpointStore:
             for entry in reversed(self._files.entries()):
                 if (read := self._read(entry)) is not None:
                     self.newest, self.seed = read[0], read[0].seed
-                    self.feeds = dict(decode(read[1]).details.get("feeds", {}))
+                    details = decode(read[1]).details
+                    self.feeds, self.random = dict(details.get("feeds", {})), dict(details.get("random", {}))
                     return
         self._files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")

@@ -78,7 +78,9 @@ class RunRequest:
     ``private_files`` gives, by default one that goes with the cluster.
 
     The rows of DataFrames come to the cell in an order that ``seed`` makes, another one in every epoch, unless
-    ``shuffle`` is off; ``seed`` seeds the workers' generators as well. None is a new seed for every run.
+    ``shuffle`` is off; ``seed`` seeds the workers' generators as well. Without one the cell goes on with the
+    random states of this process, and this process with those that the cell leaves on rank 0; where it is ``detached``,
+    with a seed drawn here.
 
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
     another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
@@ -94,6 +96,7 @@ class RunRequest:
     batch_size: int = 32
     shuffle: bool = True
     seed: int | None = None
+    detached: bool = False
     outputs: Sequence[str] = ()
     strategy: str = "sync"
     options: Mapping[str, Any] = field(default_factory=dict)

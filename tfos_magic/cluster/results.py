@@ -66,6 +66,11 @@ class Results:
         """Know how the ranks ended."""
         self._ends = ends
 
+    @property
+    def random(self) -> dict[str, Any]:
+        """The random states that the cell has left on rank 0; empty where it is not known to have begun and ended."""
+        return self._ends[0].random if 0 in self._ends else {}
+
     def values(self) -> dict[str, Any]:
         """The names that came. Raises :class:`CaptureError`, with those that did, where some did not."""
         values, missing = self._collect()

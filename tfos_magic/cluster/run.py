@@ -5,7 +5,6 @@ A run that loses a worker begins again with fresh trainers and the same seed, wh
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeding import feed_all, uses_of
 from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.local_modules import local_sources
+from tfos_magic.cluster.module_states import changed_states
+from tfos_magic.cluster.randomness import Randomness
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
 from tfos_magic.cluster.results import Results, kernels_keras, kernels_settings
 from tfos_magic.cluster.scalars import ScalarWriter
@@ -56,7 +57,7 @@ class Run:
     def __init__(self, request: RunRequest, size: int, connect: Callable[[], TFCluster]) -> None:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect = request, connect
-        self._seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+        self._randomness = Randomness(request)
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops_asked = self._stops_heeded = 0
@@ -100,6 +101,7 @@ class Run:
             raise
         finally:
             self._close_store()
+            self._randomness.give_back(self._results.random)
             if self._scalars is not None:
                 self._scalars.close()
 
@@ -123,22 +125,11 @@ class Run:
             resume=request.resume,
             notify=self.state.notices.append,
         )
-        self._take_seed(self._store.seed)
+        self._randomness.go_on(self._store.seed, self._store.random)
         if self._store.newest is not None:
             self.state.notices.append(
                 f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
             )
-
-    def _take_seed(self, seed: int | None) -> None:
-        """Go on with the seed of the run that left the checkpoints, for it made the order of the rows."""
-        if seed is None:
-            return
-        if self._request.seed not in (None, seed):
-            raise UsageError(
-                f"the run to go on from in {self._request.checkpoint_dir} had another seed than {self._request.seed}: "
-                "leave the seed out to go on with its own, or begin a new run."
-            )
-        self._seed = seed
 
     def _close_store(self) -> None:
         store, self._store = self._store, None
@@ -247,9 +238,10 @@ class Run:
             filename=request.filename,
             strategy=request.strategy,
             options=dict(request.options),
-            seed=self._seed,
+            seed=self._randomness.seed,
+            random=self._randomness.states,
             outputs=list(request.outputs),
-            feeds=uses_of(self._cluster, request, feeds, self._seed),
+            feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
             modules=dict(request.modules),
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
@@ -257,6 +249,7 @@ class Run:
             keras_settings=kernels_settings(),
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
+            module_states=changed_states(),
             payload=payload,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():

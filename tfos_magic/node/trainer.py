@@ -60,6 +60,7 @@ class Trainer:
         self._running = ""
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._interrupts = Interrupts()
+        self._random: dict[str, Any] = {}
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -157,6 +158,7 @@ class Trainer:
         from tfos_magic.training.run import StopSignal
 
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
+        self._random = {}
         if cell.run_id in self._stopped_runs:
             self._stop.request()
         try:
@@ -193,6 +195,7 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
+            end = replace(end, random=self._random)
             if not (cell.outputs and end.clean and self._speaks(cell)):
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
@@ -203,6 +206,7 @@ class Trainer:
         from tfos_magic.training.checkpoints.checkpoint import assemble
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
+        from tfos_magic.values.random_state import taken
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
         context = RunContext(
@@ -219,6 +223,7 @@ class Trainer:
             local_rank=self._local_rank,
             event_files=cell.event_files,
             feeds={name: use.get("mark", []) for name, use in cell.feeds.items()},
+            random=cell.random,
         )
         if view is not None:
             context = replace(context, owns=view.owns, refresh=view.refresh)
@@ -229,7 +234,10 @@ class Trainer:
                 execute(cell, namespace, show_last=True)
             return
         with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
-            execute(cell, namespace, show_last=False)
+            try:
+                execute(cell, namespace, show_last=False)
+            finally:
+                self._random = taken() if self._rank == 0 else {}
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

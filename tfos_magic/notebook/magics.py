@@ -12,10 +12,12 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from tfos_magic.cluster.doctor import examine
+from tfos_magic.cluster.module_states import watch
 from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import Serving, embed
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.node.disk.imports import Listener
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
@@ -50,6 +52,7 @@ class TFOSMagics(Magics):
     """``%tfos``, ``%%tfos_train`` and the other magics."""
 
     shell: Any
+    listener: Listener
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -171,6 +174,7 @@ class TFOSMagics(Magics):
             **reading_of(args, self.settings),
             outputs=args.output,
             strategy=args.strategy,
+            detached=bool(args.detach),
             options=options_of(args),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
@@ -293,6 +297,7 @@ def load(shell: Any) -> None:
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
     magics.runtime.add_formats()
+    magics.listener = watch()
 
 
 def unload(shell: Any) -> None:
@@ -301,6 +306,7 @@ def unload(shell: Any) -> None:
     if magics is None:
         return
     magics.runtime.close()
+    magics.listener.end()
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]

@@ -130,7 +130,10 @@ data_options = grouped(
     argument("--batch-size", type=positive, default=None, help="Rows of a DataFrame in one global batch."),
     argument("--no-shuffle", action="store_true", help="Keep the order of a DataFrame's rows; default: shuffle them."),
     argument(
-        "--seed", type=counting, default=None, help="Seed of that order and of what the cell draws; default: new."
+        "--seed",
+        type=counting,
+        default=None,
+        help="Seed of that order and of what the cell draws; default: the notebook's states.",
     ),
     argument(
         "--feed",

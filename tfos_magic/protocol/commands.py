@@ -42,7 +42,9 @@ class RunCell(Message):
     that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
     ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells
     where the notebook works, as :func:`~tfos_magic.node.disk.place.tell_place` does, and ``sources`` are the texts of
-    modules that lie there, by relative path.
+    modules that lie there, by relative path; ``module_states`` is what the notebook has set in them, as
+    :func:`~tfos_magic.node.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins
+    with, as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
     """
 
     run_id: str
@@ -60,6 +62,8 @@ class RunCell(Message):
     keras_settings: dict[str, Any] = field(default_factory=dict)
     place: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    module_states: dict[str, str] = field(default_factory=dict)
+    random: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
 
 

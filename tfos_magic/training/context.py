@@ -60,7 +60,8 @@ class RunContext:
     the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what the cell writes
     for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is apart from those of the others,
     and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in while the cell runs.
-    ``feeds`` holds, by the names of DataFrames, what tells their rows from others; checkpoints keep it.
+    ``feeds`` holds, by the names of DataFrames, what tells their rows from others, and ``random`` the random states to
+    begin with, where these are not those of ``seed``; checkpoints keep both.
     """
 
     run_id: str
@@ -79,3 +80,4 @@ class RunContext:
     owns: Callable[[str], bool] = lambda path: False
     refresh: Callable[[], None] = lambda: None
     feeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    random: Mapping[str, Any] = field(default_factory=dict)

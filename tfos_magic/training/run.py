@@ -17,6 +17,7 @@ from tfos_magic.training.servers.strategy import AsyncStrategy, served
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategy import Strategy
 from tfos_magic.training.sync import SyncStrategy
+from tfos_magic.values import random_state
 
 __all__ = ["RunContext", "StopSignal", "distributed"]
 
@@ -31,14 +32,15 @@ STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {
 def distributed(context: RunContext) -> Iterator[None]:
     """Make ``keras.Model.fit`` and ``evaluate`` work on the global batch together with the other ranks.
 
-    Seeds Python, NumPy, TensorFlow and Keras with ``context.seed``, so that ranks shuffle and initialise alike. The
-    cell then gives the weights of one plain process, whatever the number of ranks. ``fit`` raises :class:`RunStopped`
-    after ``context.stop`` was requested on any rank, :class:`TrainingError` for what cannot be distributed, and
-    :class:`ClusterError` when a peer is lost. When the block ends, Keras is as it was.
+    Python, NumPy, TensorFlow and Keras begin with the states of ``context.random``, else with ``context.seed``, so that
+    ranks shuffle and initialise alike. The cell then gives the weights of one plain process, whatever the number of
+    ranks. ``fit`` raises :class:`RunStopped` after ``context.stop`` was requested on any rank, :class:`TrainingError`
+    for what cannot be distributed, and :class:`ClusterError` when a peer is lost. When the block ends, Keras is as it
+    was.
     """
     if context.strategy not in STRATEGIES:
         raise TrainingError(f"unknown strategy {context.strategy!r}: choose one of {', '.join(sorted(STRATEGIES))}")
-    keras.utils.set_random_seed(context.seed)
+    _seed(context)
     with ExitStack() as stack:
         if context.strategy == AsyncStrategy.name:
             context = stack.enter_context(served(context))
@@ -56,3 +58,11 @@ def distributed(context: RunContext) -> Iterator[None]:
             yield
         context.collectives.finish()
         agreement.end_cell(session)
+
+
+def _seed(context: RunContext) -> None:
+    """What ``context.random`` leaves out follows from the seed, but for Keras, which draws its own seed from Python."""
+    keras.utils.set_random_seed(context.seed)
+    if context.random:
+        unseeded = {"keras": {"seed": None, "generator": None}}
+        random_state.restored({**random_state.taken(), **unseeded, **context.random})

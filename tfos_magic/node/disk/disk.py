@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 
 from tfos_magic.node.disk import SHARED_VARIABLE
 from tfos_magic.node.disk.downloads import shared_downloads
+from tfos_magic.node.disk.imports import set_states
 from tfos_magic.node.disk.links import guarded
 from tfos_magic.node.disk.modules import local_modules, write_sources
 from tfos_magic.node.disk.place import is_here
@@ -53,7 +54,7 @@ class Disk:
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
             os.chdir(directory)
             stack.enter_context(self._downloads(cell.run_id, view))
-            stack.enter_context(self._modules(cell, here, directory))
+            self._open_modules(stack, cell, directory)
             yield view
 
     @contextmanager
@@ -90,13 +91,14 @@ class Disk:
         name = str(self._rank) if view and view.covers else ""
         return shared_downloads(os.path.join(self._shared, run_id), self._local_size, name)
 
-    def _modules(self, cell: RunCell, here: bool, directory: str) -> AbstractContextManager[None]:
-        if here:
-            return local_modules(directory, cell.place["path"], self._spared)
-        folder = os.path.join(self._private, "modules")
-        shutil.rmtree(folder, ignore_errors=True)
-        write_sources(cell.sources, folder)
-        return local_modules(folder, [directory], self._spared)
+    def _open_modules(self, stack: ExitStack, cell: RunCell, directory: str) -> None:
+        folder, path = directory, cell.place.get("path", [])
+        if not self._here:
+            folder, path = os.path.join(self._private, "modules"), [directory]
+            shutil.rmtree(folder, ignore_errors=True)
+            write_sources(cell.sources, folder)
+        stack.enter_context(local_modules(folder, path, self._spared))
+        stack.enter_context(set_states(folder, cell.module_states))
 
 
 class _Elsewhere:

@@ -49,8 +49,12 @@ def is_local(module: Any, folder: str) -> bool:
     """
     known = getattr(module, "__dict__", {})  # not asked for one by one, which would load a module that waits for that
     places = [known.get("__file__") or "", *map(str, known.get("__path__") or ())]
-    inside = os.path.join(folder, "")
-    return any(place.startswith(inside) and not _INSTALLED.intersection(place.split(os.sep)) for place in places)
+    return any(lies_in(place, folder) for place in places)
+
+
+def lies_in(place: str, folder: str) -> bool:
+    """Whether a path is below ``folder`` and not that of something installed there."""
+    return place.startswith(os.path.join(folder, "")) and not _INSTALLED.intersection(place.split(os.sep))
 
 
 def _forget(folder: str, spared: Collection[str]) -> None:

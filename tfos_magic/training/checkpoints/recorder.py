@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -193,7 +193,7 @@ class Recorder:
         sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
-            self._sender.send(_checkpoint(loop.model, fit, position, sums, self._context.feeds), started)
+            self._sender.send(_checkpoint(loop.model, fit, position, sums, self._context), started)
         self._session.report("train", loop)
         self._last = time.monotonic()
 
@@ -256,9 +256,7 @@ class Sender:
         self.seconds, self._measured = copied + time.monotonic() - began, True
 
 
-def _checkpoint(
-    model: Any, fit: Fit, position: Position, sums: list[Any], feeds: Mapping[str, Sequence[int]]
-) -> Checkpoint:
+def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:
     found = snapshot.variables(model)
     arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(found)}
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
@@ -272,7 +270,8 @@ def _checkpoint(
             name: snapshot.changed(callback, fit.before[name], name, arrays) for name, callback in fit.callbacks.items()
         },
         "generators": snapshot.generator_states(arrays),
-        "feeds": {name: list(mark) for name, mark in feeds.items()},
+        "feeds": {name: list(mark) for name, mark in context.feeds.items()},
+        "random": dict(context.random),
     }
     if position.step and fit.opening is not None:
         details["generators"].update(fit.opening.states)
