@@ -52,6 +52,11 @@ def with_digest(rows: Any, batch: Any) -> dict[str, Any]:
     return {_ROWS: rows, _DIGEST: of_batch(batch)}
 
 
+def with_numbers_digest(rows: Any, numbers: tf.Tensor) -> dict[str, Any]:
+    """As :func:`with_digest`, for rows that all ranks gather from the same arrays by ``numbers``."""
+    return {_ROWS: rows, _DIGEST: of_numbers(numbers)}
+
+
 def without_digest(element: Any) -> tuple[Any, Any]:
     """What :func:`with_digest` joined, or other elements and None."""
     if isinstance(element, dict) and _DIGEST in element:
@@ -68,6 +73,15 @@ def of_batch(batch: Any) -> tf.Tensor:
         flat = tf.reshape(leaf, [-1])
         values = _integers(flat[:: tf.maximum(1, tf.size(flat) // _SAMPLED)])
         total += tf.reduce_sum(values * (2 * tf.range(tf.size(values, tf.int64)) + 1))
+    return _folded(total)
+
+
+def of_numbers(numbers: tf.Tensor) -> tf.Tensor:
+    """As :func:`of_batch`, of a vector of row numbers and in fewer operations: sums of prefixes depend on places."""
+    return _folded(tf.reduce_sum(tf.cumsum(numbers)))
+
+
+def _folded(total: tf.Tensor) -> tf.Tensor:
     # The high bits of a product depend on all bits (Knuth's multiplicative hashing).
     return tf.cast(tf.math.floormod(tf.bitwise.right_shift(total * _SPREAD, 40), LEVELS), tf.float32)
 

@@ -21,7 +21,7 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.digests import with_digest
+from tfos_magic.training.digests import with_digest, with_numbers_digest
 from tfos_magic.training.step import checked_rows
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
@@ -251,7 +251,7 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
     def gather(batch: Any) -> Any:
         begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
         mine = batch[begin:end]
-        return with_digest(tree.map_structure(lambda a: None if a is None else tf.gather(a, mine), arrays), batch)
+        return with_numbers_digest(tree.map_structure(lambda a: None if a is None else tf.gather(a, mine), arrays), batch)
 
     # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
     return numbers.get_tf_dataset().map(gather).prefetch(tf.data.AUTOTUNE)
