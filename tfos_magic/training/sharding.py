@@ -251,7 +251,8 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
     def gather(batch: Any) -> Any:
         begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
         mine = batch[begin:end]
-        return with_numbers_digest(tree.map_structure(lambda a: None if a is None else tf.gather(a, mine), arrays), batch)
+        rows = tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
+        return with_numbers_digest(rows, batch)
 
     # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
     return numbers.get_tf_dataset().map(gather).prefetch(tf.data.AUTOTUNE)
