@@ -88,16 +88,32 @@ with ThreadPoolExecutor(2) as pool:
         assert "in a thread that the cell has made" in outcome.error
 
 
-def test_losses_that_need_many_rows_are_tried_on_many(groups) -> None:
+@pytest.mark.parametrize("size", [29, 10, 4, 2])
+def test_losses_that_need_many_rows_are_tried_on_many(groups, size: int) -> None:
     cell = """
 def hardest(labels, outputs):
     losses = keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
-    return keras.ops.mean(keras.ops.top_k(losses, 7)[0])
+    return keras.ops.mean(keras.ops.top_k(losses, SIZE // 2)[0])
 
 
 model = mlp()
 model.compile("sgd", hardest)
-model.fit(x, y, batch_size=29, verbose=0)
+model.fit(x[:SIZE], y[:SIZE], batch_size=SIZE, verbose=0)
+"""
+    for outcome in groups[2].run(DATA + f"SIZE = {size}" + cell):
+        assert "mixes the rows of a batch" in outcome.error
+
+
+@pytest.mark.parametrize("kind", ["centred", "attention"])
+def test_rows_that_look_at_each_other_are_found_where_a_worker_has_one(groups, kind: str) -> None:
+    layer = {
+        "centred": "keras.layers.Lambda(lambda a: a - keras.ops.mean(a, 0, keepdims=True))",
+        "attention": "keras.layers.Lambda(lambda a: keras.ops.softmax(a @ keras.ops.transpose(a)) @ a)",
+    }[kind]
+    cell = f"""
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(5), {layer}, keras.layers.Dense(3)])
+model.compile("sgd", from_logits)
+model.fit(x[:2], y[:2], batch_size=2, verbose=0)
 """
     for outcome in groups[2].run(DATA + cell):
         assert "mixes the rows of a batch" in outcome.error

@@ -15,6 +15,7 @@ from tfos_magic.training.step import rows_in
 FEWEST, MOST, MANY = 4, 16, 64
 MOST_BYTES = 8 << 20
 CONTRAST = 32.0
+_GOLDEN = 0.618
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,32 @@ def tried(batch: Any, fewest: int = FEWEST) -> Tried:
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
     wanted = max(fewest, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
     wanted -= wanted % 3 == 0  # or a part would be the same rows when they are reversed
-    numbers = np.arange(wanted) % rows
-    first_part = apart(len(numbers))
-    parts = [numbers[first_part], numbers[~first_part]]
-    first, second = ((taken(batch, part), len(part)) for part in parts)
-    return Tried((taken(batch, numbers), len(numbers)), (first, second))
+    whole = _varied(taken(batch, np.arange(wanted) % rows), np.arange(wanted) // rows)
+    first_part = apart(wanted)
+    first, second = ((taken(whole, np.flatnonzero(part)), int(part.sum())) for part in (first_part, ~first_part))
+    return Tried((whole, wanted), (first, second))
+
+
+def _varied(batch: Any, again: Any) -> Any:
+    """Rows that come ``again`` made others than they were before: what compares rows does not show among equal ones.
+
+    Floats are scaled; whole numbers, such as classes and tokens, stay in their range, and change places in a row.
+    """
+
+    def vary(leaf: Any) -> Any:
+        if (
+            not isinstance(leaf, tf.Tensor)
+            or not leaf.shape.rank
+            or not (leaf.dtype.is_floating or leaf.dtype.is_integer)
+        ):
+            return leaf
+        if leaf.dtype.is_floating and bool(tf.reduce_any(tf.round(leaf) != leaf)):
+            factors = np.where(again > 0, 0.5 + again * _GOLDEN % 1, 1.0)
+            return leaf * tf.cast(tf.reshape(factors, [-1, *[1] * (leaf.shape.rank - 1)]), leaf.dtype)
+        rolled = [row if leaf.shape.rank == 1 else tf.roll(row, int(n), 0) for row, n in zip(leaf, again, strict=True)]
+        return tf.stack(rolled)
+
+    return tf.nest.map_structure(vary, batch) if again.any() else batch
 
 
 def in_float64(rows: Tried) -> Tried:
