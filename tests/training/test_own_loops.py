@@ -105,6 +105,22 @@ def test_a_loop_that_changes_its_gradients_changes_those_of_all_rows(same_as_pla
     same_as_plain(cell, 2)
 
 
+def test_gradients_by_weights_are_those_of_all_rows_beside_others(same_as_plain) -> None:
+    cell = """
+model = mlp()
+optimizer = keras.optimizers.SGD(0.1)
+for a, b in shard(batches):
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        loss = from_logits(b, model(a, training=True))
+    _, *gradients = tape.gradient(loss, [a, *model.trainable_variables])
+    gradients, _ = tf.clip_by_global_norm(gradients, 0.05)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+history, weights = {}, model.get_weights()
+"""
+    same_as_plain(DATA + SHARE + cell, 2)
+
+
 def test_gradients_within_another_tape_are_added_up_when_they_are_applied(same_as_plain) -> None:
     cell = """
 model = mlp()

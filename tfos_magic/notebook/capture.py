@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -117,6 +118,7 @@ def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[
         )
     found = namespace.keys() | GIVEN
     missing = [name for name in wanted if name not in found and (name in push or not names.open_ended)]
+    missing = [name for name in missing if name in push or not any(_sets(value, name) for value in namespace.values())]
     if not missing:
         return
     name = missing[0]
@@ -124,6 +126,19 @@ def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
+
+
+def _sets(value: Any, name: str) -> bool:
+    """Whether a function of the notebook sets a name by ``global``, as one that the cell calls may."""
+    code = getattr(value, "__code__", None) if isinstance(value, FunctionType) else None
+    return (
+        code is not None
+        and name in code.co_names
+        and any(
+            instruction.opname == "STORE_GLOBAL" and instruction.argval == name
+            for instruction in dis.get_instructions(code)
+        )
+    )
 
 
 def is_dataframe(value: Any) -> bool:

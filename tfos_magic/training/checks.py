@@ -138,8 +138,16 @@ def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
         "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
         "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
-        "rows, gives other weights here. fit() finds that out by itself. Numbers that the loop keeps, such as losses, "
-        "are of this worker's rows: tfos.allreduce(value) averages them."
+        "rows, gives other weights here. fit() finds that out by itself. Gradients by inputs, and numbers that the "
+        "loop keeps, such as losses, are of this worker's rows: tfos.allreduce(value) averages numbers."
+    )
+
+
+def note_nested(reporter: Reporter) -> None:
+    reporter.notice(
+        "A loop over a fed DataFrame takes gradients by weights within another tape: there they are of this worker's "
+        "rows. They are brought together when they are applied, but what is made of them before, such as a penalty of "
+        "their size or an inner step, is not that of one process. fit() finds that out by itself."
     )
 
 

@@ -113,14 +113,19 @@ class OwnLoop:
             self.heed_apart()
 
     def united(self, strategy: SyncStrategy, found: Any, sources: Any) -> Any:
-        """Give the gradients of the batch last drawn, of which ranks have shares, as those of all rows: a loop may
-        clip them before it applies them. Within another tape, which could not follow that, they stay as they are."""
+        """Give the gradients by weights of the batch last drawn, of which ranks have shares, as those of all rows: a
+        loop may clip them before it applies them. Within another tape, which could not follow that, they stay."""
         flat = tf.nest.flatten(found)
-        if self.over_copies or not self._session.exact or not of_variables(sources) or record.could_possibly_record():
-            self._raw.update(map(id, flat))
+        weights = [i for i, source in enumerate(tf.nest.flatten(sources)) if of_variables(source)]
+        if self.over_copies or not self._session.exact or not weights or record.could_possibly_record():
+            self._raw.update(id(flat[i]) for i in weights)
+            if weights and self.over_shares:
+                checks.note_nested(self._session.reporter)
             return found
         self._unites = True
-        return tf.nest.pack_sequence_as(found, strategy.combine(self._step(), flat))
+        for i, mean in zip(weights, strategy.combine(self._step(), [flat[i] for i in weights]), strict=True):
+            flat[i] = mean
+        return tf.nest.pack_sequence_as(found, flat)
 
     def refuse_mixing(self) -> None:
         """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
