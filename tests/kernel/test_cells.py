@@ -394,7 +394,7 @@ told = sorted({"a", "b"}) == ["a", "b"]
 
 HELPERS = """
 import keras, numpy as np
-rate, ends, units = 0.5, 0, 1
+rate, ends, units, told = 0.5, 0, 1, []
 x = np.ones((8, 2), "float32")
 def build():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units)])
@@ -416,12 +416,13 @@ for units in (2, 3):
     model = build()
     model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=count)])
     seen.append((model.count_params(), round(float(model.optimizer.learning_rate), 4), ends))
+told.append("here")
 def final():
-    return units, weight, rate
+    return units, weight, rate, told
 """)
     assert not result.error, result.traceback
     assert kernel.run("print(ends, seen)").text.strip() == "4 [(6, 0.03, 2), (9, 0.03, 4)]"
     assert kernel.run("print(final())\nrate = 1.0\nprint(final())").text.split("\n")[:2] == [
-        "(3, 2.0, 0.03)",
-        "(3, 2.0, 1.0)",
+        "(3, 2.0, 0.03, ['here'])",
+        "(3, 2.0, 1.0, ['here'])",
     ]

@@ -268,6 +268,20 @@ def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, los
     same_as_plain(start + UNUSUAL.format(element=element, loss=loss, compiled=compiled, data=data), 2)
 
 
+def test_a_generator_may_give_none(same_as_plain) -> None:
+    cell = UNUSUAL.format(
+        element="(x, y)", loss="return entropy(data[1], model(data[0]))", compiled="", data="given()"
+    ).replace("given().map(lambda x, y: (x, y)), epochs=2", "given(), epochs=2, steps_per_epoch=4")
+    given = """
+def given():
+    for start in (0, 29, 58, 87) * 2:
+        yield x[start:start + 29], y[start:start + 29], None
+
+
+"""
+    same_as_plain(DATA + given + cell, 2)
+
+
 @pytest.mark.parametrize("data", ["train", "fed(train)"])
 def test_a_vector_per_batch_is_refused(groups, data: str) -> None:
     fit = f"model.fit({data}.map(lambda x, y: (x, y, tf.constant([2.0]))), verbose=0)"

@@ -121,6 +121,65 @@ history, weights = {}, model.get_weights()
     same_as_plain(DATA + SHARE + cell, 2)
 
 
+BY_ROW = {
+    "jacobian": """
+    with tf.GradientTape() as tape:
+        losses = keras.losses.sparse_categorical_crossentropy(b, model(a), from_logits=True)
+    rows = tape.jacobian(losses, weights_of)
+""",
+    "vectorized_map": """
+    rows = tf.vectorized_map(of_row, (a, b))
+""",
+    "map_fn": """
+    rows = tf.map_fn(of_row, (a, b), fn_output_signature=[v.dtype for v in weights_of])
+""",
+}
+
+
+@pytest.mark.parametrize("how", BY_ROW)
+def test_gradients_of_single_rows_stay_apart(same_as_plain, how: str) -> None:
+    cell = f"""
+model = mlp()
+optimizer = keras.optimizers.SGD(0.1)
+weights_of = [v.value for v in model.trainable_variables]
+
+
+def of_row(row):
+    with tf.GradientTape() as tape:
+        loss = from_logits(row[1][None], model(row[0][None]))
+    return tape.gradient(loss, weights_of)
+
+
+for a, b in shard(batches):
+{BY_ROW[how]}
+    limited = [tf.clip_by_norm(g, 0.1, axes=list(range(1, len(g.shape)))) for g in rows]
+    gradients = [tf.reduce_mean(g, 0) for g in limited]
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+history, weights = {{}}, model.get_weights()
+"""
+    same_as_plain(DATA + SHARE.replace("batch(26)", "batch(32)").replace("(x, y)", "(x[:128], y[:128])") + cell, 2)
+
+
+def test_gradients_of_a_graph_are_those_of_all_rows(same_as_plain) -> None:
+    cell = """
+model = mlp()
+optimizer = keras.optimizers.SGD(0.1)
+
+
+@tf.function
+def train(a, b):
+    loss = from_logits(b, model(a, training=True))
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, [v.value for v in model.trainable_variables]), 0.05)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+for a, b in shard(batches):
+    train(a, b)
+history, weights = {}, model.get_weights()
+"""
+    same_as_plain(DATA + SHARE + cell, 2)
+
+
 def test_gradients_within_another_tape_are_added_up_when_they_are_applied(same_as_plain) -> None:
     cell = """
 model = mlp()

@@ -133,5 +133,20 @@ def test_a_class_that_stays_gets_the_values_it_was_given_elsewhere(monkeypatch: 
     settings, double = notebook.names["Settings"], notebook.names["Settings"].double
     cell.names["Settings"].rate = 0.02
     cell.names["Settings"].seen.append(1)
+    cell.run("Settings.triple = lambda self: 3 * self.rate\nSettings.late = 4")
     cell.send(notebook, "Settings", keeps=True)
-    assert (settings.rate, settings.seen, settings.double) == (0.02, [1], double)
+    assert (settings.rate, settings.seen, settings.double, settings.late) == (0.02, [1], double, 4)
+    assert settings().triple() == 0.06
+    cell.run("Settings.double = lambda self: 0")
+    cell.send(notebook, "Settings", keeps=True)
+    assert settings().double() == 0
+
+
+def test_a_function_with_a_cache_goes_without_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, ""), _Main(monkeypatch, "")
+    notebook.run(
+        "import functools\n@functools.lru_cache(maxsize=3)\ndef held(n): return n * factor\nfactor = 2\nheld(1)"
+    )
+    notebook.send(cell, "held")
+    cell.run("factor = 5")
+    assert (cell.names["held"](1), cell.names["held"].cache_parameters()["maxsize"]) == (5, 3)

@@ -60,10 +60,19 @@ class Given:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
+    if type(value) in (list, dict, set):
+        parts = _parts_of(value)
+        return lambda: value if _parts_of(value) == parts else None
     try:
         return weakref.ref(value)
     except TypeError:
         return lambda: value
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """What a list, dict or set holds: small values as they are, others by who they are."""
+    parts = [part for pair in value.items() for part in pair] if isinstance(value, dict) else list(value)
+    return [part if isinstance(part, (bool, int, float, str, bytes)) else id(part) for part in parts]
 
 
 def execute(cell: RunCell, namespace: dict[str, Any], *, show_last: bool) -> None:

@@ -151,6 +151,14 @@ def note_nested(reporter: Reporter) -> None:
     )
 
 
+def note_several(reporter: Reporter) -> None:
+    reporter.notice(
+        "A loop over a fed DataFrame takes gradients by the same weights several times for one batch. Each is that of "
+        "all workers' rows: right for several losses of the batch, not for the gradients of single rows, which are not "
+        "those of one process (tape.jacobian keeps rows apart)."
+    )
+
+
 def note_draws(places: str, reporter: Reporter) -> None:
     if places:
         reporter.notice(

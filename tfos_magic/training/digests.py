@@ -68,7 +68,7 @@ def of_batch(batch: Any) -> tf.Tensor:
     """A float32 scalar below ``LEVELS``, of some values all over a batch and their places."""
     total = tf.zeros([], tf.int64)
     for leaf in tf.nest.flatten(batch, expand_composites=True):
-        if leaf is None:
+        if leaf is None or leaf.dtype == tf.variant:
             continue
         flat = tf.reshape(leaf, [-1])
         values = _integers(flat[:: tf.maximum(1, tf.size(flat) // _SAMPLED)])

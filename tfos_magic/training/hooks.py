@@ -233,8 +233,8 @@ def _install_gradients(stack: ExitStack, session: Session, own: ownloops.OwnLoop
 
     def gradient(original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found, step, loop = original(tape, target, sources, *args, **kwargs), session.exact_step, session.loop
-        if session.step is None and loop is None and isinstance(session.strategy, SyncStrategy):
-            return own.united(session.strategy, found, sources)
+        if session.step is None:
+            return own.tapes.taken(found, sources)
         early = loop is not None and session.trial is None and session.first_step.unites_early(loop.model)
         if step is None or not early or not of_variables(sources) or not isinstance(session.strategy, SyncStrategy):
             return found

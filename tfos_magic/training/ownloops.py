@@ -23,14 +23,13 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import checks, digests, emptyshares, fedrows
 from tfos_magic.training.firststep import maps
-from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import raw
 from tfos_magic.training.patching import replace, replace_item, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.sharding import is_fed, is_sharded
 from tfos_magic.training.step import Step, rows_of
-from tfos_magic.training.sync import SyncStrategy
+from tfos_magic.training.tapes import Tapes
 
 _REMEMBERED = 8
 _ON_BATCH = ("train_on_batch", "test_on_batch")
@@ -48,8 +47,7 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.source: Any = None
-        self._unites = False
-        self._raw: set[int] = set()
+        self.tapes = Tapes(self, session)
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -60,7 +58,7 @@ class OwnLoop:
         """A step over the batch last drawn, while the cell computes gradients over its share of it."""
         session = self._session
         active = session.exact and session.loop is None and self.over_shares and record.could_possibly_record()
-        return self._step() if active else None
+        return self.step() if active else None
 
     @property
     def without_rows(self) -> tf.Tensor | None:
@@ -77,6 +75,7 @@ class OwnLoop:
         rows = rows_of(batch)
         self._rows.assign(1.0 if rows is None else tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
+        self.tapes.begin()
         self.over_copies = False  # so far as is known: an iterator that is an argument of a graph hides what it gives
         session.draws_shares = self.over_shares
         if tf.executing_eagerly():
@@ -96,9 +95,8 @@ class OwnLoop:
         self._remember(optimizer, variables)
         if tf.executing_eagerly():
             session.votes.cast()
-        step = self._step()
-        step.united = self._unites and not self.over_copies and self._raw.isdisjoint(map(id, gradients))
-        self._raw.clear()
+        step = self.step()
+        step.united = self.tapes.united
         if self.over_copies:
             step.digest = digests.of_gradients(gradients)
         session.strategy.apply(step, gradients, variables, update)
@@ -111,21 +109,6 @@ class OwnLoop:
         if tf.executing_eagerly():
             session.heed_stop("a training loop")
             self.heed_apart()
-
-    def united(self, strategy: SyncStrategy, found: Any, sources: Any) -> Any:
-        """Give the gradients by weights of the batch last drawn, of which ranks have shares, as those of all rows: a
-        loop may clip them before it applies them. Within another tape, which could not follow that, they stay."""
-        flat = tf.nest.flatten(found)
-        weights = [i for i, source in enumerate(tf.nest.flatten(sources)) if of_variables(source)]
-        if self.over_copies or not self._session.exact or not weights or record.could_possibly_record():
-            self._raw.update(id(flat[i]) for i in weights)
-            if weights and self.over_shares:
-                checks.note_nested(self._session.reporter)
-            return found
-        self._unites = True
-        for i, mean in zip(weights, strategy.combine(self._step(), [flat[i] for i in weights]), strict=True):
-            flat[i] = mean
-        return tf.nest.pack_sequence_as(found, flat)
 
     def refuse_mixing(self) -> None:
         """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
@@ -149,7 +132,8 @@ class OwnLoop:
         if not self._session.context.calls.rank and self._apart.numpy() > digests.NEAR * size**2:
             checks.refuse_other_values()
 
-    def _step(self) -> Step:
+    def step(self) -> Step:
+        """A step over the batch last drawn."""
         step = self._session.new_step(self._rows.read_value())
         return step.on_copies() if self.over_copies else step
 
@@ -173,6 +157,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     _install_draws(stack, session, own)
     replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
     fedrows.install(stack, session.looks)
+    own.tapes.install(stack)
     emptyshares.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, BinaryIO
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from tfos_magic.values import objects, originals, tensors
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_CACHED = type(lru_cache(len))
 _VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
 _SET_ANEW = "__tfos_set_anew__"
 
@@ -115,6 +116,8 @@ class Pickler(cloudpickle.Pickler):
         if isinstance(obj, (FunctionType, type)):
             self._note_definition(obj)
             return super().reducer_override(obj)
+        if isinstance(obj, _CACHED) and obj.__module__ == "__main__":
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
             self._seen.add(id(obj))
         if tensors.is_variable(obj):
@@ -232,6 +235,10 @@ class Unpickler(pickle.Unpickler):
         return root
 
 
+def _cached(function: Any, options: dict[str, Any]) -> Any:
+    return lru_cache(**options)(function)
+
+
 def _original_object(make: Callable[..., Any], kind: type, made_by: str, token: str) -> Any:
     original = originals.found(token)
     return original if type(original) is kind else make(kind, made_by, token)
@@ -244,14 +251,18 @@ def _original_variable(make: Callable[..., Any], value: Any, options: dict[str, 
 
 
 def _set_values(kind: type, attributes: Mapping[str, Any]) -> None:
-    """Give a class that stays as it is the values that its attributes have got where it was, methods aside."""
+    """Give a class that stays as it is what its attributes have become where it was: values, and other functions."""
     for name, value in attributes.items():
         known = vars(kind).get(name)
-        if name.startswith(("__", "_abc_")) or not isinstance(value, _VALUES) or not isinstance(known, _VALUES):
+        if name.startswith(("__", "_abc_")) or not isinstance(known, (type(None), FunctionType, *_VALUES)):
             continue
-        with suppress(Exception):  # what a list holds may refuse to be pickled
-            if pickle.dumps(value) != pickle.dumps(known):
+        if isinstance(value, FunctionType):
+            if getattr(known, "__code__", None) != value.__code__:
                 setattr(kind, name, value)
+        elif isinstance(value, _VALUES):
+            with suppress(Exception):  # what a list holds may refuse to be pickled
+                if isinstance(known, FunctionType) or pickle.dumps(value) != pickle.dumps(known):
+                    setattr(kind, name, value)
 
 
 def cache_source(filename: str, text: str) -> None:

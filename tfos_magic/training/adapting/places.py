@@ -61,7 +61,13 @@ class _Adapting:
         self._by_hand: WeakSet[Any] = WeakSet()
 
     def adapt(self, original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> None:
-        """Stand in for ``layer.adapt``."""
+        """Stand in for ``layer.adapt``. Raises :class:`RunStopped` where a rank was asked to stop meanwhile."""
+        self._adapt(original, layer, data, *args, **kwargs)
+        session = self._session
+        if ranks.peers() is not None and session.collectives.gather([session.context.stop.requested]).any():
+            session.raise_stopped("adapt()")
+
+    def _adapt(self, original: Any, layer: Any, data: Any, *args: Any, **kwargs: Any) -> None:
         together = ranks.peers() is not None
         if not (isinstance(data, tf.data.Dataset) and is_sharded(data)):
             with self._given(Data.COPIES):
