@@ -63,7 +63,7 @@ def tried(batch: Any, fewest: int = FEWEST) -> Tried:
     """
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
-    wanted = max(fewest, min(rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    wanted = max(fewest, min(2 * rows, MOST, MOST_BYTES * rows // max(size, 1)))
     wanted -= wanted % 3 == 0  # or a part would be the same rows when they are reversed
     whole = _varied(taken(batch, np.arange(wanted) % rows), np.arange(wanted) // rows)
     first_part = apart(wanted)
