@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def test_a_run_goes_on_in_a_new_kernel_where_a_killed_one_left_it(
     options = f"-n 2 --checkpoint-dir {tmp_path / 'kept'} -o final,history"
     first = _started(new_kernel())
     first.finish(first.submit(CELL.format(options=options, pause=60)), until="epoch 3 of 6")
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.rglob("*epoch3-step0*")):
+        assert time.monotonic() < deadline, list(tmp_path.rglob("*"))
+        time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
     first.end()
     second = _started(new_kernel())
