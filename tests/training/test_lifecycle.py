@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import assert_same_weights, succeeded
-from tests.training.harness import DATA
+from tests.training.harness import DATA, Group
 
 SNAPSHOT = """
 from keras.src.backend.tensorflow import trainer
@@ -123,6 +123,24 @@ for verbose in ("auto", 0, 1, 2):
     outcomes = succeeded(groups[2].run(cell, "printed"))
     assert outcomes[0].values["printed"] == [0, 0, 1, 1]
     assert outcomes[1].values["printed"] == [0, 0, 0, 0]
+
+
+def test_tf_keras_imported_in_a_run_keeps_nothing_of_it() -> None:
+    """It imports its public modules when they are asked for, so they take what is patched just then."""
+    pytest.importorskip("tf_keras")
+    group = Group(1)
+    try:
+        succeeded(
+            group.run(
+                "import tf_keras\nassert tf_keras.losses and tf_keras.__internal__.losses\n"
+                "model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])\n"
+                "model.compile('sgd', 'mse')\nmodel.fit([[1.0, 2.0]] * 8, [1.0] * 8, verbose=0)"
+            )
+        )
+        look = "import gc\nsessions = [type(o).__module__ for o in gc.get_objects() if type(o).__name__ == 'Session']"
+        assert succeeded(group.run(look, "sessions", bare=True))[0].values["sessions"] == []
+    finally:
+        group.close()
 
 
 def test_many_runs_in_one_process_do_not_grow_threads_files_or_much_memory(groups) -> None:

@@ -21,14 +21,19 @@ def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace ``owner.name`` by ``around(original, *args, **kwargs)`` until ``stack`` closes."""
+    """Replace ``owner.name`` by ``around(original, *args, **kwargs)`` until ``stack`` closes.
+
+    What was imported from ``owner`` meanwhile does as the original does from then on.
+    """
     original = getattr(owner, name)
+    held = [around]
 
     @wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
+        return held[0](original, *args, **kwargs) if held else original(*args, **kwargs)
 
     replace(stack, owner, name, wrapped)
+    stack.callback(held.clear)
 
 
 def replace_item(stack: ExitStack, table: dict[Any, Any], key: Any, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +47,12 @@ def test_what_was_replaced_twice_comes_back_after_an_error() -> None:
     with pytest.raises(KeyError):
         fail()
     assert Base.value == 1
+
+
+def test_what_was_imported_meanwhile_is_as_the_original_afterwards() -> None:
+    owner = SimpleNamespace(double=lambda number: 2 * number)
+    with ExitStack() as stack:
+        wrap(stack, owner, "double", lambda original, number: -original(number))
+        imported = owner.double
+        assert imported(3) == -6
+    assert imported(3) == owner.double(3) == 6

@@ -52,11 +52,12 @@ class _Finder(MetaPathFinder):
         self.leave()
         spec = find_spec(NAME)
         if spec is not None and spec.loader is not None:
-            then, execute = self._then, spec.loader.exec_module
+            then, loader, execute = self._then, spec.loader, spec.loader.exec_module
 
             def run(module: ModuleType) -> None:
+                del loader.exec_module  # the one of its class is back: a module keeps its loader, and that this run
                 execute(module)
                 then()
 
-            spec.loader.exec_module = run  # type: ignore[method-assign]
+            loader.exec_module = run  # type: ignore[method-assign]
         return spec
