@@ -226,3 +226,48 @@ drawn = np.asarray(model.layers[0](np.ones((1, 12), "float32"), training=True))
     assert np.array_equal(outcomes[0].values["drawn"], outcomes[1].values["drawn"])
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
     assert any("(dropout)" in text for text in notices)
+
+
+def test_gradients_that_are_applied_in_every_second_step_meet_those_of_the_same_step(same_as_plain) -> None:
+    """On one rank what is applied is late, on the other what comes after it, which does not wait by itself."""
+    cell = DATA + (
+        """
+def late(value, size):
+    slow = tf.linalg.svd(tf.random.stateless_normal((size, size), (1, 2)), compute_uv=False)
+    return value + 0.0 * tf.reduce_sum(slow)
+
+
+class Accumulating(keras.Sequential):
+    def __init__(self):
+        super().__init__([keras.Input((12,)), *mlp().layers])
+        self.count = tf.Variable(0, trainable=False)
+        self.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self.trainable_variables]
+
+    def train_step(self, data):
+        inputs, labels = data
+        self.count.assign_add(1)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=labels, y_pred=self(inputs, training=True))
+        for total, gradient in zip(self.sums, tape.gradient(loss, self.trainable_variables)):
+            total.assign_add(gradient / 2)
+        tf.cond(self.count % 2 == 0, self.apply, lambda: None)
+        ones = late(tf.ones(3), (2, 400)[rank])
+        self.seen.update_state(tf.reduce_mean(collectives.all_reduce([ones])[0] if collectives else ones))
+        return {"loss": self.seen.result()}
+
+    def apply(self):
+        self.optimizer.apply_gradients(
+            [(late(total, (400, 2)[rank]), v) for total, v in zip(self.sums, self.trainable_variables)]
+        )
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+
+
+model = Accumulating()
+model.seen = keras.metrics.Mean(name="seen")
+model.compile("adam", from_logits)
+model.fit(x[:116], y[:116], batch_size=29, epochs=6, verbose=0, shuffle=False)
+weights, history = model.get_weights(), {}
+"""
+    )
+    same_as_plain(cell, 2)

@@ -243,25 +243,60 @@ history = model.fit(x, y, batch_size=29, epochs=3, validation_data=(val_x, val_y
     assert all((m.epoch, m.epochs, m.step, m.steps, m.phase) == (2, 3, 5, 5, "train") for m in last.values())
 
 
-DERIVED = """
+OWN_LOGS = DATA + (
+    """
 class Own(keras.Sequential):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.total = keras.metrics.Mean(name="total_loss")
+
+    @property
+    def metrics(self):
+        return [*super().metrics, self.total]
+
+    def step(self, data, logs):
+        self.total.update_state(self.compute_loss(data[0], data[1], self(data[0])) + 1.0)
+        share = 1.0 - logs["accuracy"]
+        return {"loss": self.total.result(), "root": tf.sqrt(logs["loss"]), "errors": share, "last": LAST}
+
     def train_step(self, data):
-        logs = super().train_step(data)
-        logs["root"] = tf.sqrt(logs["loss"])
-        logs["rows"] = tf.cast(tf.shape(data[0])[0], tf.float32)
-        return logs
+        return self.step(data, super().train_step(data))
+
+    def test_step(self, data):
+        return self.step(data, super().test_step(data))
 
 
+class Seen(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        losses.append(logs["loss"])
+
+
+losses = []
 model = Own(mlp().layers)
-model.compile("sgd", from_logits, metrics=["accuracy"])
-model.fit(x, y, batch_size=29, verbose=0)
+model.compile("sgd", from_logits, metrics=["accuracy"], run_eagerly=EAGERLY)
+history = model.fit(x, y, batch_size=29, epochs=2, verbose=0, validation_data=(val_x, val_y), callbacks=CALLBACKS)
+history = history.history
+if losses:
+    history["losses"] = [float(loss) for loss in losses]
+weights = model.get_weights()
 """
+)
 
 
-def test_what_a_step_makes_of_metrics_is_told(groups) -> None:
-    _, notices = told(groups[2], DATA + DERIVED)
-    assert [text for text in notices if "results of metrics" in text and "'root'" in text and "rows'" not in text]
-    _, notices = told(
-        groups[2], DATA + DERIVED.replace("tf.sqrt(logs", "(logs").replace('logs["root"]', 'logs["loss"]')
-    )
+@pytest.mark.parametrize("callbacks", ["[]", "[Seen()]"])
+def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain, groups, callbacks: str) -> None:
+    cell = OWN_LOGS.replace("LAST", "logs['loss'] * 2.0").replace("EAGERLY", "False").replace("CALLBACKS", callbacks)
+    same_as_plain(cell, 2)
+    _, notices = told(groups[2], cell)
     assert not [text for text in notices if "results of metrics" in text]
+
+
+def test_the_result_of_a_metric_under_another_name_is_that_of_all_rows_in_an_eager_step(same_as_plain) -> None:
+    cell = OWN_LOGS.replace("LAST", "0.0").replace("EAGERLY", "True").replace("CALLBACKS", "[]")
+    same_as_plain(cell + "history = {name: history[name] for name in ('loss', 'val_loss')}\n", 2)
+
+
+def test_what_a_step_makes_of_metrics_and_of_a_batch_is_told(groups) -> None:
+    mixed = "logs['loss'] * tf.reduce_mean(data[0])"
+    _, notices = told(groups[2], OWN_LOGS.replace("LAST", mixed).replace("EAGERLY", "False").replace("CALLBACKS", "[]"))
+    assert [text for text in notices if "results of metrics" in text and "'last'" in text and "root" not in text]

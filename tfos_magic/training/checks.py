@@ -212,9 +212,10 @@ def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
 def note_derived(names: Set[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
-            f"What the step returns as {', '.join(map(repr, sorted(names)))} is made of results of metrics, which are "
-            "each worker's own within a step, and then averaged: it is not the value of one process. Let "
-            "get_metrics_result() make it, or a metric. Weights are not concerned."
+            f"What the step returns as {', '.join(map(repr, sorted(names)))} is made of results of metrics and of the "
+            "batch. Within a step these results are each worker's own, so it is averaged over the workers, and not the "
+            "value of one process. Let get_metrics_result() make it, or a metric. Weights are those of one process "
+            "unless a callback acts on it."
         )
 
 

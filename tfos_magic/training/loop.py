@@ -28,3 +28,7 @@ class Loop:
         self.shares: list[int] | None = None
         self.fit: Fit | None = None
         self.finish: Callable[[Any], Any] | None = None
+
+    @property
+    def training(self) -> bool:
+        return self.kind in ("fit", "train_on_batch")

@@ -5,7 +5,7 @@ Keras's metrics keep sums and counts, so the sum of their states over ranks is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -45,23 +45,14 @@ def results_in(model: Any, logs: Any) -> set[str]:
     return {name for name, value in flat(logs).items() if name in results and _is_same(value, results[name])}
 
 
-def made_of_metrics(model: Any, logs: Any) -> set[str]:
-    """The names of the ``logs`` of a step, which is being traced, that are computed of the states of metrics."""
-    graph = tf.compat.v1.get_default_graph()
-    if not isinstance(logs, Mapping) or not hasattr(graph, "captures"):
-        return set()
-    states = {id(variable.handle) for variable in state(model)}
-    inside = {placeholder.name for outside, placeholder in graph.captures if id(outside) in states}
-    return {name for name, value in flat(logs).items() if isinstance(value, tf.Tensor) and _is_made_of(value, inside)}
-
-
-def _is_made_of(tensor: tf.Tensor, names: set[str]) -> bool:
-    found, ahead = {tensor.name}, [tensor]
-    while ahead:
-        inputs = [each for each in ahead.pop().op.inputs if each.name not in found]
-        found.update(each.name for each in inputs)
-        ahead += inputs
-    return not found.isdisjoint(names)
+def under_other_names(model: Any, logs: Any) -> dict[str, str]:
+    """Which of the ``logs`` of an eager step are the very result of one metric of another name, and of which one."""
+    results = {name: value for name, value in model.get_metrics_result().items() if np.ndim(value) == 0}
+    same = {
+        name: [other for other, result in results.items() if np.array_equal(value, result)]
+        for name, value in (flat(logs).items() if isinstance(logs, Mapping) else ())
+    }
+    return {name: others[0] for name, others in same.items() if len(others) == 1 and name not in others}
 
 
 def _is_same(value: Any, result: Any) -> bool:
@@ -87,13 +78,22 @@ def average_logs(
     return {**logs, **means, **read}
 
 
-def of_all_ranks(model: Any, logs: Mapping[str, Any], collectives: Collectives, rows: float) -> dict[str, Any]:
-    """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank."""
+def of_all_ranks(
+    model: Any,
+    logs: Mapping[str, Any],
+    collectives: Collectives,
+    rows: float,
+    again: Callable[[Set[str]], tuple[Mapping[str, Any], Set[str]]],
+) -> dict[str, Any]:
+    """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank.
+
+    ``again`` computes those that are made of metrics, of what these are then.
+    """
     own, variables = results_in(model, logs), state(model)
     before = [variable.read_value() for variable in variables]
     sum_over_ranks(model, collectives, stop=False)
     try:
-        return average_logs(model, logs, own, collectives, rows)
+        return average_logs(model, {**logs, **again(logs.keys() - own)[0]}, own, collectives, rows)
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)

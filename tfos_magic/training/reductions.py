@@ -190,7 +190,7 @@ def _without_nothing(own: OwnLoop, values: Any, sample_weight: Any) -> tuple[Any
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Let one number per batch count by this rank's part of the batch: together the ranks count it once."""
-    values = tf.convert_to_tensor(values, metric.dtype)
+    values = keras.ops.cast(values, metric.dtype)
     step = session.exact_step
     if values.shape.rank != 0 or sample_weight is not None or step is None:
         return values, sample_weight

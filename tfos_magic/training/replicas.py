@@ -41,7 +41,7 @@ class Replicas:
 
     def _trace(self, model: Any, spec: Any) -> None:
         """Trace a step that never runs, of a model that Keras cannot build by itself."""
-        training = self._session.loops[-1].kind in ("fit", "train_on_batch")
+        training = self._session.loops[-1].training
         step = model.train_step if training else model.test_step
         with self._session.building():
             tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)

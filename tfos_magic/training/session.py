@@ -6,6 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import agreement, checks, metrics
 from tfos_magic.training.checkpoints.recorder import Recorder
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.derived import Derived
 from tfos_magic.training.digests import without_digest
 from tfos_magic.training.fedrows import Looks
 from tfos_magic.training.firststep.check import FirstStep
@@ -57,7 +59,7 @@ class Session:
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self.data_clock = DataClock()
         self._test_votes = False
-        self._derived: set[str] = set()
+        self._derived = Derived()
         self.reporter = Reporter(
             context.run_id,
             self.collectives.rank,
@@ -152,7 +154,7 @@ class Session:
                 self._rows.assign_add(rows)
             if self.many:
                 self._last_rows.assign(tf.cast(rows, tf.float32))
-                self._derived |= metrics.made_of_metrics(model, logs)
+                self._derived.trace(model, training, logs)
             if self.many and training:
                 checks.note_draws(self.streams.taken(), self.reporter)
             return logs
@@ -230,7 +232,8 @@ class Session:
         return test
 
     def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
-        return metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()))
+        again = partial(self._derived.again, model, self.loops[-1].training)
+        return metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()), again)
 
     def _reported(self, phase: str, loop: Loop, logs: Any) -> Any:
         if loop.finish is not None:
@@ -296,10 +299,15 @@ class Session:
         if not (self.strategy.exact and isinstance(model, keras.Model)):
             metrics.report_unknown(model, self.reporter)
         own = metrics.results_in(model, logs)
+        others = metrics.under_other_names(model, logs) if model.run_eagerly else {}
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
-            checks.note_derived(self._derived & flat(logs).keys() - own, self.reporter)
-            return metrics.average_logs(model, flat(logs), own, self.collectives, float(self._last_rows.numpy()))
+            logs = flat(logs)
+            made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - own)
+            checks.note_derived(mixed, self.reporter)
+            made.update({name: model.get_metrics_result()[other] for name, other in others.items()})
+            rows = float(self._last_rows.numpy())
+            return metrics.average_logs(model, {**logs, **made}, own, self.collectives, rows)
         return result

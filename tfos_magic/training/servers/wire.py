@@ -17,6 +17,7 @@ from tfos_magic.training.servers.client import ServerGroup
 from tfos_magic.training.servers.coordinator import EPOCH_BEGINS
 from tfos_magic.training.servers.frames import Array
 from tfos_magic.training.wires import PeerLost, among_zeros, mean_by_sum, place_of_rows
+from tfos_magic.training.wires.arrays import Turns
 
 
 class ServerWire:
@@ -33,6 +34,7 @@ class ServerWire:
         self.fit = 0
         self._epoch = -1
         self._number = 0
+        self._turns = Turns()
         self._sent_before, self._waited_before = group.sent, group.waited
 
     @property
@@ -72,7 +74,7 @@ class ServerWire:
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if tf.executing_eagerly():
             return [tf.convert_to_tensor(total) for total in self.sum_arrays(*(np.asarray(t) for t in tensors))]
-        totals = tf.numpy_function(self.sum_arrays, tensors, [tensor.dtype for tensor in tensors])
+        totals = self._turns.call(self.sum_arrays, tensors, [tensor.dtype for tensor in tensors])
         for tensor, total in zip(tensors, totals, strict=True):
             total.set_shape(tensor.shape)
         return totals

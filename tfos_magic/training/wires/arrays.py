@@ -6,14 +6,39 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.wires import Array, Exchange, PeerLost
 from tfos_magic.training.wires.results import Results
+
+
+class Turns:
+    """Calls Python functions of a graph in the order in which they were traced.
+
+    TensorFlow keeps such calls in order among each other, but not with those in a branch of ``tf.cond`` that uses
+    variables, too. What uses one variable it keeps in order wherever it is, so each call is between two uses of one.
+    """
+
+    @cached_property
+    def _variable(self) -> tf.Variable:
+        with tf.init_scope(), tf.device("CPU:0"):
+            return tf.Variable(0, trainable=False, name="tfos_turn")
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[tf.Tensor], kinds: Sequence[Any]) -> list[Any]:
+        """``tf.numpy_function``; raw operations, because this is no variable of the cell's."""
+        handle = self._variable.handle
+        turn = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
+        with tf.control_dependencies([turn]):
+            results = tf.numpy_function(function, tensors, kinds)
+        with tf.control_dependencies(results):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=turn)
+        return list(results)
 
 
 class ArrayWire:
@@ -24,6 +49,7 @@ class ArrayWire:
         self.waited = 0.0
         self._lock = threading.Lock()
         self._results = Results()
+        self._turns = Turns()
         # A graph keeps the functions it calls for ever, so there is one of each for all graphs.
         self._reducing = self.reduce_arrays
         self._gathering = self.concat_arrays
@@ -45,7 +71,7 @@ class ArrayWire:
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if tf.executing_eagerly():
             return [tf.convert_to_tensor(rows) for rows in self.concat_arrays(*(np.asarray(t) for t in tensors))]
-        everything = tf.numpy_function(self._gathering, tensors, [tensor.dtype for tensor in tensors])
+        everything = self._turns.call(self._gathering, tensors, [tensor.dtype for tensor in tensors])
         for tensor, rows in zip(tensors, everything, strict=True):
             rows.set_shape([None, *tensor.shape[1:]])
         return everything
@@ -111,10 +137,10 @@ class ArrayWire:
             totals = self.reduce_arrays(np.int64(averaged), np.float32(weight), *arrays)
             return [tf.convert_to_tensor(total) for total in totals]
         arguments = [tf.constant(averaged, tf.int64), tf.cast(weight, tf.float32), *tensors]
-        totals = tf.numpy_function(self._reducing, arguments, [tensor.dtype for tensor in tensors])
-        for tensor, total in zip(tensors, totals, strict=True):
+        reduced = self._turns.call(self._reducing, arguments, [tensor.dtype for tensor in tensors])
+        for tensor, total in zip(tensors, reduced, strict=True):
             total.set_shape(tensor.shape)
-        return totals
+        return reduced
 
 
 def _bytes_of(array: Array) -> Array:
