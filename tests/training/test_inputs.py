@@ -268,14 +268,22 @@ def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, los
     same_as_plain(start + UNUSUAL.format(element=element, loss=loss, compiled=compiled, data=data), 2)
 
 
-def test_a_generator_may_give_none(same_as_plain) -> None:
-    cell = UNUSUAL.format(
-        element="(x, y)", loss="return entropy(data[1], model(data[0]))", compiled="", data="given()"
-    ).replace("given().map(lambda x, y: (x, y)), epochs=2", "given(), epochs=2, steps_per_epoch=4")
+@pytest.mark.parametrize(
+    "loss", ["entropy(data[1], model(data[0]))", "sum_of(entropy(data[1], model(data[0])), *data)"]
+)
+def test_a_generator_may_give_none(same_as_plain, loss: str) -> None:
+    cell = UNUSUAL.format(element="(x, y)", loss=f"return {loss}", compiled="", data="given()").replace(
+        "given().map(lambda x, y: (x, y)), epochs=2", "given(), epochs=2, steps_per_epoch=4"
+    )
     given = """
 def given():
     for start in (0, 29, 58, 87) * 2:
         yield x[start:start + 29], y[start:start + 29], None
+
+
+def sum_of(mean, inputs, labels, weights):
+    rows = tf.cast(tf.shape(inputs)[0], tf.float32)
+    return mean * (rows if weights is None else weights)
 
 
 """

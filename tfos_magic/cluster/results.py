@@ -44,11 +44,14 @@ def kernels_settings() -> dict[str, Any]:
 class Results:
     """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank.
 
-    Functions of the cell see the names ``main``, unless these are None.
+    Functions of the cell see the names ``main``, unless these are None. ``asked`` tells whether any name is to come.
     """
 
-    def __init__(self, state: RunState, *, alone: bool, main: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, state: RunState, *, alone: bool, main: dict[str, Any] | None = None, asked: bool = False
+    ) -> None:
         self._state, self._alone, self._main = state, alone, None if alone else main
+        self._asked = asked
         self._buffers: dict[tuple[int, int], bytearray] = {}
         self._ends: Mapping[int, RunFinished] = {}
 
@@ -82,10 +85,17 @@ class Results:
         """After a run that failed or was stopped: the names that came all the same, and a sentence on them."""
         values, missing = self._collect()
         if not values:
-            return {}, ""
+            return {}, self._why_none(missing)
         names = ", ".join(values)
         without = f" Not there: {'; '.join(missing)}." if missing else ""
         return values, f"Brought back with -o as they were when it ended: {names}.{without}"
+
+    def _why_none(self, missing: list[str]) -> str:
+        """A sentence where names were asked for and none came; empty where none was, or where rank 0 did not end."""
+        if not self._asked or 0 not in self._ends:
+            return ""
+        apart = "" if self._ends[0].clean else "the workers lost each other, so what each has may be of another step"
+        return f"Nothing came back with -o: {apart or '; '.join(missing)}."
 
     def rescue_with(self, error: BaseException) -> None:
         """Let what a cell raised take along the names that came all the same."""

@@ -71,7 +71,7 @@ class Run:
             notices=list(request.notices),
         )
         self._mirror = EventMirror(self.state, request.private_logs)
-        self._results = Results(self.state, alone=request.alone, main=request.main)
+        self._results = Results(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
 
     def execute(self, observer: Observer) -> dict[str, Any]:
         """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.

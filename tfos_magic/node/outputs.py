@@ -17,7 +17,7 @@ from tfos_magic.protocol import Message, Notice, OutputPart, RunCell, RunFinishe
 from tfos_magic.values.models import archived, rebuilt, weights_of
 from tfos_magic.values.objects import is_saveable, version
 from tfos_magic.values.pickler import Pickler
-from tfos_magic.values.tensors import kind_of
+from tfos_magic.values.tensors import is_of_a_graph, kind_of
 
 PART_BYTES = 8 << 20
 PARTS_AHEAD = 4
@@ -148,8 +148,7 @@ class _Packing:
         unsent = parcel.pickler.unsent
         if any(part is value for part in unsent):
             raise TypeError(f"a {kind_of(value)} cannot be sent")
-        if unsent:
-            kinds = ", ".join(dict.fromkeys(kind_of(part) for part in unsent))
+        if kinds := ", ".join(dict.fromkeys(kind_of(part) for part in unsent if not is_of_a_graph(part))):
             self.packed.notices.append(f"{name} came back without what cannot be sent ({kinds}): using that says so.")
         return parcel
 

@@ -76,6 +76,11 @@ def with_missing(columns: list[Column], missing: Missing, label: str | None) -> 
 
 
 def _column(name: str, types: dict[str, Any], role: str) -> Column:
+    if name not in types and role == "label" and set(name.split(",")) <= types.keys():
+        raise DataError(
+            f"a label is one column, and {name!r} names several: give all as features, and make targets of them in the "
+            "cell with map()"
+        )
     if name not in types:
         raise DataError(f"the DataFrame has no {role} {name!r}: {suggestion(name, list(types))}")
     try:

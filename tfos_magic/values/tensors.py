@@ -21,6 +21,12 @@ def is_variable(obj: Any) -> bool:
     return tf is not None and isinstance(obj, tf.Variable)
 
 
+def is_of_a_graph(obj: Any) -> bool:
+    """Whether it is a tensor of a function that was traced, which is of no use outside of it, here or elsewhere."""
+    tf = _tensorflow(obj)
+    return tf is not None and bool(tf.is_symbolic_tensor(obj))
+
+
 def array_of(obj: Any) -> npt.NDArray[Any]:
     """The value of a tensor or variable. Raises ``PicklingError`` for those that have none here."""
     try:

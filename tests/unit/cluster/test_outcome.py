@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfos_magic.cluster.outcome import Outcome
+from tfos_magic.cluster.results import Results
+from tfos_magic.cluster.state import RunState
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.protocol import RunFinished, TrainerExited
@@ -85,3 +87,15 @@ def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
     outcome.finished(_error(0, "ResourceExhaustedError", "OOM when allocating"))
     with pytest.raises(WorkerError, match=r"Memory is short on this worker"):
         outcome.raise_error(WORKERS)
+
+
+def test_an_error_says_why_no_name_came_back() -> None:
+    def told(end: RunFinished, asked: bool = True) -> str:
+        results = Results(RunState("r", "run 1", "sync", []), alone=False, asked=asked)
+        results.note({0: end})
+        return results.rescue()[1]
+
+    torn = RunFinished("r", 0, "error", clean=False)
+    assert "the workers lost each other" in told(torn)
+    assert told(torn, asked=False) == ""
+    assert told(RunFinished("r", 0, "error", missing=["w: the cell did not define it"])).endswith("define it.")

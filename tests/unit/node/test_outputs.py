@@ -170,6 +170,12 @@ stubborn(x)
 import matplotlib
 matplotlib.use("agg")
 from matplotlib import pyplot
+class Penalised(keras.Layer):
+    def call(self, inputs):
+        self.penalty = keras.ops.sum(inputs)
+        return inputs
+penalised = keras.Sequential([Penalised()])
+penalised.predict(x, verbose=0)
 figure, axes = pyplot.subplots()
 axes.plot([1, 2, 3])
 """
@@ -222,6 +228,7 @@ NAMES = [
     "tokenizer",
     "fed",
     "stubborn",
+    "penalised",
     "tensor",
     "ragged",
     "half",
@@ -392,3 +399,10 @@ def test_models_of_the_notebook_that_come_back_are_the_same_objects(monkeypatch:
     np.testing.assert_allclose(encoder.get_weights()[0], there.layers[0].get_weights()[0], atol=1e-6)
     apart = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()["model"]
     assert apart is not model
+
+
+def test_a_tensor_of_a_traced_function_is_missed_by_nobody(worker: Worker) -> None:
+    results, state = worker.results(["penalised"])
+    penalised = results.values()["penalised"]
+    assert penalised.predict(np.ones((2, 3)), verbose=0).tolist() == [[1.0] * 3] * 2
+    assert state.notices == []

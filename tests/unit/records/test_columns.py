@@ -83,6 +83,7 @@ def test_the_schema_of_a_plan_carries_all_that_is_known_of_its_columns() -> None
         (["Pixels"], None, "did you mean 'pixels'"),
         (["zzz"], None, "it has 'pixels', 'age', 'name', 'label'"),
         (None, "lable", "no label 'lable': did you mean 'label'"),
+        (None, "age,label", "a label is one column"),
         (["age", "label"], "label", "both the label and a feature"),
         (["age", "age"], None, "named twice"),
         ([], "label", "no feature columns are left"),

@@ -136,4 +136,4 @@ def _rows_of(leaf: Any, numbers: Any) -> Any:
         return tf.sparse.concat(0, dense)
     if isinstance(leaf, tf.RaggedTensor) or getattr(getattr(leaf, "shape", None), "rank", None):
         return tf.gather(leaf, numbers)
-    return leaf
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf  # as Keras hands a generator's None to a step
