@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tfos_magic.cluster.feed import feed_dataframe
-from tfos_magic.node.receiver import FeedReceiver
+from tfos_magic.node.receiver import FeedFlightServer
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.planning import plan_feed
 
@@ -64,7 +64,7 @@ def receivers(count: int) -> Iterator[Ranks]:
 def _serve(pipe: Connection) -> None:
     """A rank: told what to do with its spool through ``pipe``, until it is told to end."""
     spool = Spool()
-    receiver = FeedReceiver("127.0.0.1", TOKEN, spool)
+    receiver = FeedFlightServer("127.0.0.1", TOKEN, spool)
     receiver.start()
     pipe.send(receiver.uri)
     while (order := pipe.recv()) is not None:

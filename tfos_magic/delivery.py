@@ -17,7 +17,7 @@ _ENVELOPE = struct.Struct("!QQ")
 Frames = list[bytes]
 
 
-class Delivery:
+class Redelivery:
     """One side of a conversation with one peer. Not thread-safe: it belongs to the thread of its socket."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tfos_magic.cluster.feed import feed_dataframe
-from tfos_magic.node.receiver import FeedReceiver
+from tfos_magic.node.receiver import FeedFlightServer
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.missing import NOTHING_MISSING, Missing
 from tfos_magic.records.planning import plan_feed
@@ -21,7 +21,7 @@ class Ranks:
 
     def __init__(self, world: int) -> None:
         self.spools = [Spool() for _ in range(world)]
-        self.receivers = [FeedReceiver("127.0.0.1", TOKEN, spool) for spool in self.spools]
+        self.receivers = [FeedFlightServer("127.0.0.1", TOKEN, spool) for spool in self.spools]
         for receiver in self.receivers:
             receiver.start()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.training.conftest import Groups, assert_same_history, assert_same_weights, succeeded
-from tfos_magic.node.dealing import Dealer
+from tfos_magic.node.dealing import RowPartitioner
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.arrow import WireConverter, settle
 from tfos_magic.records.columns import Column, FeedPlan, encode_schema
@@ -75,7 +75,7 @@ def feed(spools: list[Spool], world: int) -> list[dict[str, Any]]:
             "y": numbers,
         }
     )
-    converter, dealer = WireConverter(plan), Dealer(world)
+    converter, dealer = WireConverter(plan), RowPartitioner(world)
     dealer.deal(converter.convert(pa.RecordBatch.from_pylist(rows, schema=schema)))
     tail, shares = dealer.tail(converter.schema), dealer.take()
     settled = encode_schema(settle(converter.schema, converter.widths))

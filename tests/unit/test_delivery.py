@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from tfos_magic.delivery import Delivery
+from tfos_magic.delivery import Redelivery
 from tfos_magic.errors import ProtocolError
 
 
 def test_messages_are_taken_once_and_in_order_whatever_the_line_does() -> None:
     chance = random.Random(4)
-    here, there = Delivery(), Delivery()
+    here, there = Redelivery(), Redelivery()
     taken: list[bytes] = []
     for count in range(200):
         line = [here.numbered([b"%d" % count])]
@@ -30,7 +30,7 @@ def test_messages_are_taken_once_and_in_order_whatever_the_line_does() -> None:
 
 
 def test_what_was_acknowledged_is_not_kept() -> None:
-    here, there = Delivery(), Delivery()
+    here, there = Redelivery(), Redelivery()
     for count in range(5):
         there.take(here.numbered([b"%d" % count]))
     here.numbered([b"lost"])
@@ -39,7 +39,7 @@ def test_what_was_acknowledged_is_not_kept() -> None:
 
 
 def test_a_passing_message_is_taken_whatever_was_lost_before_it() -> None:
-    here, there = Delivery(), Delivery()
+    here, there = Redelivery(), Redelivery()
     here.numbered([b"lost"])
     assert there.take(here.passing([b"beat"])) == [b"beat"]
     assert there.take(here.numbered([b"too early"])) is None
@@ -48,4 +48,4 @@ def test_a_passing_message_is_taken_whatever_was_lost_before_it() -> None:
 @pytest.mark.parametrize("frames", [[], [b"short"], [b"x" * 17, b""]])
 def test_a_message_without_envelope_is_refused(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolError, match="envelope"):
-        Delivery().take(frames)
+        Redelivery().take(frames)

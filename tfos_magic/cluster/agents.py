@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.launch import AgentJob, ship_package, with_remedy
-from tfos_magic.cluster.roster import Roster
+from tfos_magic.cluster.roster import Membership
 from tfos_magic.cluster.session import Session, is_stopped
 from tfos_magic.cluster.slots import await_slots
 from tfos_magic.node.config import AgentConfig
@@ -25,7 +25,7 @@ class Agents:
     def __init__(
         self,
         spark: Session,
-        roster: Roster,
+        roster: Membership,
         *,
         cores: int,
         gpus: int,

@@ -15,9 +15,9 @@ from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.feeds import FeedMessage, FeedStore
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
-from tfos_magic.cluster.live import StreamingFrame
+from tfos_magic.cluster.live import StreamingSource
 from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
-from tfos_magic.cluster.roster import Roster
+from tfos_magic.cluster.roster import Membership
 from tfos_magic.cluster.run import Run
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
 from tfos_magic.errors import ClusterError
@@ -74,7 +74,7 @@ class TFCluster:
             )
         self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
         self.size = workers
-        self.roster = Roster(workers + servers, heartbeat_timeout, servers=servers)
+        self.roster = Membership(workers + servers, heartbeat_timeout, servers=servers)
         self._start_timeout = start_timeout
         self._address = (driver_host, control_port)
         self._token = secrets.token_urlsafe(32)
@@ -292,7 +292,7 @@ class TFCluster:
         return Run(request, self.size, lambda: self).execute(observer or Ignore())
 
     @staticmethod
-    def feed_stream(df: Any, **query: Any) -> StreamingFrame:
+    def feed_stream(df: Any, **query: Any) -> StreamingSource:
         """Say how the query over a streaming DataFrame is started that feeds it to a run, as one of its ``frames``.
 
         ``query`` is ``trigger``, a dict of what ``DataStreamWriter.trigger`` takes, and ``options``, a dict of the
@@ -301,7 +301,7 @@ class TFCluster:
         micro-batches. An interrupt of the run stops the query. A run that is begun anew, a worker having been lost,
         starts another query, which goes on where ``checkpointLocation`` says, else from the beginning of the source.
         """
-        return StreamingFrame(df, **query)
+        return StreamingSource(df, **query)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End trainers, agents and spools. Waits for Spark to have its slots back. ``force`` cancels without asking.

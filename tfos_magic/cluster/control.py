@@ -20,7 +20,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
-from tfos_magic.delivery import Delivery
+from tfos_magic.delivery import Redelivery
 from tfos_magic.errors import ClusterError, ProtocolError
 from tfos_magic.protocol import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
 
@@ -51,7 +51,7 @@ class ControlServer:
     def __init__(self, host: str, port: int, handler: Callable[[bytes, Message], None]) -> None:
         self._handler = handler
         self._outbox: SimpleQueue[tuple[bytes, list[bytes], bool] | None] = SimpleQueue()
-        self._deliveries: dict[bytes, Delivery] = {}
+        self._deliveries: dict[bytes, Redelivery] = {}
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._context = zmq.Context()
@@ -131,7 +131,7 @@ class ControlServer:
 
     def _receive(self) -> None:
         peer, *frames = self._router.recv_multipart()
-        delivery = self._deliveries.setdefault(peer, Delivery())
+        delivery = self._deliveries.setdefault(peer, Redelivery())
         try:
             taken = delivery.take(frames)
             if taken is None:
@@ -173,7 +173,7 @@ class ControlServer:
             if item is None:
                 return False
             peer, frames, lasting = item
-            delivery = self._deliveries.setdefault(peer, Delivery())
+            delivery = self._deliveries.setdefault(peer, Redelivery())
             if not frames:
                 del self._deliveries[peer]
                 continue

@@ -13,7 +13,7 @@ from tfos_magic.cluster.state import RunState
 from tfos_magic.protocol import EventFilePart
 
 
-class Refused(Exception):
+class PartRefused(Exception):
     """A part that has no place in the run's folder."""
 
 
@@ -44,7 +44,7 @@ class EventMirror:
                 self._seen[part.path] = _is_below(part.origin, root.parent)
             if not self._seen[part.path]:
                 write_part(root, names, part.offset, part.payload)
-        except (OSError, Refused) as error:
+        except (OSError, PartRefused) as error:
             self._failed = True
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self._state.notices.append(
@@ -59,7 +59,7 @@ class EventMirror:
 
 
 def write_part(root: Path, names: tuple[str, ...], offset: int, data: bytes) -> None:
-    """Write ``data`` at ``offset`` of the file ``names`` below ``root``. Raises :class:`Refused` and ``OSError``.
+    """Write ``data`` at ``offset`` of the file ``names`` below ``root``. Raises :class:`PartRefused` and ``OSError``.
 
     No link is followed on the way, so that nothing is written outside of ``root``.
     """
@@ -74,17 +74,17 @@ def write_part(root: Path, names: tuple[str, ...], offset: int, data: bytes) -> 
         file = _opened(stack, name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, at)
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused("it is not a file")
+            raise PartRefused("it is not a file")
         if offset > found.st_size:
-            raise Refused(f"bytes {found.st_size} to {offset} of it are missing")
+            raise PartRefused(f"bytes {found.st_size} to {offset} of it are missing")
         _write(file, data, offset)
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The names that ``path`` is made of. Raises :class:`Refused` where it is no event file's below a folder."""
+    """The names that ``path`` is made of. Raises :class:`PartRefused` where it is no event file's below a folder."""
     names = PurePosixPath(path).parts
     if not names or path.startswith("/") or ".." in names or "\0" in path or "tfevents" not in names[-1]:
-        raise Refused("it is not an event file of the run's own folder")
+        raise PartRefused("it is not an event file of the run's own folder")
     return names
 
 

@@ -15,9 +15,10 @@ from tfos_magic.cluster.scans import feed_scan, find_scan
 from tfos_magic.errors import DataError, FeedError, SpoolFull
 from tfos_magic.node.feeder import MEASURE_SCHEMA, RESULT_SCHEMA, FeedJob, feed_partition, measure_partition
 from tfos_magic.node.receiver import error_of
-from tfos_magic.records.arrow import Widths, settle
+from tfos_magic.records.arrow import settle
 from tfos_magic.records.columns import FeedPlan, decode_schema, encode_schema
 from tfos_magic.records.digest import MODULUS
+from tfos_magic.records.widths import ListLengths
 
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
@@ -71,7 +72,7 @@ def feed_dataframe(
     started = time.monotonic()
     job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout, schema, first_partition, tuple(ranks))
     rows = _run(df, job)
-    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in rows), Widths())
+    widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in rows), ListLengths())
     _raise_errors(plan, rows, widths)
     total = sum(row.rows for row in rows)
     if not total and not schema:
@@ -91,11 +92,11 @@ def measure_dataframe(df: Any, plan: FeedPlan) -> tuple[int, str]:
         frame = _select(df, plan.sources)
         found = list(frame.mapInArrow(partial(measure_partition, plan), MEASURE_SCHEMA).collect())
     rows = sum(row.rows for row in found)
-    widths = reduce(Widths.merge, (Widths.from_json(row.widths) for row in found), Widths())
+    widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in found), ListLengths())
     return rows, encode_schema(settle(decode_schema(plan.schema), widths)) if rows else ""
 
 
-def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: Widths) -> None:
+def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: ListLengths) -> None:
     """Raise what ended a task; that there was no room only where nothing else was wrong."""
     errors = [error_of(row.kind, row.error) for row in sorted(rows, key=lambda row: row.partition) if row.error]
     for error in errors:

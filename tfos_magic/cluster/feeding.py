@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.attempt import TICK
-from tfos_magic.cluster.feeds import Feed, FeedJobThread, columns_of
-from tfos_magic.cluster.live import StreamingFrame, as_streaming
+from tfos_magic.cluster.feeds import FeedJobThread, columns_of
+from tfos_magic.cluster.live import StreamingSource, as_streaming
 from tfos_magic.cluster.request import FrameUse, RunRequest
+from tfos_magic.cluster.sources.feed import SpooledFeed
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState
 from tfos_magic.errors import FeedError
 
@@ -25,7 +26,7 @@ def feed_all(
     state: RunState,
     draw: Callable[[], None],
     before: Mapping[str, Sequence[int]],
-) -> dict[str, Feed]:
+) -> dict[str, SpooledFeed]:
     """Bring every DataFrame to the spools, unless it is there; gives the feeds by name.
 
     ``before`` are the marks of the rows that a run which is to go on had.
@@ -35,7 +36,7 @@ def feed_all(
     cluster.roster.check()
     assert cluster.feeds is not None
     cluster.feeds.begin_run()
-    fed: dict[str, Feed] = {}
+    fed: dict[str, SpooledFeed] = {}
     for name, use in frames.items():
         if (streaming := as_streaming(use.frame)) is not None:
             fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
@@ -76,11 +77,11 @@ def feed_all(
 def _await_first_rows(
     cluster: TFCluster,
     name: str,
-    frame: StreamingFrame,
+    frame: StreamingSource,
     use: FrameUse,
     state: RunState,
     draw: Callable[[], None],
-) -> Feed:
+) -> SpooledFeed:
     """Start the query of a streaming DataFrame and wait for rows, which tell the shapes of its columns."""
     assert cluster.feeds is not None
     state.phase = RunPhase.FEEDING
@@ -90,13 +91,13 @@ def _await_first_rows(
         cluster.roster.check()
         cluster.roster.check_agents()
         draw()
-    feed = Feed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
+    feed = SpooledFeed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
     state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
     draw()
     return feed
 
 
-def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Feed]) -> list[str]:
+def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, SpooledFeed]) -> list[str]:
     """What to say of DataFrames whose rows are not those with the marks ``before``."""
     notices = []
     for name, feed in feeds.items():
@@ -110,7 +111,9 @@ def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Feed]
     return notices
 
 
-def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], seed: int) -> dict[str, dict[str, Any]]:
+def uses_of(
+    cluster: TFCluster, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
+) -> dict[str, dict[str, Any]]:
     """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
     assert cluster.feeds is not None
     uses: dict[str, dict[str, Any]] = {}
@@ -130,7 +133,9 @@ def uses_of(cluster: TFCluster, request: RunRequest, feeds: Mapping[str, Feed], 
     return uses
 
 
-def _follow(cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]) -> Feed:
+def _follow(
+    cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
+) -> SpooledFeed:
     started = time.monotonic()
     try:
         while not job.wait(TICK):

@@ -13,7 +13,7 @@ from uuid import uuid4
 from tfos_magic.cluster.answers import Answers
 from tfos_magic.cluster.feed import FeedReport, Overflow, feed_dataframe
 from tfos_magic.cluster.session import Session, cancel_tag, job_tag, repeats
-from tfos_magic.cluster.sources.feed import Feed as Feed
+from tfos_magic.cluster.sources.feed import SpooledFeed
 from tfos_magic.cluster.sources.feed import columns_of as columns_of
 from tfos_magic.cluster.sources.files import GONE, files_mark
 from tfos_magic.cluster.streams import StreamedFeeds
@@ -47,7 +47,7 @@ class FeedStore:
         self, spark: Session, endpoints: Sequence[str], token: str, tell: Callable[[int, Message], None]
     ) -> None:
         self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
-        self._feeds: dict[tuple[int, FeedPlan], Feed] = {}
+        self._feeds: dict[tuple[int, FeedPlan], SpooledFeed] = {}
         self._in_use: set[str] = set()
         self._under_way: set[str] = set()
         self._answers = Answers()
@@ -69,7 +69,7 @@ class FeedStore:
         with self._lock:
             self._in_use.clear()
 
-    def find(self, df: Any, plan: FeedPlan) -> Feed | None:
+    def find(self, df: Any, plan: FeedPlan) -> SpooledFeed | None:
         """The feed of this very DataFrame object with these columns, if all of it is there."""
         key = (id(df), plan)
         with self._lock:
@@ -94,8 +94,8 @@ class FeedStore:
         return "its files were rewritten since it was fed, so it is fed anew."
 
     def start(self, df: Any, plan: FeedPlan) -> FeedJobThread:
-        """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`Feed` or raises
-        what went wrong."""
+        """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
+        raises what went wrong."""
         with self._lock:
             known = self._feeds.get((id(df), plan))
         return FeedJobThread(self, df, plan, known)
@@ -112,7 +112,7 @@ class FeedStore:
             case TrainerExited():
                 self.streams.lose(rank)
 
-    def feed(self, df: Any, plan: FeedPlan, feed_id: str, tag: str) -> Feed:
+    def feed(self, df: Any, plan: FeedPlan, feed_id: str, tag: str) -> SpooledFeed:
         """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left.
 
         A feed that has no room is given back as one that is to be streamed.
@@ -127,7 +127,7 @@ class FeedStore:
                 feed = _whole(feed_id, report, self._commit(feed_id, report, ranks))
         except Overflow as overflow:
             self._release(feed_id)
-            feed = Feed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
+            feed = SpooledFeed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
         except BaseException:
             self._release(feed_id)
             raise
@@ -136,7 +136,7 @@ class FeedStore:
                 self._under_way.discard(feed_id)
         return self._keep(df, plan, replace(feed, files=files))
 
-    def mend(self, df: Any, plan: FeedPlan, known: Feed, tag: str) -> Feed | None:
+    def mend(self, df: Any, plan: FeedPlan, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         """Send the ranks whose share is missing that share again.
 
         None, and all of it forgotten, where that cannot be: where Spark does not vouch that the DataFrame has the same
@@ -151,7 +151,7 @@ class FeedStore:
             if feed is None:
                 self._forget((id(df), plan))
 
-    def _mended(self, df: Any, plan: FeedPlan, known: Feed, tag: str) -> Feed | None:
+    def _mended(self, df: Any, plan: FeedPlan, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         ranks = sorted(known.missing)
         with self._answers.expected(known.feed_id):
             self._open(known.feed_id, plan, ranks)
@@ -179,7 +179,7 @@ class FeedStore:
             self._tell(rank, CommitFeed(feed_id, partitions, report.schema))
         return self._answers.await_all(feed_id, FeedAttached, ranks)
 
-    def _keep(self, df: Any, plan: FeedPlan, feed: Feed) -> Feed:
+    def _keep(self, df: Any, plan: FeedPlan, feed: SpooledFeed) -> SpooledFeed:
         key = (id(df), plan)
         with self._lock:
             self._feeds[key] = feed
@@ -214,13 +214,13 @@ class FeedStore:
         cancel_tag(self._spark, tag)
 
 
-def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> Feed:
+def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> SpooledFeed:
     """The feed that all workers hold their shares of."""
     rows = sum(answer.rows for answer in attached)
     if rows != report.rows:
         raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
     size = sum(answer.bytes for answer in attached)
-    return Feed(
+    return SpooledFeed(
         feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report), digest=report.digest
     )
 
@@ -232,11 +232,11 @@ def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
 class FeedJobThread:
     """A feed under way in a thread of its own, so that the notebook's thread can draw, and be interrupted."""
 
-    def __init__(self, store: FeedStore, df: Any, plan: FeedPlan, known: Feed | None = None) -> None:
+    def __init__(self, store: FeedStore, df: Any, plan: FeedPlan, known: SpooledFeed | None = None) -> None:
         self.feed_id = known.feed_id if known is not None else uuid4().hex[:12]
         self._store, self._df, self._plan, self._known = store, df, plan, known
         self._tag = f"tfos-feed-{uuid4().hex[:12]}"
-        self._result: Feed | None = None
+        self._result: SpooledFeed | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
         self._thread.start()
@@ -261,7 +261,7 @@ class FeedJobThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def result(self) -> Feed:
+    def result(self) -> SpooledFeed:
         """The feed, or the error that ended it. Call it when the feed has ended."""
         if self._error is not None:
             raise self._error

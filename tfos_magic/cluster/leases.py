@@ -16,7 +16,7 @@ NEGLECT_SECONDS = 300.0
 
 
 @dataclass
-class Epoch:
+class StreamEpoch:
     """One iteration of ``ranks`` over a streamed feed: who asked for it first, and who since; who wants no more."""
 
     stream: str
@@ -37,7 +37,7 @@ class Epoch:
 
 
 @dataclass
-class Lease:
+class EpochLease:
     """A run's use of a streamed feed of DataFrame ``df``, which the cell knows as ``name``, by ``ranks``."""
 
     lease: str
@@ -47,10 +47,10 @@ class Lease:
     schema: str
     ranks: frozenset[int]
     query: LiveQuery | None = None
-    epochs: dict[int, list[Epoch]] = field(default_factory=dict)
+    epochs: dict[int, list[StreamEpoch]] = field(default_factory=dict)
 
 
-def check_neglect(lease: Lease, number: int, epoch: Epoch) -> None:
+def check_neglect(lease: EpochLease, number: int, epoch: StreamEpoch) -> None:
     """Raise :class:`FeedError` where workers wait for rows of an epoch that another one has not asked for."""
     missing: Sequence[int] = sorted(epoch.ranks - epoch.asked - epoch.dropped)
     waiting = epoch.asked - epoch.dropped

@@ -23,7 +23,7 @@ SendBatch = Callable[[Any, str, int], FeedReport]
 
 
 @dataclass(frozen=True)
-class StreamingFrame:
+class StreamingSource:
     """A streaming DataFrame, and how its query is started: ``trigger`` and ``options`` are DataStreamWriter's."""
 
     frame: Any
@@ -35,12 +35,12 @@ class StreamingFrame:
         return self.frame.schema
 
 
-def as_streaming(frame: Any) -> StreamingFrame | None:
+def as_streaming(frame: Any) -> StreamingSource | None:
     """``frame`` as a streaming one, None where it is not. Raises :class:`UsageError` in a Connect session."""
-    if isinstance(frame, StreamingFrame):
+    if isinstance(frame, StreamingSource):
         found = frame
     elif getattr(frame, "isStreaming", False):
-        found = StreamingFrame(frame)
+        found = StreamingSource(frame)
     else:
         return None
     if is_connect(found.frame.sparkSession):
@@ -60,7 +60,7 @@ class LiveQuery:
     """
 
     def __init__(
-        self, name: str, frame: StreamingFrame, plan: FeedPlan, ended: Callable[[int, TFOSError | None], None]
+        self, name: str, frame: StreamingSource, plan: FeedPlan, ended: Callable[[int, TFOSError | None], None]
     ) -> None:
         self.schema = ""
         self.error: TFOSError | None = None

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from tfos_magic.node.disk.imports import Listener
+from tfos_magic.node.disk.imports import ImportListener
 from tfos_magic.node.disk.modules import is_local
 
 MOST_BYTES = 64 << 10
@@ -30,11 +30,11 @@ _begun: dict[str, dict[str, str]] = {}
 """What simple values were when a module had been imported, as text, by the names of the module and the value."""
 
 
-def watch() -> Listener:
+def watch() -> ImportListener:
     """Note what modules of the working directory begin with, until the listener ends."""
     for module in _loaded():
         _begun.setdefault(module.__name__, _written(module))
-    listener = Listener(os.getcwd, lambda module: _begun.update({module.__name__: _texts(module)}))
+    listener = ImportListener(os.getcwd, lambda module: _begun.update({module.__name__: _texts(module)}))
     listener.listen()
     return listener
 

@@ -41,7 +41,7 @@ def kernels_settings() -> dict[str, Any]:
     return settings if policy is None else {**settings, "dtype_policy": policy.name}
 
 
-class Results:
+class RunResults:
     """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank.
 
     Functions of the cell see the names ``main``, unless these are None. ``asked`` tells whether any name is to come.

@@ -30,7 +30,7 @@ PAUSE_SECONDS = 3.0
 OUTPUT_LINES = 10
 
 
-class Roster:
+class Membership:
     """The ``size`` members of a cluster, the last ``servers`` of them parameter servers, and its phase.
 
     Each fills a slot, and its slot is its rank. ``stale`` trainers must be spawned anew. ``lost`` says why agents are

@@ -14,13 +14,13 @@ from tfos_magic.cluster.attempt import Attempt
 from tfos_magic.cluster.checkpoints import CheckpointStore
 from tfos_magic.cluster.event_files import EventMirror
 from tfos_magic.cluster.feeding import feed_all, uses_of
-from tfos_magic.cluster.feeds import Feed
 from tfos_magic.cluster.local_modules import local_sources
 from tfos_magic.cluster.module_states import changed_states
 from tfos_magic.cluster.randomness import Randomness
 from tfos_magic.cluster.request import FrameUse, Ignore, Observer, RunRequest, frame_use
-from tfos_magic.cluster.results import Results, kernels_keras, kernels_settings
+from tfos_magic.cluster.results import RunResults, kernels_keras, kernels_settings
 from tfos_magic.cluster.scalars import ScalarWriter
+from tfos_magic.cluster.sources.feed import SpooledFeed
 from tfos_magic.cluster.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
@@ -71,7 +71,7 @@ class Run:
             notices=list(request.notices),
         )
         self._mirror = EventMirror(self.state, request.private_logs)
-        self._results = Results(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
+        self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
 
     def execute(self, observer: Observer) -> dict[str, Any]:
         """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
@@ -165,7 +165,7 @@ class Run:
         finally:
             streams.end()
 
-    def _run_cell(self, payload: bytes, feeds: Mapping[str, Feed], ranks: Sequence[int]) -> None:
+    def _run_cell(self, payload: bytes, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
         request = self._request
         assert self._cluster.feeds is not None
         attempt = Attempt(
@@ -230,7 +230,7 @@ class Run:
             WorkerState(server.rank, server.agent.host, server.pid, state="serving") for server in self._cluster.servers
         ]
 
-    def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, Feed]) -> None:
+    def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, SpooledFeed]) -> None:
         request = self._request
         cell = RunCell(
             run_id=self.run_id,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tfos_magic.cluster.session import is_connect
 from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob
 from tfos_magic.node.splits import UNLIKE, Scan, Unlike, check_file, check_splits, feed_splits
-from tfos_magic.records.parquet import Split
+from tfos_magic.records.parquet import ParquetSplit
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -179,7 +179,7 @@ def _is_plain(kind: Any) -> bool:
     return _is_plain(kind.elementType) if name == "array" else name in _PLAIN
 
 
-def _partitions(plan: Any) -> Iterator[tuple[Split, ...]]:
+def _partitions(plan: Any) -> Iterator[tuple[ParquetSplit, ...]]:
     """The splits of each partition of the one scan in an executed plan."""
     leaves = list(_each(plan.collectLeaves()))
     if len(leaves) != 1 or not _is(leaves[0], "org.apache.spark.sql.execution.FileSourceScanExec"):
@@ -196,11 +196,11 @@ def _partitions(plan: Any) -> Iterator[tuple[Split, ...]]:
         yield tuple(_split(file) for file in files)
 
 
-def _split(file: Any) -> Split:
+def _split(file: Any) -> ParquetSplit:
     path = str(file.filePath().toPath().toString())
     # "file:/a" and "file:///a" are the same to Hadoop; a local path is what all here open alike.
     local = path.removeprefix("file:") if path.startswith("file:/") else path
-    return Split(local, int(file.start()), int(file.length()), int(file.fileSize()))
+    return ParquetSplit(local, int(file.start()), int(file.length()), int(file.fileSize()))
 
 
 def _each(sequence: Any) -> Iterator[Any]:

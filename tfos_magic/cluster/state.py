@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tfos_magic.cluster.traces import Stopwatch, Trace
+from tfos_magic.cluster.traces import MetricSeries, Stopwatch
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.protocol import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
@@ -86,8 +86,8 @@ class RunState:
     error: str = ""
     log_dir: str = ""
     clock: Callable[[], float] = time.monotonic
-    traces: dict[str, Trace] = field(default_factory=dict)
-    pace: Trace = field(default_factory=Trace)
+    traces: dict[str, MetricSeries] = field(default_factory=dict)
+    pace: MetricSeries = field(default_factory=MetricSeries)
     printed: int = 0
     returned: int = 0
     returning: int = 0
@@ -215,7 +215,7 @@ def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> Non
         return
     for name, value in metrics.items():
         if math.isfinite(value):
-            state.traces.setdefault(name, Trace()).add(message.epoch + message.step / message.steps, value)
+            state.traces.setdefault(name, MetricSeries()).add(message.epoch + message.step / message.steps, value)
 
 
 def _epoch_end(state: RunState, message: EpochEnd) -> None:

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from tfos_magic.cluster.answers import Answers
 from tfos_magic.cluster.feed import FeedReport, feed_dataframe
-from tfos_magic.cluster.leases import Epoch, Lease, check_neglect
-from tfos_magic.cluster.live import LiveQuery, StreamingFrame
+from tfos_magic.cluster.leases import EpochLease, StreamEpoch, check_neglect
+from tfos_magic.cluster.live import LiveQuery, StreamingSource
 from tfos_magic.cluster.session import Session, cancel_tag, is_stopped, job_tag
 from tfos_magic.errors import FeedError, TFOSError, UsageError
 from tfos_magic.node.streams import stream_id
@@ -48,7 +48,7 @@ class StreamedFeeds:
         self._spark, self._answers, self._token, self._tell = spark, answers, token, tell
         self._endpoints = list(endpoints)
         self.failure: TFOSError | None = None
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, EpochLease] = {}
         self._queries: dict[str, LiveQuery] = {}
         self._lock = threading.RLock()
 
@@ -60,12 +60,12 @@ class StreamedFeeds:
     def lease(self, name: str, df: Any, plan: FeedPlan, schema: str, ranks: Collection[int]) -> dict[str, Any]:
         """Let ``ranks`` read ``df`` until :meth:`end`; gives what their agents need to know of it."""
         with self._lock:
-            made = Lease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks), self._queries.get(name))
+            made = EpochLease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks), self._queries.get(name))
             self._leases[made.lease] = made
         live = made.query is not None
         return {"lease": made.lease, "schema": schema, "world": len(self._endpoints), "live": live}
 
-    def start_query(self, name: str, frame: StreamingFrame, plan: FeedPlan) -> LiveQuery:
+    def start_query(self, name: str, frame: StreamingSource, plan: FeedPlan) -> LiveQuery:
         """Start the query of a streaming DataFrame, for the lease of that name to come."""
         query = LiveQuery(name, frame, plan, lambda partitions, error: self._query_ended(name, partitions, error))
         with self._lock:
@@ -124,7 +124,7 @@ class StreamedFeeds:
             assert epoch.thread is not None
             epoch.thread.join(JOIN_SECONDS)
 
-    def _want(self, lease: Lease, rank: int, number: int) -> None:
+    def _want(self, lease: EpochLease, rank: int, number: int) -> None:
         epochs = lease.epochs.setdefault(number, [])
         epoch = next((epoch for epoch in epochs if rank in epoch.ranks and rank not in epoch.asked), None)
         if epoch is None:
@@ -132,12 +132,12 @@ class StreamedFeeds:
             if alone:
                 self._set_apart(lease, rank)
             ranks = frozenset({rank}) if alone else lease.ranks
-            epoch = Epoch(stream_id(lease.lease, number, len(epochs)), ranks)
+            epoch = StreamEpoch(stream_id(lease.lease, number, len(epochs)), ranks)
             epochs.append(epoch)
             self._begin(lease, epoch)
         epoch.asked.add(rank)
 
-    def _set_apart(self, lease: Lease, rank: int) -> None:
+    def _set_apart(self, lease: EpochLease, rank: int) -> None:
         """Let nobody wait any more for a rank that has to begin anew."""
         lease.ranks -= {rank}
         for epochs in lease.epochs.values():
@@ -146,7 +146,7 @@ class StreamedFeeds:
                     epoch.dropped.add(rank)
                     self._tell(rank, self._opening(lease, epoch, rank, wanted=False))
 
-    def _drop(self, lease: Lease, rank: int, number: int) -> None:
+    def _drop(self, lease: EpochLease, rank: int, number: int) -> None:
         for epoch in reversed(lease.epochs.get(number, [])):
             if rank in epoch.ranks:
                 epoch.dropped.add(rank)
@@ -156,7 +156,7 @@ class StreamedFeeds:
                     threading.Thread(target=self._cancel, args=(epoch,), name="tfos-stream-cancel", daemon=True).start()
                 return
 
-    def _begin(self, lease: Lease, epoch: Epoch) -> None:
+    def _begin(self, lease: EpochLease, epoch: StreamEpoch) -> None:
         epoch.thread = threading.Thread(
             target=self._feed if lease.query is None else self._let_through,
             args=(lease, epoch),
@@ -165,7 +165,7 @@ class StreamedFeeds:
         )
         epoch.thread.start()
 
-    def _feed(self, lease: Lease, epoch: Epoch) -> None:
+    def _feed(self, lease: EpochLease, epoch: StreamEpoch) -> None:
         """Run the job of an epoch, in its thread."""
         try:
             self._open(lease, epoch)
@@ -185,7 +185,7 @@ class StreamedFeeds:
             if not epoch.cancelled:
                 self._fail(lease, epoch, error)
 
-    def _let_through(self, lease: Lease, epoch: Epoch) -> None:
+    def _let_through(self, lease: EpochLease, epoch: StreamEpoch) -> None:
         """Open the way for the micro-batches of a query."""
         query = lease.query
         assert query is not None
@@ -203,7 +203,7 @@ class StreamedFeeds:
         if query.outcome is not None:
             self._tell_query_end(epoch, *query.outcome)
 
-    def _send_batch(self, lease: Lease, epoch: Epoch, batch: Any, first: int) -> FeedReport:
+    def _send_batch(self, lease: EpochLease, epoch: StreamEpoch, batch: Any, first: int) -> FeedReport:
         report = feed_dataframe(
             batch,
             lease.plan,
@@ -227,34 +227,34 @@ class StreamedFeeds:
         for epoch in epochs:
             self._tell_query_end(epoch, partitions, error)
 
-    def _tell_query_end(self, epoch: Epoch, partitions: int, error: TFOSError | None) -> None:
+    def _tell_query_end(self, epoch: StreamEpoch, partitions: int, error: TFOSError | None) -> None:
         self.failure = self.failure or error
         kind, text = (type(error).__name__, str(error)) if error is not None else ("", "")
         self._tell_end(epoch, EndStream(epoch.stream, partitions, kind, text))
 
-    def _release(self, lease: Lease) -> None:
+    def _release(self, lease: EpochLease) -> None:
         for rank in range(len(self._endpoints)):
             self._tell(rank, ReleaseFeed(lease.lease))
 
-    def _open(self, lease: Lease, epoch: Epoch) -> None:
+    def _open(self, lease: EpochLease, epoch: StreamEpoch) -> None:
         with self._answers.expected(epoch.stream):
             for rank in epoch.ranks:
                 self._tell(rank, self._opening(lease, epoch, rank))
             self._answers.await_all(epoch.stream, FeedOpened, epoch.ranks)
 
-    def _fail(self, lease: Lease, epoch: Epoch, error: Exception) -> None:
+    def _fail(self, lease: EpochLease, epoch: StreamEpoch, error: Exception) -> None:
         known = error if isinstance(error, TFOSError) else FeedError(f"the feed of {lease.name!r} failed: {error}")
         with self._lock:
             self.failure = self.failure or known
         self._tell_end(epoch, EndStream(epoch.stream, 0, type(known).__name__, str(known)))
 
-    def _opening(self, lease: Lease, epoch: Epoch, rank: int, wanted: bool = True) -> OpenStream:
+    def _opening(self, lease: EpochLease, epoch: StreamEpoch, rank: int, wanted: bool = True) -> OpenStream:
         return OpenStream(epoch.stream, rank, len(self._endpoints), lease.schema, wanted, live=lease.query is not None)
 
-    def _tell_end(self, epoch: Epoch, message: EndStream) -> None:
+    def _tell_end(self, epoch: StreamEpoch, message: EndStream) -> None:
         for rank in epoch.ranks:
             self._tell(rank, message)
 
-    def _cancel(self, epoch: Epoch) -> None:
+    def _cancel(self, epoch: StreamEpoch) -> None:
         if not is_stopped(self._spark):
             cancel_tag(self._spark, epoch.tag)

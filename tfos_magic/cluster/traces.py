@@ -5,7 +5,7 @@ from __future__ import annotations
 POINTS = 80
 
 
-class Trace:
+class MetricSeries:
     """A curve by ascending x that keeps its ends and its shape in at most ``limit`` points, and one more: the newest.
 
     When it is full every other point goes, and from then on only every other point is taken in.

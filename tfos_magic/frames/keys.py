@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.failures import Task
-from tfos_magic.frames.source import PandasSource, Source, SparkSource, arrow_of_series, map_in_arrow, quoted
+from tfos_magic.frames.source import FrameSource, PandasSource, SparkSource, arrow_of_series, map_in_arrow, quoted
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec
 
 
@@ -18,7 +18,7 @@ class Grouping(Protocol):
     """A DataFrame and the keys by which it is grouped."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> FrameSource:
         """The DataFrame."""
 
     @property
@@ -48,7 +48,7 @@ class SparkGrouping:
     keys: tuple[Key, ...]
 
     @property
-    def source(self) -> Source:
+    def source(self) -> FrameSource:
         return SparkSource(self.frame)
 
     @property
@@ -76,7 +76,7 @@ class PandasGrouping:
     dropna: bool
 
     @property
-    def source(self) -> Source:
+    def source(self) -> FrameSource:
         return PandasSource(self.frame)
 
     def run(self, read: Mapping[str, str], made: Sequence[ColumnSpec], first: Task, last: Task) -> Any:

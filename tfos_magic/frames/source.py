@@ -24,7 +24,7 @@ from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, sp
 from tfos_magic.shipping import ship_package
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """A DataFrame of either kind."""
 
     @property
@@ -109,7 +109,7 @@ class PandasSource:
         raise UsageError("a schema is for Spark DataFrames: for pandas the function itself says what it gives")
 
 
-def source_of(frame: Any) -> Source:
+def source_of(frame: Any) -> FrameSource:
     """Wrap a DataFrame. Raises :class:`UsageError` for anything else."""
     module, name = type(frame).__module__, type(frame).__name__
     if name == "DataFrame" and module.startswith("pyspark.sql"):

@@ -22,12 +22,12 @@ import zmq
 
 import tfos_magic
 from tfos_magic.node.config import AgentConfig
-from tfos_magic.node.desk import FeedDesk
-from tfos_magic.node.lifeline import Lifeline
-from tfos_magic.node.mailbox import Mailbox
-from tfos_magic.node.place import Place, hold_port
+from tfos_magic.node.desk import FeedService
+from tfos_magic.node.lifeline import SparkLiveness
+from tfos_magic.node.mailbox import WakeQueue
+from tfos_magic.node.place import HostSlot, hold_port
 from tfos_magic.node.process import TrainerProcess
-from tfos_magic.node.uplink import Uplink
+from tfos_magic.node.uplink import ControlClient
 from tfos_magic.protocol import (
     AgentEnded,
     CheckpointPart,
@@ -60,14 +60,14 @@ OUTPUT_INTERVAL = 0.1
 class Agent:
     """One loop over the control socket, the trainer's link and its output; commands are carried out in it."""
 
-    def __init__(self, config: AgentConfig, place: Place) -> None:
+    def __init__(self, config: AgentConfig, place: HostSlot) -> None:
         self._config = config
         self.place = place
-        self._lifeline = Lifeline()
-        self._uplink = Uplink(config)
+        self._lifeline = SparkLiveness()
+        self._uplink = ControlClient(config)
         self._poller = zmq.Poller()
-        self._mailbox = Mailbox()
-        self._feeds = FeedDesk(config, self.place.host, self._mailbox.put)
+        self._mailbox = WakeQueue()
+        self._feeds = FeedService(config, self.place.host, self._mailbox.put)
         self._port = hold_port(self.place.host)
         self._trainer: TrainerProcess | None = None
         self._run_id = ""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tfos_magic.errors import FeedError, SpoolFull
-from tfos_magic.node.budget import Budget
+from tfos_magic.node.budget import DiskQuota
 
 ALIGNMENT = 64
 MARK_BYTES = 64
@@ -27,7 +27,7 @@ class DiskFull(FeedError):
     """The disk has no room, whatever the budget says."""
 
 
-class BlockFile:
+class AppendOnlyFile:
     """Append-only file in ``directory``, nameless and readable by its owner alone. Thread-safe.
 
     It begins with its ``mark``, 64 random bytes: numbers of descriptors and inodes are used again, a mark is not.
@@ -35,7 +35,7 @@ class BlockFile:
     :class:`FeedError` when the file cannot be made.
     """
 
-    def __init__(self, directory: str, budget: Budget | None = None) -> None:
+    def __init__(self, directory: str, budget: DiskQuota | None = None) -> None:
         self._directory, self._budget = directory, budget
         self.overdraws = True
         self._fd = _open_nameless(directory)

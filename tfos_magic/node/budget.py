@@ -11,7 +11,7 @@ SPARED_BYTES = GIGABYTE
 SMALL_DISK_SHARE = 0.25
 
 
-class Budget:
+class DiskQuota:
     """Bytes that may be taken of the disk of ``directory``: ``limit``, or half of what is free. Thread-safe.
 
     Of what is free, what these feeds hold already counts as free, so that the answer does not change as they grow. The

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfos_magic.errors import DataError, FeedError
-from tfos_magic.node.gather import Gatherer
-from tfos_magic.node.order import Epochs, Numbers, Order
+from tfos_magic.node.gather import RowGather
+from tfos_magic.node.order import Numbers, ShuffledEpochs, ShuffleOrder
 from tfos_magic.node.rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.shares import batch_boundaries, row_numbers
 from tfos_magic.training.sharding import mark_sharded
@@ -40,8 +40,8 @@ def feed_dataset(
     is gone.
 
     With ``shuffle`` every iterator that is read gives the rows of this rank in another order, as
-    :class:`~tfos_magic.node.order.Order` says: the ``k``-th of this dataset, from 0, in that of epoch ``k``. Batches
-    have as many rows as they have without.
+    :class:`~tfos_magic.node.order.ShuffleOrder` says: the ``k``-th of this dataset, from 0, in that of epoch ``k``.
+    Batches have as many rows as they have without.
     """
     if batch_size < 1:
         raise DataError(f"the batch size is {batch_size}: it must be at least 1")
@@ -71,7 +71,7 @@ class _Batches:
 
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
         self.rows, self.wanted, self.bounds = rows, wanted, bounds
-        self.epochs = Epochs()
+        self.epochs = ShuffledEpochs()
 
     def specs(self) -> TensorSpecs:
         return tensor_specs(self.rows.schema, self.wanted, _common_size(self.bounds))
@@ -96,7 +96,7 @@ class _ShuffledBatches(_Batches):
 
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
         super().__init__(rows, wanted, bounds)
-        self._gatherer = Gatherer(rows, wanted)
+        self._gatherer = RowGather(rows, wanted)
         self._order = lru_cache(ORDERS_KEPT)(partial(_order, int(bounds[-1]), seed, rank))
 
     def begin(self) -> int:
@@ -109,8 +109,8 @@ class _ShuffledBatches(_Batches):
         return self._gatherer.take(self.places(step, epoch))
 
 
-def _order(rows: int, seed: int, rank: int, epoch: int) -> Order:
-    return Order(rows, seed=seed, rank=rank, epoch=epoch)
+def _order(rows: int, seed: int, rank: int, epoch: int) -> ShuffleOrder:
+    return ShuffleOrder(rows, seed=seed, rank=rank, epoch=epoch)
 
 
 def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Dataset:

@@ -10,7 +10,7 @@ from tfos_magic.records.arrow import take_rows
 Shares = list[list[pa.RecordBatch]]
 
 
-class Dealer:
+class RowPartitioner:
     """Deals whole groups of ``world`` rows, row ``i`` of the partition to rank ``i % world``; the rest is the tail."""
 
     def __init__(self, world: int) -> None:

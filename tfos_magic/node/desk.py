@@ -9,9 +9,9 @@ from typing import Any
 from tfos_magic.errors import FeedError, SpoolFull
 from tfos_magic.node.budget import GIGABYTE
 from tfos_magic.node.config import AgentConfig
-from tfos_magic.node.receiver import FeedReceiver, error_of
+from tfos_magic.node.receiver import FeedFlightServer, error_of
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.streams import Streams
+from tfos_magic.node.streams import StreamBuffers
 from tfos_magic.protocol import (
     CommitFeed,
     ConfirmStream,
@@ -28,15 +28,15 @@ from tfos_magic.protocol import (
 )
 
 
-class FeedDesk:
+class FeedService:
     """Owns spool, streams and receiver of an agent on ``host``. ``tell`` sends to the kernel, from any thread."""
 
     def __init__(self, config: AgentConfig, host: str, tell: Callable[[Message], None]) -> None:
         limit = None if config.spool_gb is None else int(config.spool_gb * GIGABYTE)
         self.spool = Spool(config.spool_dir, limit)
         self.spool.need_room = lambda feed_id, held: tell(NeedRoom(feed_id, held))
-        self.streams = Streams(self.spool, tell)
-        self.receiver = FeedReceiver(host, config.feed_token, self.spool, self.streams)
+        self.streams = StreamBuffers(self.spool, tell)
+        self.receiver = FeedFlightServer(host, config.feed_token, self.spool, self.streams)
         self._token, self._tell = config.feed_token, tell
 
     def obey(self, message: Message) -> None:

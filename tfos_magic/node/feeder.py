@@ -19,12 +19,13 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tfos_magic.errors import FeedError, TFOSError
-from tfos_magic.node.dealing import Dealer, Shares
+from tfos_magic.node.dealing import RowPartitioner, Shares
 from tfos_magic.node.parts import Superseded
 from tfos_magic.node.receiver import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
-from tfos_magic.records.arrow import Widths, WireConverter
+from tfos_magic.records.arrow import WireConverter
 from tfos_magic.records.columns import FeedPlan, decode_schema
 from tfos_magic.records.digest import MODULUS, rows_digest
+from tfos_magic.records.widths import ListLengths
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
@@ -65,7 +66,7 @@ class Sent:
     rows: int
     bytes: int
     error: TFOSError | None = None
-    widths: Widths = field(default_factory=Widths)
+    widths: ListLengths = field(default_factory=ListLengths)
     digest: int = 0
 
 
@@ -105,7 +106,7 @@ def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable
     with RankWriters(job, command) as writers:
         try:
             rows, digest = _send_batches(job, converter, batches, writers)
-        except Refused as refusal:
+        except PartitionRefused as refusal:
             writers.fail_feed(refusal.cause)
             return Sent(0, writers.bytes, refusal.cause, converter.widths)
     return Sent(rows, writers.bytes, widths=converter.widths, digest=digest)
@@ -119,7 +120,7 @@ class End:
     tail: pa.RecordBatch
 
 
-class Refused(Exception):
+class PartitionRefused(Exception):
     """Ends a partition for a reason that trying again would not change."""
 
     def __init__(self, cause: TFOSError) -> None:
@@ -189,10 +190,10 @@ class RankWriters:
     def _explain(self, rank: int, error: Exception) -> Exception:
         cause = decode_error(getattr(error, "extra_info", None))
         if cause is not None:
-            return cause if isinstance(cause, Superseded) else Refused(cause)
+            return cause if isinstance(cause, Superseded) else PartitionRefused(cause)
         where = f"worker {rank} at {self._job.endpoints[rank]}"
         if isinstance(error, flight.FlightUnauthenticatedError):
-            return Refused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
+            return PartitionRefused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
         if isinstance(error, flight.FlightTimedOutError):
             return FeedError(f"{where} did not take rows within {self._job.timeout:g} s: look at its log and its disk")
         reason = str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
@@ -205,7 +206,7 @@ def _send_batches(
     job: FeedJob, converter: WireConverter, batches: Iterable[pa.RecordBatch], writers: RankWriters
 ) -> tuple[int, int]:
     """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows and their digest."""
-    dealer = Dealer(len(job.endpoints))
+    dealer = RowPartitioner(len(job.endpoints))
     gathered = digest = 0
     for batch in batches:
         if not batch.num_rows:
@@ -227,7 +228,7 @@ def _convert(converter: WireConverter, batch: pa.RecordBatch) -> pa.RecordBatch:
     try:
         return converter.convert(batch)
     except TFOSError as error:
-        raise Refused(error) from error
+        raise PartitionRefused(error) from error
 
 
 def _messages(share: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,12 +17,13 @@ import tensorflow as tf
 
 from tfos_magic.errors import DataError, TFOSError
 from tfos_magic.node.dataset import choose_columns, structured
-from tfos_magic.node.order import Epochs, shuffled
+from tfos_magic.node.order import ShuffledEpochs, shuffled
 from tfos_magic.node.rows import assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.arrow import WireConverter
 from tfos_magic.records.columns import FeedPlan
-from tfos_magic.records.composition import Shares, in_order, in_runs, overlaps, recut, unit_order
-from tfos_magic.records.files import Source, Unit, open_source
+from tfos_magic.records.composition import FileShares, in_order, in_runs, overlaps, recut, unit_order
+from tfos_magic.records.files import Unit, open_source
+from tfos_magic.records.files.sources import FileSource
 from tfos_magic.records.filetypes import plain_batch, plan_files
 from tfos_magic.records.locations import absolute_path
 from tfos_magic.records.missing import Missing
@@ -98,13 +99,13 @@ class _Reader:
     """Reads a rank's share, epoch after epoch. Thread-safe: several iterators may read at once."""
 
     def __init__(
-        self, source: Source, plan: FeedPlan, units: list[Unit], shares: Shares, rank: int, seed: int | None
+        self, source: FileSource, plan: FeedPlan, units: list[Unit], shares: FileShares, rank: int, seed: int | None
     ) -> None:
         self._source, self._plan, self._units = source, plan, units
         self._rank, self._seed = rank, seed
         self.shares = shares
         self.schema = _settled(source, plan, units)
-        self.epochs = Epochs()
+        self.epochs = ShuffledEpochs()
 
     def epoch(self) -> Iterator[list[npt.NDArray[Any]]]:
         """Give the arrays of every step of the next epoch."""
@@ -147,7 +148,7 @@ class _Reader:
 class _Found:
     """What a rank found: the files, and the units that it counted, int64 rows of ``(file, start, stop, rows)``."""
 
-    source: Source
+    source: FileSource
     plan: FeedPlan
     table: npt.NDArray[np.int64]
 
@@ -158,7 +159,7 @@ class _Found:
         return zlib.crc32("\n".join([*told, str(self.source.schema)]).encode())
 
 
-def _agreed(look: Callable[[int, int], _Found]) -> tuple[Source, FeedPlan, list[Unit]]:
+def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, list[Unit]]:
     """Look at the files, each rank at some of them where ranks meet in this run; gives all units on every rank.
 
     Raises :class:`DataError` on all ranks where one fails, or finds other files than the rest.
@@ -221,7 +222,7 @@ def _wire(converter: WireConverter, batch: pa.RecordBatch, plan: FeedPlan, unit:
         raise DataError(f"{unit.file.url}: {error}") from error
 
 
-def _settled(source: Source, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
+def _settled(source: FileSource, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
     """The wire schema with the lengths of lists as the first rows have them."""
     converter = WireConverter(plan)
     unit = next(unit for unit in units if unit.rows)
@@ -230,7 +231,7 @@ def _settled(source: Source, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
     return settle(converter.schema, converter.widths)
 
 
-def _count(source: Source, first: int, step: int) -> npt.NDArray[np.int64]:
+def _count(source: FileSource, first: int, step: int) -> npt.NDArray[np.int64]:
     """The units of every ``step``-th file: int64, rows of ``(file, start, stop, rows)``."""
     numbers = range(first, len(source.files), step)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
@@ -239,6 +240,6 @@ def _count(source: Source, first: int, step: int) -> npt.NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 4)
 
 
-def _units(source: Source, table: npt.NDArray[np.int64]) -> list[Unit]:
+def _units(source: FileSource, table: npt.NDArray[np.int64]) -> list[Unit]:
     ordered = table[np.lexsort((table[:, 1], table[:, 0]))]
     return [Unit(source.files[file], *piece) for file, *piece in ordered.tolist()]

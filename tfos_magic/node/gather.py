@@ -14,7 +14,7 @@ from tfos_magic.node.rows import SpooledRows, tensor_arrays
 from tfos_magic.records.arrow import take_rows
 
 
-class Gatherer:
+class RowGather:
     """Takes rows of the named columns by their numbers, from all blocks of a spool at once.
 
     A column of numbers is found by address: its tensors' rows have one size and lie in the mapped file, so NumPy copies

@@ -8,7 +8,7 @@ import stat
 from collections import Counter
 
 
-class Lifeline:
+class SparkLiveness:
     """Spark's end of this worker's socket. Make it before this process opens sockets of its own.
 
     Spark hangs up (SIGHUP) on all Python workers of an executor when it begins their daemon anew, as it does when a

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from tfos_magic.protocol import Message
 
 
-class Mailbox:
+class WakeQueue:
     """:meth:`put` is for every thread; ``fileno`` becomes readable when :meth:`messages` has something to give."""
 
     def __init__(self) -> None:

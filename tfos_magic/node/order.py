@@ -25,7 +25,7 @@ WINDOW_ROWS = BLOCK_ROWS * WINDOW_BLOCKS
 WINDOW_BYTES = 64 << 20
 
 
-class Order:
+class ShuffleOrder:
     """A random order of the numbers ``0`` to ``rows - 1``, for one epoch of one rank. Thread-safe."""
 
     def __init__(self, rows: int, *, seed: int, rank: int, epoch: int) -> None:
@@ -73,7 +73,7 @@ class Order:
         return numbers
 
 
-class Epochs:
+class ShuffledEpochs:
     """Counts the epochs of a dataset: an iterator begins one when it is first read. Thread-safe."""
 
     def __init__(self) -> None:

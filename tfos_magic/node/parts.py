@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tfos_magic.errors import FeedError
-from tfos_magic.node.blockfile import BlockFile
+from tfos_magic.node.blockfile import AppendOnlyFile
 
 
 class Superseded(FeedError):
@@ -16,7 +16,7 @@ class Superseded(FeedError):
 
 
 @dataclass(frozen=True)
-class Delivery:
+class NextRows:
     """What the trainer is given next: rows of its share, or a partition's ``tail`` and how many ``rows`` it had."""
 
     batch: pa.RecordBatch
@@ -24,7 +24,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class RowRun:
     """A run of rows: in memory, or ``size`` bytes at ``offset`` of the part's file."""
 
     rows: int
@@ -34,15 +34,15 @@ class Chunk:
 
 
 @dataclass(eq=False)
-class Part:
+class StreamPart:
     """A partition as its latest attempt sends it. ``skip`` rows of it were delivered from an earlier one."""
 
     attempt: int
     skip: int = 0
-    chunks: deque[Chunk] = field(default_factory=deque)
-    file: BlockFile | None = None
+    chunks: deque[RowRun] = field(default_factory=deque)
+    file: AppendOnlyFile | None = None
     received: int = 0
-    end: Delivery | None = None
+    end: NextRows | None = None
 
     def forget(self) -> None:
         """Give the rows up."""

@@ -13,7 +13,7 @@ NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 
 @dataclass(frozen=True)
-class Place:
+class HostSlot:
     """The slot that an agent fills, its address for others, its GPU addresses and its cores."""
 
     slot: int
@@ -22,13 +22,13 @@ class Place:
     cores: int
 
 
-def find_place(context: Any, endpoint: str, slot: int) -> Place:
+def find_place(context: Any, endpoint: str, slot: int) -> HostSlot:
     """Read the rest of the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
     own = context.getTaskInfos()[context.partitionId()]
     advertised = os.environ.get("SPARK_LOCAL_IP") or own.address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
-    return Place(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))
+    return HostSlot(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))
 
 
 def _reachable(advertised: str, driver: str) -> str:

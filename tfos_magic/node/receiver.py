@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
-from tfos_magic.node.parts import Delivery, Superseded
+from tfos_magic.node.parts import NextRows, Superseded
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.stream import Cancelled, Stream
-from tfos_magic.node.streams import Streams
+from tfos_magic.node.stream import Cancelled, StreamBuffer
+from tfos_magic.node.streams import StreamBuffers
 from tfos_magic.records.arrow import agree
 
 FAIL_ACTION = "fail-feed"
@@ -97,17 +97,17 @@ def decode_error(info: bytes | None) -> TFOSError | None:
         return None
 
 
-class FeedReceiver:
+class FeedFlightServer:
     """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token.
 
     Rows of ``streams`` go there, and are read from there by ``DoGet`` calls.
     """
 
-    def __init__(self, host: str, token: str, spool: Spool, streams: Streams | None = None) -> None:
+    def __init__(self, host: str, token: str, spool: Spool, streams: StreamBuffers | None = None) -> None:
         self._host = f"[{host}]" if ":" in host else host
         self._token = token
         self._spool = spool
-        self._streams = streams or Streams(spool, lambda message: None)
+        self._streams = streams or StreamBuffers(spool, lambda message: None)
         self._server: _Server | None = None
 
     @property
@@ -167,7 +167,7 @@ class _TokenGuard(flight.ServerMiddlewareFactory):
 
 
 class _Server(flight.FlightServerBase):
-    def __init__(self, location: str, spool: Spool, streams: Streams, guard: dict[str, _TokenGuard]) -> None:
+    def __init__(self, location: str, spool: Spool, streams: StreamBuffers, guard: dict[str, _TokenGuard]) -> None:
         super().__init__(location, middleware=guard)
         self._spool, self._streams = spool, streams
 
@@ -210,7 +210,7 @@ class _Server(flight.FlightServerBase):
         return []
 
 
-def _put_stream(stream: Stream, command: PutCommand, reader: Any, cancelled: Cancelled) -> None:
+def _put_stream(stream: StreamBuffer, command: PutCommand, reader: Any, cancelled: Cancelled) -> None:
     task = command.partition, command.attempt
     agree(stream.schema, stream.schema, reader.schema)
     for chunk in reader:
@@ -221,7 +221,7 @@ def _put_stream(stream: Stream, command: PutCommand, reader: Any, cancelled: Can
             stream.end_partition(*task, chunk.data, rows)
 
 
-def _outgoing(deliveries: Iterator[Delivery]) -> Iterator[Any]:
+def _outgoing(deliveries: Iterator[NextRows]) -> Iterator[Any]:
     with _told():
         for each in deliveries:
             yield each.batch if each.rows is None else (each.batch, encode_end(each.rows))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfos_magic.node.feeder import RESULT_SCHEMA, FeedJob, feed_partition
-from tfos_magic.records.parquet import Split, groups_between, open_parquet, read_groups
+from tfos_magic.records.parquet import ParquetSplit, groups_between, open_parquet, read_groups
 
 RESULT_NAMES = [column.split()[0] for column in RESULT_SCHEMA.split(", ")]
 UNLIKE = "Unlike"
@@ -31,7 +31,7 @@ class Scan:
 
     schema: pa.Schema
     names: tuple[str, ...]
-    partitions: tuple[tuple[Split, ...], ...]
+    partitions: tuple[tuple[ParquetSplit, ...], ...]
     exact: bool = False
 
 
@@ -77,7 +77,7 @@ def check(scan: Scan, partition: int) -> None:
         check_file(scan, split)
 
 
-def check_file(scan: Scan, split: Split) -> None:
+def check_file(scan: Scan, split: ParquetSplit) -> None:
     """Look at one file's size and columns. Raises :class:`Unlike`."""
     try:
         with open_parquet(split.path, split.size) as file:
@@ -95,7 +95,7 @@ def read(scan: Scan, partition: int) -> Iterator[pa.RecordBatch]:
             raise OSError(f"{split.path} cannot be read: {error}") from error
 
 
-def _read_split(scan: Scan, split: Split) -> Iterator[pa.RecordBatch]:
+def _read_split(scan: Scan, split: ParquetSplit) -> Iterator[pa.RecordBatch]:
     with open_parquet(split.path, split.size) as file:
         columns = _columns(scan, split, file)
         groups = groups_between(file.metadata, split.start, split.start + split.length)
@@ -104,7 +104,7 @@ def _read_split(scan: Scan, split: Split) -> Iterator[pa.RecordBatch]:
             yield pa.record_batch(arrays, names=list(scan.names))
 
 
-def _columns(scan: Scan, split: Split, file: pq.ParquetFile) -> list[str]:
+def _columns(scan: Scan, split: ParquetSplit, file: pq.ParquetFile) -> list[str]:
     """The file's own names of the scan's columns, after a look that Spark's values are those that Arrow reads."""
     found = file.schema_arrow
     names: dict[str, list[str]] = {}

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_magic.errors import FeedError, SpoolFull, TFOSError
-from tfos_magic.node.blockfile import BlockFile
-from tfos_magic.node.budget import Budget
+from tfos_magic.node.blockfile import AppendOnlyFile
+from tfos_magic.node.budget import DiskQuota
 from tfos_magic.records.arrow import agree
 from tfos_magic.records.columns import decode_schema, encode_schema
 from tfos_magic.records.shares import tail_row, tail_size
@@ -29,7 +29,7 @@ Task = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """A run of one task's rows: where it lies in the file, its size in bytes, and the rows of it that count."""
 
     offset: int
@@ -45,13 +45,13 @@ class _Feed:
     rank: int
     world: int
     planned: pa.Schema
-    file: BlockFile
+    file: AppendOnlyFile
     schema: pa.Schema | None = None
-    blocks: dict[Task, list[Block]] = field(default_factory=dict)
-    tails: dict[Task, Block] = field(default_factory=dict)
+    blocks: dict[Task, list[RowBlock]] = field(default_factory=dict)
+    tails: dict[Task, RowBlock] = field(default_factory=dict)
     failure: TFOSError | None = None
     partitions: list[tuple[int, int]] | None = None
-    chosen: list[Block] = field(default_factory=list)
+    chosen: list[RowBlock] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -62,14 +62,14 @@ class _Feed:
 class Spool:
     """The feeds of one agent. Thread-safe. ``directory``: by default Spark's local one, else the temporary one.
 
-    When ``limit`` bytes, or what :class:`Budget` allows, are taken, ``need_room`` is called with the feed that has no
-    room and the feeds that are held; then rows wait until a feed is released or theirs is failed. Without it the feed
-    fails with :class:`SpoolFull`.
+    When ``limit`` bytes, or what :class:`DiskQuota` allows, are taken, ``need_room`` is called with the feed that has
+    no room and the feeds that are held; then rows wait until a feed is released or theirs is failed. Without it the
+    feed fails with :class:`SpoolFull`.
     """
 
     def __init__(self, directory: str | None = None, limit: int | None = None) -> None:
         self.directory = directory or local_directory()
-        self.budget = Budget(self.directory, limit)
+        self.budget = DiskQuota(self.directory, limit)
         self.need_room: Callable[[str, list[str]], None] | None = None
         self._feeds: dict[str, _Feed] = {}
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Spool:
 
         A feed that is open already is dropped with all its rows. Raises :class:`FeedError` when no file can be made.
         """
-        feed = _Feed(rank, world, decode_schema(schema), BlockFile(self.directory, self.budget))
+        feed = _Feed(rank, world, decode_schema(schema), AppendOnlyFile(self.directory, self.budget))
         with self._lock:
             before = self._feeds.pop(feed_id, None)
             self._feeds[feed_id] = feed
@@ -130,7 +130,7 @@ class Spool:
         ordered = sorted((int(p), int(attempt), int(rows)) for p, attempt, rows in partitions)
         with self._lock:
             feed = self._get(feed_id)
-            chosen: list[Block] = []
+            chosen: list[RowBlock] = []
             before = 0
             for partition, attempt, rows in ordered:
                 chosen += _share(feed, (partition, attempt), rows, before)
@@ -203,12 +203,12 @@ class Spool:
             feed.schema = agree(feed.planned, feed.schema, schema)
         return feed
 
-    def _write(self, feed_id: str, feed: _Feed, batch: pa.RecordBatch) -> Block:
+    def _write(self, feed_id: str, feed: _Feed, batch: pa.RecordBatch) -> RowBlock:
         buffer = batch.serialize()
         while True:
             releases = self._releases
             try:
-                return Block(feed.file.write(buffer), buffer.size, batch.num_rows)
+                return RowBlock(feed.file.write(buffer), buffer.size, batch.num_rows)
             except SpoolFull as error:
                 if self.need_room is None:
                     self.fail(feed_id, error)
@@ -236,7 +236,7 @@ class Spool:
                 raise type(feed.failure)(str(feed.failure))
 
 
-def _share(feed: _Feed, task: Task, rows: int, before: int) -> list[Block]:
+def _share(feed: _Feed, task: Task, rows: int, before: int) -> list[RowBlock]:
     """The blocks that hold this rank's rows of a partition of ``rows``, the tails before it having ``before`` rows."""
     blocks, tail = feed.blocks.get(task, []), feed.tails.get(task)
     dealt = sum(block.rows for block in blocks)

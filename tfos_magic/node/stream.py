@@ -17,9 +17,9 @@ from collections.abc import Callable, Generator
 import pyarrow as pa
 
 from tfos_magic.errors import FeedError, SpoolFull, TFOSError
-from tfos_magic.node.blockfile import BlockFile, DiskFull
-from tfos_magic.node.budget import Budget
-from tfos_magic.node.parts import Chunk, Delivery, Part, Superseded
+from tfos_magic.node.blockfile import AppendOnlyFile, DiskFull
+from tfos_magic.node.budget import DiskQuota
+from tfos_magic.node.parts import NextRows, RowRun, StreamPart, Superseded
 from tfos_magic.records.columns import decode_schema
 
 HEAD_BYTES = 8 << 20
@@ -30,7 +30,7 @@ Cancelled = Callable[[], bool]
 """Whether the caller at the other end of a Flight call has gone."""
 
 
-class Stream:
+class StreamBuffer:
     """The buffer. Thread-safe; its files lie in ``directory`` and take from ``budget``.
 
     ``patience`` is how long tasks are held back while the partition to be read has not begun, Spark having put its task
@@ -48,7 +48,7 @@ class Stream:
         world: int,
         *,
         directory: str,
-        budget: Budget,
+        budget: DiskQuota,
         head_bytes: int = HEAD_BYTES,
         patience: float = HELD_SECONDS,
         live: bool = False,
@@ -57,7 +57,7 @@ class Stream:
         self._rank, self._world = rank, world
         self._directory, self._budget = directory, budget
         self._head_bytes, self._patience = head_bytes, patience
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, StreamPart] = {}
         self._head = self._delivered = self._waiting_bytes = 0
         self._count: int | None = None
         self._confirmed: int | None = 0 if live else None
@@ -98,7 +98,7 @@ class Stream:
                 f"rank {self._rank} got {part.received} rows of partition {partition} instead of {due}: run it again"
             )
         with self._changed:
-            part.end = Delivery(tail, rows)
+            part.end = NextRows(tail, rows)
             self._changed.notify_all()
 
     def confirm(self, partitions: int) -> None:
@@ -141,7 +141,7 @@ class Stream:
             self._waiting_bytes = 0
             self._changed.notify_all()
 
-    def deliver(self, cancelled: Cancelled) -> Generator[Delivery, None, None]:
+    def deliver(self, cancelled: Cancelled) -> Generator[NextRows, None, None]:
         """Give this rank's rows, in the DataFrame's order, each partition closed by its end; waits for rows to come.
 
         Ends when the last partition has been given, or the reader has gone. Raises what :meth:`fail` was told.
@@ -149,7 +149,7 @@ class Stream:
         while (delivery := self._next(cancelled)) is not None:
             yield delivery
 
-    def _part(self, partition: int, attempt: int) -> Part | None:
+    def _part(self, partition: int, attempt: int) -> StreamPart | None:
         """The part that a task's rows belong to, None where they are not wanted."""
         with self._changed:
             _raise(self._refusal)
@@ -164,17 +164,17 @@ class Stream:
                 raise Superseded(f"attempt {attempt} at partition {partition} has been replaced by {part.attempt}")
             return None if part.end is not None else part
 
-    def _replace(self, partition: int, before: Part | None, attempt: int) -> Part:
+    def _replace(self, partition: int, before: StreamPart | None, attempt: int) -> StreamPart:
         if before is not None:
             before.forget()
             if partition == self._head:
                 self._waiting_bytes = 0
-        part = Part(attempt, skip=self._delivered if partition == self._head else 0)
+        part = StreamPart(attempt, skip=self._delivered if partition == self._head else 0)
         self._parts[partition] = part
         self._changed.notify_all()
         return part
 
-    def _place(self, partition: int, part: Part, batch: pa.RecordBatch, cancelled: Cancelled) -> Chunk | None:
+    def _place(self, partition: int, part: StreamPart, batch: pa.RecordBatch, cancelled: Cancelled) -> RowRun | None:
         """Find room for rows in memory, where their partition is being read, or on disk; waits for it."""
         buffer: pa.Buffer | None = None
         while True:
@@ -184,7 +184,7 @@ class Stream:
                 if partition == self._head and self._open:
                     if not self._waiting_bytes or self._waiting_bytes + batch.nbytes <= self._head_bytes:
                         self._waiting_bytes += batch.nbytes
-                        return Chunk(batch.num_rows, batch.nbytes, batch)
+                        return RowRun(batch.num_rows, batch.nbytes, batch)
                     self._changed.wait(LOOK_SECONDS)
                     continue
                 beyond = self._out_of_patience()
@@ -210,13 +210,13 @@ class Stream:
             self._held_since = 0.0
         return bool(self._held_since) and time.monotonic() - self._held_since > self._patience
 
-    def _spill(self, part: Part, rows: int, buffer: pa.Buffer, beyond: bool) -> Chunk | None:
+    def _spill(self, part: StreamPart, rows: int, buffer: pa.Buffer, beyond: bool) -> RowRun | None:
         """Write rows to the part's file; None where there is no room for them, or nobody wants them any more."""
         try:
             if part.file is None:
-                part.file = BlockFile(self._directory, self._budget)
+                part.file = AppendOnlyFile(self._directory, self._budget)
             part.file.overdraws = beyond
-            return Chunk(rows, buffer.size, offset=part.file.write(buffer))
+            return RowRun(rows, buffer.size, offset=part.file.write(buffer))
         except FeedError as error:
             with self._changed:
                 gone = self._dropped or self._parts.get(self._head) is part or part not in self._parts.values()
@@ -224,7 +224,7 @@ class Stream:
                 return None
             raise
 
-    def _wanted(self, partition: int, part: Part, cancelled: Cancelled) -> bool:
+    def _wanted(self, partition: int, part: StreamPart, cancelled: Cancelled) -> bool:
         """Whether rows are still to be kept. Raises where their sender is to end."""
         _raise(self._refusal)
         if self._dropped or cancelled():
@@ -233,7 +233,7 @@ class Stream:
             raise Superseded(f"attempt {part.attempt} at partition {partition} has been replaced")
         return True
 
-    def _next(self, cancelled: Cancelled) -> Delivery | None:
+    def _next(self, cancelled: Cancelled) -> NextRows | None:
         with self._changed:
             while True:
                 _raise(self._failure)
@@ -243,7 +243,7 @@ class Stream:
                 if part is not None:
                     while part.chunks:
                         if (batch := self._take(part)) is not None:
-                            return Delivery(batch)
+                            return NextRows(batch)
                     if part.end is not None:
                         return self._close_partition(part, part.end)
                 if self._count is not None and (self._head >= self._count or part is None):
@@ -252,7 +252,7 @@ class Stream:
                     raise FeedError(f"partition {self._head} of {self._count} has not come: run the cell again")
                 self._changed.wait(LOOK_SECONDS)
 
-    def _take(self, part: Part) -> pa.RecordBatch | None:
+    def _take(self, part: StreamPart) -> pa.RecordBatch | None:
         """Take a chunk off the partition that is read; None where all of it was delivered before."""
         chunk = part.chunks.popleft()
         if chunk.batch is not None:
@@ -269,7 +269,7 @@ class Stream:
         self._delivered += chunk.rows - skipped
         return batch.slice(skipped)
 
-    def _close_partition(self, part: Part, end: Delivery) -> Delivery:
+    def _close_partition(self, part: StreamPart, end: NextRows) -> NextRows:
         part.forget()
         del self._parts[self._head]
         self._head += 1

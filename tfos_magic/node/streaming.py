@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import choose_columns, structured
-from tfos_magic.node.order import Epochs, shuffled
+from tfos_magic.node.order import ShuffledEpochs, shuffled
 from tfos_magic.node.receiver import decode_end, decode_error, encode_ticket
 from tfos_magic.node.rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.records.columns import decode_schema
@@ -49,7 +49,7 @@ def stream_dataset(
     wanted = names if label is None else [*names, label]
     shuffle = shuffle and not handle.get("live", False)
     specs = tensor_specs(schema, wanted, None)
-    epochs = Epochs()
+    epochs = ShuffledEpochs()
 
     def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
         epoch = epochs.begin()

@@ -1,8 +1,8 @@
 """The streamed feeds of one agent: who sends to them, who reads them, and what the kernel is told about it.
 
-A run leases a streamed feed; the ``k``-th iteration over it, on every rank, is its epoch ``k``, a :class:`Stream` named
-``lease/k``, or ``lease/k+n`` for a rank that begins an epoch again, its trainer having been replaced. The kernel feeds
-an epoch when the first trainer begins to read it, and not before.
+A run leases a streamed feed; the ``k``-th iteration over it, on every rank, is its epoch ``k``, a :class:`StreamBuffer`
+named ``lease/k``, or ``lease/k+n`` for a rank that begins an epoch again, its trainer having been replaced. The kernel
+feeds an epoch when the first trainer begins to read it, and not before.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from tfos_magic.errors import FeedError
-from tfos_magic.node.parts import Delivery
+from tfos_magic.node.parts import NextRows
 from tfos_magic.node.spool import Spool
-from tfos_magic.node.stream import Cancelled, Stream
+from tfos_magic.node.stream import Cancelled, StreamBuffer
 from tfos_magic.protocol import FeedDropped, FeedWanted, Message
 
 OPEN_TIMEOUT = 60.0
@@ -25,14 +25,14 @@ def stream_id(lease: str, epoch: int, again: int = 0) -> str:
     return f"{lease}/{epoch}" + (f"+{again}" if again else "")
 
 
-class Streams:
+class StreamBuffers:
     """Thread-safe. What overflows memory goes to files beside ``spool``'s, within its budget; ``tell`` sends to the
     kernel, from whatever thread."""
 
     def __init__(self, spool: Spool, tell: Callable[[Message], None]) -> None:
         self._spool, self._tell = spool, tell
-        self._streams: dict[str, Stream] = {}
-        self._unread: dict[str, Stream] = {}
+        self._streams: dict[str, StreamBuffer] = {}
+        self._unread: dict[str, StreamBuffer] = {}
         self._leases: set[str] = set()
         self._changed = threading.Condition()
 
@@ -46,7 +46,7 @@ class Streams:
         budget, directory = self._spool.budget, self._spool.directory
         with self._changed:
             before = self._streams.get(name)
-            stream = before or Stream(schema, rank, world, directory=directory, budget=budget, live=live)
+            stream = before or StreamBuffer(schema, rank, world, directory=directory, budget=budget, live=live)
             self._streams[name] = stream
             epoch = name.partition("+")[0]
             if wanted:
@@ -57,7 +57,7 @@ class Streams:
         if not wanted:
             stream.drop()
 
-    def get(self, name: str) -> Stream | None:
+    def get(self, name: str) -> StreamBuffer | None:
         """The stream of that name, if it is one."""
         return self._streams.get(name)
 
@@ -65,7 +65,7 @@ class Streams:
         """Rows that have come, by stream."""
         return {name: stream.rows for name, stream in list(self._streams.items())}
 
-    def begin(self, lease: str, epoch: int, cancelled: Cancelled) -> Stream:
+    def begin(self, lease: str, epoch: int, cancelled: Cancelled) -> StreamBuffer:
         """Ask the kernel to feed an epoch and wait until it is open. Raises :class:`FeedError` when it is not to be."""
         name = stream_id(lease, epoch)
         self._tell(FeedWanted(lease, epoch))
@@ -79,7 +79,7 @@ class Streams:
             raise FeedError("this feed belongs to a run that has ended: run the cell again")
         raise FeedError(f"the kernel did not begin to feed epoch {epoch} within {OPEN_TIMEOUT:.0f} s: run it again")
 
-    def read(self, lease: str, epoch: int, stream: Stream, cancelled: Cancelled) -> Iterator[Delivery]:
+    def read(self, lease: str, epoch: int, stream: StreamBuffer, cancelled: Cancelled) -> Iterator[NextRows]:
         """Give an epoch's rows. A reader that goes before their end is reported, and what still comes is forgotten."""
         complete = False
         try:

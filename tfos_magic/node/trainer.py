@@ -40,7 +40,7 @@ from tfos_magic.protocol import (
 )
 
 if TYPE_CHECKING:
-    from tfos_magic.node.disk.view import View
+    from tfos_magic.node.disk.view import SnapshotView
 
 LIFE_SECONDS = 1.0
 QUERY_PATIENCE = 7 * 24 * 3600.0
@@ -200,7 +200,7 @@ class Trainer:
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
 
-    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: View | None) -> None:
+    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None) -> None:
         from tfos_magic.node.cell import execute
         from tfos_magic.training import ranks
         from tfos_magic.training.checkpoints.checkpoint import assemble

@@ -9,7 +9,7 @@ import time
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tfos_magic.delivery import Delivery
+from tfos_magic.delivery import Redelivery
 from tfos_magic.errors import ProtocolError
 from tfos_magic.node.config import AgentConfig
 from tfos_magic.protocol import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
@@ -17,14 +17,14 @@ from tfos_magic.protocol import AgentFailed, Heartbeat, Message, Reconnected, de
 log = logging.getLogger("tfos_magic.node")
 
 
-class Uplink:
+class ControlClient:
     """Dials the kernel's control socket with the cluster's key. To be used in one thread."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._context = zmq.Context()
         self.socket = _dial(self._context, config)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        self._delivery = Delivery()
+        self._delivery = Redelivery()
         self._lost_at: float | None = time.monotonic()
 
     @property
@@ -71,7 +71,7 @@ class Uplink:
 
 def report_failure(config: AgentConfig, host: str, reason: str) -> None:
     """Tell the kernel that no agent can run on this host, and why."""
-    uplink = Uplink(config)
+    uplink = ControlClient(config)
     uplink.send(AgentFailed(host, reason))
     uplink.close()
 

@@ -17,7 +17,7 @@ from tfos_magic.cluster.orphans import end_orphans, find_orphans
 from tfos_magic.cluster.run import RunRequest
 from tfos_magic.cluster.tensorboard import Serving, embed
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
-from tfos_magic.node.disk.imports import Listener
+from tfos_magic.node.disk.imports import ImportListener
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
@@ -52,7 +52,7 @@ class TFOSMagics(Magics):
     """``%tfos``, ``%%tfos_train`` and the other magics."""
 
     shell: Any
-    listener: Listener
+    listener: ImportListener
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)

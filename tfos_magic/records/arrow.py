@@ -22,9 +22,9 @@ from tfos_magic.records.columns import (
 )
 from tfos_magic.records.missing import value_of
 from tfos_magic.records.vectors import vector_values
-from tfos_magic.records.widths import Path, Range, Widths, check_widths, lengths_seen, settle
+from tfos_magic.records.widths import ListLengths, Path, Range, check_widths, lengths_seen, settle
 
-__all__ = ["Widths", "WireConverter", "agree", "check_widths", "refuse_nulls", "settle", "take_rows"]
+__all__ = ["ListLengths", "WireConverter", "agree", "check_widths", "refuse_nulls", "settle", "take_rows"]
 
 
 class WireConverter:
@@ -37,7 +37,7 @@ class WireConverter:
         self._columns = plan.columns
         self._settled = schema
         self.schema: pa.Schema = schema or decode_schema(plan.schema)
-        self.widths = Widths()
+        self.widths = ListLengths()
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give the plan's columns, in its order, as wire columns; all batches of a feed have the same schema.
@@ -52,7 +52,7 @@ class WireConverter:
             arrays.append(_wire_array(array, column, (column.name,), seen))
             if column.masked:
                 arrays.append(array.is_valid().cast(pa.uint8()))
-        widths = Widths(seen)
+        widths = ListLengths(seen)
         if self._settled is not None:
             check_widths(self._settled, widths)
         self.widths = self.widths.merge(widths)

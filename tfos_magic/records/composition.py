@@ -19,7 +19,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shares:
+class FileShares:
     """A rank's rows: ``starts[i]`` to ``stops[i]`` of all rows, in order, and how many of them each step takes.
 
     All are int64; ``sizes`` has the shape ``(steps,)``, the same on every rank.
@@ -30,24 +30,24 @@ class Shares:
     sizes: Numbers
 
 
-def in_runs(total: int, *, batch_size: int, rank: int, world: int) -> Shares:
+def in_runs(total: int, *, batch_size: int, rank: int, world: int) -> FileShares:
     """One run of rows for the rank."""
     sizes = [_dealt(total, each, world) for each in range(world)]
     start = sum(sizes[:rank])
     marks = _marks(total, batch_size)
-    return Shares(
+    return FileShares(
         np.array([start], np.int64), np.array([start + sizes[rank]], np.int64), np.diff(_dealt(marks, rank, world))
     )
 
 
-def in_order(total: int, *, batch_size: int, rank: int, world: int) -> Shares:
+def in_order(total: int, *, batch_size: int, rank: int, world: int) -> FileShares:
     """The rank's slice ``[r*n//N, (r+1)*n//N)`` of the ``n`` rows of each global batch, as arrays are sliced."""
     if world == 1:
         return in_runs(total, batch_size=batch_size, rank=rank, world=world)
     marks = _marks(total, batch_size)
     counts = np.diff(marks)
     starts, stops = marks[:-1] + rank * counts // world, marks[:-1] + (rank + 1) * counts // world
-    return Shares(starts, stops, stops - starts)
+    return FileShares(starts, stops, stops - starts)
 
 
 def unit_order(units: int, seed: int, epoch: int) -> Numbers:
@@ -55,7 +55,7 @@ def unit_order(units: int, seed: int, epoch: int) -> Numbers:
     return np.random.default_rng([seed, epoch]).permutation(units)
 
 
-def overlaps(shares: Shares, first: int, rows: int) -> list[tuple[int, int]]:
+def overlaps(shares: FileShares, first: int, rows: int) -> list[tuple[int, int]]:
     """Which of ``rows`` rows, the first of which is number ``first``, are the rank's: ``(start, stop)`` from 0."""
     low = int(np.searchsorted(shares.stops, first, side="right"))
     high = int(np.searchsorted(shares.starts, first + rows, side="left"))

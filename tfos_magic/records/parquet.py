@@ -23,7 +23,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBL
 
 
 @dataclass(frozen=True)
-class Split:
+class ParquetSplit:
     """Bytes ``[start, start + length)`` of a file by its path or URL, which has ``size`` bytes in all."""
 
     path: str

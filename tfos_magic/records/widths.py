@@ -21,12 +21,12 @@ NONE_SEEN: Range = (1 << 62, -1)
 
 
 @dataclass(frozen=True)
-class Widths:
+class ListLengths:
     """The lengths of lists seen so far: by the path of a column, a range for each level."""
 
     seen: Mapping[Path, tuple[Range, ...]] = field(default_factory=dict)
 
-    def merge(self, other: Widths) -> Widths:
+    def merge(self, other: ListLengths) -> ListLengths:
         """Give what both have seen."""
         merged = dict(self.seen)
         for path, ranges in other.seen.items():
@@ -34,13 +34,13 @@ class Widths:
             merged[path] = tuple(
                 (min(one[0], two[0]), max(one[1], two[1])) for one, two in zip(known, ranges, strict=True)
             )
-        return Widths(merged)
+        return ListLengths(merged)
 
     def to_json(self) -> str:
         return json.dumps([[path, ranges] for path, ranges in self.seen.items()])
 
     @classmethod
-    def from_json(cls, text: str) -> Widths:
+    def from_json(cls, text: str) -> ListLengths:
         return cls({tuple(path): tuple(map(tuple, ranges)) for path, ranges in json.loads(text)})
 
 
@@ -50,7 +50,7 @@ def lengths_seen(array: pa.Array) -> Range:
     return NONE_SEEN if found["min"] is None else (found["min"], found["max"])
 
 
-def settle(schema: pa.Schema, widths: Widths) -> pa.Schema:
+def settle(schema: pa.Schema, widths: ListLengths) -> pa.Schema:
     """Give a wire schema that says of every list whether it is of one length, padded or ragged.
 
     Lists whose length never differs become dense tensors, others :class:`tf.RaggedTensor`, or dense ones as long as the
@@ -61,13 +61,13 @@ def settle(schema: pa.Schema, widths: Widths) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def check_widths(schema: pa.Schema, widths: Widths) -> None:
+def check_widths(schema: pa.Schema, widths: ListLengths) -> None:
     """Raise :class:`DataError` where lists have been seen that do not have the lengths of a settled ``schema``."""
     for each in schema:
         _check(field_column(each), (each.name,), widths)
 
 
-def _settled(column: Column, path: Path, widths: Widths) -> Column:
+def _settled(column: Column, path: Path, widths: ListLengths) -> Column:
     if column.kind == STRUCT:
         fields = tuple(_settled(each, (*path, each.name), widths) for each in column.fields)
         return dataclasses.replace(column, fields=fields)
@@ -92,7 +92,7 @@ def _width(column: Column, name: str, level: int, seen: Range) -> int | None:
     return most if least == most or column.pad is not None else None
 
 
-def _check(column: Column, path: Path, widths: Widths) -> None:
+def _check(column: Column, path: Path, widths: ListLengths) -> None:
     for each in column.fields:
         _check(each, (*path, each.name), widths)
     for level, (least, most) in enumerate(widths.seen.get(path, ())):

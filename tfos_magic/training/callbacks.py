@@ -49,7 +49,7 @@ def verbosity(verbose: Any, rank: int) -> Any:
     return 0 if rank != 0 or verbose in ("auto", 0) else 2
 
 
-class Conductor(keras.callbacks.Callback):
+class RunCallback(keras.callbacks.Callback):
     """Keeps ranks together at the seams of a loop; the last of the callbacks, so that it sees what the others did."""
 
     def __init__(self, session: Session, loop: Loop) -> None:

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.watchdog import Watchdog
-from tfos_magic.training.wires import PeerLost, Wire
+from tfos_magic.training.wires import GroupTransport, PeerLost
 from tfos_magic.training.wires.arrays import ArrayWire
 from tfos_magic.training.wires.group import meet
 from tfos_magic.training.wires.ring import RingWire
@@ -33,7 +33,9 @@ class Collectives:
     operations, with tensors of the same shapes and dtypes, in the same order.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, *, timeout: float = 300.0, wire: Wire | None = None) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, *, timeout: float = 300.0, wire: GroupTransport | None = None
+    ) -> None:
         self.rank = rank
         self.size = size
         self.timeout = timeout
@@ -42,7 +44,7 @@ class Collectives:
         self._watchdog = Watchdog(self._expire) if size > 1 else None
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> GroupTransport:
         if self._wire is None:
             raise ClusterError(f"rank {self.rank} is not connected to its peers. Start the cluster again.")
         return self._wire
@@ -209,7 +211,7 @@ def form_cluster(
     if len(addresses) == 1:
         return Collectives()
     arrays = ArrayWire(meet(rank, addresses, secret, timeout, share))
-    wire: Wire = arrays
+    wire: GroupTransport = arrays
     if _all_have_gpus(arrays):
         arrays.close()
         _start_server(rank, addresses)

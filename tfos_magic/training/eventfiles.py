@@ -35,7 +35,7 @@ _TAKEN = ("train", "validation", ".")
 
 
 @dataclass(frozen=True)
-class Place:
+class EventFolder:
     """Where the copies of a folder's event files belong, and the names in it that are older than the run."""
 
     path: str
@@ -64,7 +64,7 @@ class Follower:
         self._own = re.compile(rf"tfevents\..*\.{os.getpid()}\.")
         self._lock = threading.Lock()
         self._writers: list[Any] = []
-        self._places: dict[Path, Place] = {}
+        self._places: dict[Path, EventFolder] = {}
         self._sent: dict[Path, int] = {}
         self._total = 0
         self._over = threading.Event()
@@ -76,7 +76,7 @@ class Follower:
         if folder is None:
             return original(writer, logdir, *args, **kwargs)
         with self._lock:
-            self._places.setdefault(folder, Place(place_of(folder), frozenset(self._names(folder))))
+            self._places.setdefault(folder, EventFolder(place_of(folder), frozenset(self._names(folder))))
         made = original(writer, logdir, *args, **kwargs)
         with self._lock:
             self._writers.append(writer)

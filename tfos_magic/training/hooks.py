@@ -37,8 +37,8 @@ from tfos_magic.training import (
     tfkeras,
 )
 from tfos_magic.training.adapting import places as adapting
-from tfos_magic.training.callbacks import AfterBatches, Conductor, of_rank, verbosity
-from tfos_magic.training.checkpoints.winding import WindingIterator
+from tfos_magic.training.callbacks import AfterBatches, RunCallback, of_rank, verbosity
+from tfos_magic.training.checkpoints.winding import ResumableIterator
 from tfos_magic.training.digests import of_arrays
 from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.joined import of_equal_rows
@@ -123,7 +123,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if loop.kind == "fit":
         callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
     after = [AfterBatches(session, loop)] if loop.heeds_batches else []
-    arguments["callbacks"] = [*callbacks, *after, Conductor(session, loop)]
+    arguments["callbacks"] = [*callbacks, *after, RunCallback(session, loop)]
 
 
 def _install_steps(stack: ExitStack, session: Session) -> None:
@@ -151,7 +151,7 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
 def _install_data(stack: ExitStack, session: Session) -> None:
     rank, size = session.collectives.rank, session.collectives.size
 
-    class SharedEpochIterator(WindingIterator):
+    class SharedEpochIterator(ResumableIterator):
         """Yields this rank's rows of each global batch; all that it is given in ``predict``."""
 
         def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -181,7 +181,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
 
 
 def _install_winding(stack: ExitStack, session: Session) -> None:
-    class WatchedEpochIterator(WindingIterator):
+    class WatchedEpochIterator(ResumableIterator):
         """Keras's own, known to the session."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

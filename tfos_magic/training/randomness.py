@@ -57,7 +57,7 @@ def install_around(stack: ExitStack, around: Around) -> None:
         wrap(stack, module, name, call)
 
 
-class Streams:
+class RandomStreams:
     """The streams of one worker. ``inside`` tells whether a step is under way, or traced, on rows of its own."""
 
     def __init__(self, rank: int, inside: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training import agreement, checks, metrics
-from tfos_magic.training.checkpoints.recorder import Recorder
+from tfos_magic.training.checkpoints.recorder import Checkpointer
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.derived import Derived
 from tfos_magic.training.digests import without_digest
@@ -23,12 +23,12 @@ from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.progress import Reporter, flat
-from tfos_magic.training.randomness import Streams
+from tfos_magic.training.randomness import RandomStreams
 from tfos_magic.training.replicas import Replicas
 from tfos_magic.training.standins import counted_step
 from tfos_magic.training.step import Step, rows_in
 from tfos_magic.training.strategy import Strategy
-from tfos_magic.training.votes import Votes
+from tfos_magic.training.votes import StopVotes
 from tfos_magic.training.waits import DataClock
 
 
@@ -51,9 +51,9 @@ class Session:
         self.trial: Trial | Discarded | None = None
         self.replicas = Replicas(self)
         self.first_step = FirstStep(self)
-        self.streams = Streams(self.collectives.rank, self._draws_apart)
+        self.streams = RandomStreams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):
-            self.votes = Votes(lambda: context.stop.requested)
+            self.votes = StopVotes(lambda: context.stop.requested)
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
@@ -68,7 +68,7 @@ class Session:
             lambda: self.collectives.sent,
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
-        self.recorder = Recorder(context, self)
+        self.recorder = Checkpointer(context, self)
 
     @property
     def many(self) -> bool:

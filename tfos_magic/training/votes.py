@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 
-class Votes:
+class StopVotes:
     """The votes of a rank; ``stopping`` tells whether it was asked to stop the run."""
 
     def __init__(self, stopping: Callable[[], bool]) -> None:

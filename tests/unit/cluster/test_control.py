@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from tfos_magic.cluster.control import AgentKeys, ControlServer
-from tfos_magic.delivery import Delivery
+from tfos_magic.delivery import Redelivery
 from tfos_magic.errors import ClusterError
 from tfos_magic.protocol import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
 
@@ -44,7 +44,7 @@ def _dial(
     return agent
 
 
-def _receive(agent: zmq.Socket[bytes], delivery: Delivery) -> Message:
+def _receive(agent: zmq.Socket[bytes], delivery: Redelivery) -> Message:
     """The next message for an agent; it must come."""
     while agent.poll(5000):
         if (frames := delivery.take(agent.recv_multipart())) is not None:
@@ -54,7 +54,7 @@ def _receive(agent: zmq.Socket[bytes], delivery: Delivery) -> Message:
 
 def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox) -> None:
     with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-        delivery = Delivery()
+        delivery = Redelivery()
         agent.send_multipart(delivery.passing(encode(Heartbeat(5))))
         peer, message = inbox.get(timeout=5)
         assert message == Heartbeat(5)
@@ -66,7 +66,7 @@ def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox)
 def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
     server: ControlServer, inbox: Inbox
 ) -> None:
-    delivery = Delivery()
+    delivery = Redelivery()
     with zmq.Context() as context:
         with _dial(context, server.endpoint, server.keys) as agent:
             agent.send_multipart(delivery.numbered(encode(TrainerExited(1, 0, 0, 9, ""))))
@@ -97,8 +97,8 @@ def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) 
         _dial(context, server.endpoint, stranger_keys, b"stranger") as stranger,
         _dial(context, server.endpoint, server.keys) as agent,
     ):
-        stranger.send_multipart(Delivery().passing(encode(Heartbeat(666))))
-        agent.send_multipart(Delivery().passing(encode(Heartbeat(1))))
+        stranger.send_multipart(Redelivery().passing(encode(Heartbeat(666))))
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(1))))
         assert inbox.get(timeout=5)[1] == Heartbeat(1)
         with pytest.raises(queue.Empty):
             inbox.get(timeout=0.5)
@@ -108,9 +108,9 @@ def test_a_malformed_message_of_an_agent_is_dropped_and_the_next_one_heard(
     server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-        agent.send_multipart(Delivery().passing([b"nonsense", b""]))
+        agent.send_multipart(Redelivery().passing([b"nonsense", b""]))
         agent.send_multipart([b"no envelope", b"nonsense", b""])
-        agent.send_multipart(Delivery().passing(encode(Heartbeat(2))))
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(2))))
         assert inbox.get(timeout=5)[1] == Heartbeat(2)
     assert "malformed" in caplog.text
 
@@ -125,7 +125,7 @@ def test_random_bytes_are_logged_once(server: ControlServer, inbox: Inbox, caplo
                     while stranger.recv(4096):
                         pass
         with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
-            agent.send_multipart(Delivery().passing(encode(Heartbeat(3))))
+            agent.send_multipart(Redelivery().passing(encode(Heartbeat(3))))
             assert inbox.get(timeout=5)[1] == Heartbeat(3)
     assert caplog.text.count("refused a connection") == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfos_magic.cluster.outcome import Outcome
-from tfos_magic.cluster.results import Results
+from tfos_magic.cluster.results import RunResults
 from tfos_magic.cluster.state import RunState
 from tfos_magic.cluster.worker_state import WorkerState
 from tfos_magic.errors import WorkerError, WorkerLost
@@ -91,7 +91,7 @@ def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
 
 def test_an_error_says_why_no_name_came_back() -> None:
     def told(end: RunFinished, asked: bool = True) -> str:
-        results = Results(RunState("r", "run 1", "sync", []), alone=False, asked=asked)
+        results = RunResults(RunState("r", "run 1", "sync", []), alone=False, asked=asked)
         results.note({0: end})
         return results.rescue()[1]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tfos_magic.cluster import roster as roster_module
-from tfos_magic.cluster.roster import Roster
+from tfos_magic.cluster.roster import Membership
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
 from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
 from tfos_magic.protocol import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
@@ -17,9 +17,9 @@ def _register(slot: int, job: str) -> Register:
     return Register(slot, "alpha", 100 + slot, 4000 + slot, "grpc://alpha:1", job)
 
 
-def _running(timeout: float = 5.0) -> Roster:
+def _running(timeout: float = 5.0) -> Membership:
     """Two workers, of a job each, their trainers ready."""
-    roster = Roster(2, timeout)
+    roster = Membership(2, timeout)
     roster.gather({0: "job-0", 1: "job-1"})
     for slot in (0, 1):
         roster.note(b"job-%d-a" % slot, _register(slot, f"job-{slot}"))

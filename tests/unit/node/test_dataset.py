@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.node.dealing import Dealer
+from tfos_magic.node.dealing import RowPartitioner
 from tfos_magic.node.spool import Spool
-from tfos_magic.records.arrow import Widths, WireConverter, settle
+from tfos_magic.records.arrow import WireConverter, settle
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
+from tfos_magic.records.widths import ListLengths
 from tfos_magic.training.sharding import is_sharded, rows_by_step
 
 PLAN = FeedPlan(
@@ -30,7 +31,7 @@ PLAN = FeedPlan(
         Column("id", "scalar", "int64"),
     )
 )
-SETTLED = encode_schema(settle(decode_schema(PLAN.schema), Widths({("x",): ((3, 3),)})))
+SETTLED = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((3, 3),)})))
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def fill(spool: Spool, blocks: list[list[int]], rank: int = 0, world: int = 1, f
     spool.open(feed_id, rank, world, PLAN.schema)
     start, partitions = 0, []
     for partition, sizes in enumerate(blocks):
-        dealer = Dealer(world)
+        dealer = RowPartitioner(world)
         for rows in sizes:
             dealer.deal(wire_rows(start, rows))
             start += rows

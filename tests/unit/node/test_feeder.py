@@ -12,21 +12,21 @@ from tfos_magic.errors import DataError, FeedError
 from tfos_magic.node import feeder
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.feeder import FeedJob, send_partition
-from tfos_magic.node.receiver import FeedReceiver
+from tfos_magic.node.receiver import FeedFlightServer
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
-from tfos_magic.records.widths import Widths, settle
+from tfos_magic.records.widths import ListLengths, settle
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes")))
-SETTLED = encode_schema(settle(decode_schema(PLAN.schema), Widths({("x",): ((2, 2),)})))
+SETTLED = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
 TOKEN = "token"
-World = tuple[list[Spool], list[FeedReceiver], FeedJob]
+World = tuple[list[Spool], list[FeedFlightServer], FeedJob]
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     spools = [Spool() for _ in range(3)]
-    receivers = [FeedReceiver("127.0.0.1", TOKEN, spool) for spool in spools]
+    receivers = [FeedFlightServer("127.0.0.1", TOKEN, spool) for spool in spools]
     for rank, (spool, receiver) in enumerate(zip(spools, receivers, strict=True)):
         spool.open("f", rank, 3, PLAN.schema)
         receiver.start()

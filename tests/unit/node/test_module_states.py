@@ -13,7 +13,7 @@ import pytest
 
 from tfos_magic.cluster import module_states
 from tfos_magic.cluster.module_states import changed_states, watch
-from tfos_magic.node.disk.imports import Listener, set_states
+from tfos_magic.node.disk.imports import ImportListener, set_states
 from tfos_magic.node.disk.modules import local_modules
 
 TEXT = """
@@ -53,7 +53,7 @@ def _imported() -> Any:
 
 def _on_a_worker(folder: Path, states: dict[str, str]) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:  # the notebook's process is another one
-        patch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, Listener)])
+        patch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, ImportListener)])
         with local_modules(str(folder), [], ()), set_states(str(folder), states):
             return importlib.import_module("beside_state")
 

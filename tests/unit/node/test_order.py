@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from tfos_magic.node.order import BLOCK_ROWS, WINDOW_BLOCKS, WINDOW_ROWS, Order, shuffled
+from tfos_magic.node.order import BLOCK_ROWS, WINDOW_BLOCKS, WINDOW_ROWS, ShuffleOrder, shuffled
 
 KEY = {"seed": 3, "rank": 1, "epoch": 0}
 
 
 def whole(rows: int, **key: int) -> npt.NDArray[np.int64]:
-    return Order(rows, **{**KEY, **key}).numbers(0, rows)
+    return ShuffleOrder(rows, **{**KEY, **key}).numbers(0, rows)
 
 
 def batches(rows: int, size: int, width: int = 1) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ def test_places_in_any_pieces_give_the_same_order() -> None:
     expected = whole(rows)
     cuts = np.sort(np.random.default_rng(0).integers(0, rows, 400))
     bounds = [0, *cuts.tolist(), rows]
-    order = Order(rows, **KEY)
+    order = ShuffleOrder(rows, **KEY)
     pieces = [order.numbers(begin, end) for begin, end in itertools.pairwise(bounds)]
     assert np.array_equal(np.concatenate(pieces), expected)
     assert np.array_equal(order.numbers(100, 200), expected[100:200])
@@ -72,7 +72,7 @@ def test_a_window_mixes_rows_of_blocks_from_all_over_and_reads_no_others() -> No
 
 def test_an_order_of_a_hundred_million_rows_takes_a_few_megabytes() -> None:
     tracemalloc.start()
-    order = Order(100_000_000, **KEY)
+    order = ShuffleOrder(100_000_000, **KEY)
     order.numbers(50_000_000, 50_000_128)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -81,7 +81,7 @@ def test_an_order_of_a_hundred_million_rows_takes_a_few_megabytes() -> None:
 
 def test_threads_that_read_one_order_at_different_places_do_not_disturb_each_other() -> None:
     rows = 4 * WINDOW_ROWS
-    expected, order = whole(rows), Order(rows, **KEY)
+    expected, order = whole(rows), ShuffleOrder(rows, **KEY)
     wrong: list[int] = []
 
     def read(start: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_magic.cluster.results import Results, kernels_keras
+from tfos_magic.cluster.results import RunResults, kernels_keras
 from tfos_magic.cluster.state import RunState
 from tfos_magic.errors import CaptureError
 from tfos_magic.node import outputs
@@ -195,13 +195,13 @@ class Worker:
         self._packed = pickle.loads(path.read_bytes())
         self.after = self._packed["after"]
 
-    def results(self, names: Sequence[str] = (), version: str | None = None) -> tuple[Results, RunState]:
+    def results(self, names: Sequence[str] = (), version: str | None = None) -> tuple[RunResults, RunState]:
         """Those of ``names`` alone, arrived in the notebook."""
         parcels, buffers, missing, notices = self._packed[kernels_keras() if version is None else version]
         wanted = [parcel for parcel in parcels if not names or set(parcel["names"]) & set(names)]
         refused = [text for text in missing if not names or text.partition(":")[0] in names]
         state = RunState("r", "run 7", "sync", [])
-        results = Results(state, alone=False)
+        results = RunResults(state, alone=False)
         for part in outputs._parts("r", 0, [memoryview(data) for data in buffers]):
             results.take(part)
         results.note({0: RunFinished("r", 0, "ok", missing=refused, parcels=wanted)})

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from tfos_magic.errors import FeedError
 from tfos_magic.node.feeder import FeedJob, send_partition
-from tfos_magic.node.receiver import FeedReceiver, PutCommand
+from tfos_magic.node.receiver import FeedFlightServer, PutCommand
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.columns import Column, FeedPlan
 
@@ -33,8 +33,8 @@ def spool() -> Iterator[Spool]:
 
 
 @pytest.fixture
-def receiver(spool: Spool) -> Iterator[FeedReceiver]:
-    made = FeedReceiver("127.0.0.1", TOKEN, spool)
+def receiver(spool: Spool) -> Iterator[FeedFlightServer]:
+    made = FeedFlightServer("127.0.0.1", TOKEN, spool)
     made.start()
     yield made
     made.close()
@@ -45,7 +45,7 @@ def batch(*values: int) -> pa.RecordBatch:
 
 
 def put(
-    receiver: FeedReceiver, *authorization: bytes, command: bytes = COMMAND, timeout: float = 10, times: int = 1
+    receiver: FeedFlightServer, *authorization: bytes, command: bytes = COMMAND, timeout: float = 10, times: int = 1
 ) -> None:
     """Send a row ``times`` over in one stream, the way any Flight client would."""
     headers = [(b"authorization", value) for value in authorization]
@@ -57,14 +57,14 @@ def put(
                 writer.write_batch(batch(1))
 
 
-def serves(receiver: FeedReceiver, attempt: int) -> bool:
+def serves(receiver: FeedFlightServer, attempt: int) -> bool:
     job = FeedJob("f", PLAN, (receiver.uri,), TOKEN, timeout=10)
     return send_partition(job, 0, attempt, [batch(1, 2, 3)]).rows == 3
 
 
 @pytest.mark.parametrize("authorization", [[], [b"Bearer wrong"], [b"the-right-token"], [b"Bearer the-right-token2"]])
 def test_a_caller_without_the_token_is_refused_and_nothing_is_stored(
-    receiver: FeedReceiver, spool: Spool, authorization: list[bytes]
+    receiver: FeedFlightServer, spool: Spool, authorization: list[bytes]
 ) -> None:
     with pytest.raises(flight.FlightUnauthenticatedError, match="token is missing or wrong"):
         put(receiver, *authorization)
@@ -74,7 +74,7 @@ def test_a_caller_without_the_token_is_refused_and_nothing_is_stored(
 
 
 def test_refusals_do_not_fill_the_log_nor_show_a_token(
-    receiver: FeedReceiver, caplog: pytest.LogCaptureFixture
+    receiver: FeedFlightServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="tfos_magic.node"):
         for _ in range(9):
@@ -85,12 +85,12 @@ def test_refusals_do_not_fill_the_log_nor_show_a_token(
     assert TOKEN not in caplog.text
 
 
-def test_other_calls_need_the_token_too(receiver: FeedReceiver) -> None:
+def test_other_calls_need_the_token_too(receiver: FeedFlightServer) -> None:
     with flight.connect(receiver.uri) as client, pytest.raises(flight.FlightUnauthenticatedError):
         list(client.do_action(flight.Action("fail-feed", b"{}"), flight.FlightCallOptions(timeout=10)))
 
 
-def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedReceiver) -> None:
+def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedFlightServer) -> None:
     address = urlsplit(receiver.uri)
     peers = [socket.create_connection((address.hostname, address.port), timeout=10) for _ in range(20)]
     for peer in peers[:10]:
@@ -103,7 +103,7 @@ def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedR
 
 
 def test_a_stream_that_breaks_off_keeps_the_receiver_serving_and_is_never_committed(
-    receiver: FeedReceiver, spool: Spool
+    receiver: FeedFlightServer, spool: Spool
 ) -> None:
     with pytest.raises(flight.FlightTimedOutError):
         put(receiver, BEARER, timeout=0.5, times=10_000_000)
@@ -113,19 +113,19 @@ def test_a_stream_that_breaks_off_keeps_the_receiver_serving_and_is_never_commit
 
 
 @pytest.mark.parametrize("command", [b"", b"\xff\x00", b"[]", b'{"feed_id": "f"}'])
-def test_a_stream_without_a_proper_command_is_refused(receiver: FeedReceiver, command: bytes) -> None:
+def test_a_stream_without_a_proper_command_is_refused(receiver: FeedFlightServer, command: bytes) -> None:
     with pytest.raises(flight.FlightServerError, match="no feed of tfos_magic"):
         put(receiver, BEARER, command=command)
 
 
-def test_it_listens_on_its_own_address_alone(receiver: FeedReceiver) -> None:
+def test_it_listens_on_its_own_address_alone(receiver: FeedFlightServer) -> None:
     address = urlsplit(receiver.uri)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", address.port), timeout=5)
 
 
 def test_a_closed_receiver_listens_no_more_and_has_no_address(spool: Spool) -> None:
-    receiver = FeedReceiver("127.0.0.1", TOKEN, spool)
+    receiver = FeedFlightServer("127.0.0.1", TOKEN, spool)
     with pytest.raises(FeedError, match="not running"):
         _ = receiver.uri
     receiver.start()
@@ -138,4 +138,4 @@ def test_a_closed_receiver_listens_no_more_and_has_no_address(spool: Spool) -> N
 
 def test_a_host_that_is_not_this_machine_is_named(spool: Spool) -> None:
     with pytest.raises(FeedError, match=r"192\.0\.2\.77"):
-        FeedReceiver("192.0.2.77", TOKEN, spool).start()
+        FeedFlightServer("192.0.2.77", TOKEN, spool).start()

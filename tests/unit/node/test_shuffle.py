@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tests.unit.node.test_dataset import fill, mappings
 from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.node.gather import Gatherer
+from tfos_magic.node.gather import RowGather
 from tfos_magic.node.rows import SpooledRows, tensor_arrays
 from tfos_magic.node.spool import Spool
-from tfos_magic.training.checkpoints.winding import WindingIterator
+from tfos_magic.training.checkpoints.winding import ResumableIterator
 
 NAMES = ["x", "flag", "s", "id"]
 PARTITIONS = [[300, 4, 80], [], [1], [200, 215]]
@@ -108,11 +108,11 @@ def test_an_iterator_that_is_never_read_counts_for_no_epoch_and_one_that_is_drop
     assert ids(shuffled(spool).repeat(3)) == list(itertools.chain.from_iterable(epochs))
 
 
-def winding(dataset: tf.data.Dataset) -> WindingIterator:
-    return WindingIterator(distribute_strategy=tf.distribute.get_strategy(), x=dataset)
+def winding(dataset: tf.data.Dataset) -> ResumableIterator:
+    return ResumableIterator(distribute_strategy=tf.distribute.get_strategy(), x=dataset)
 
 
-def rows_of(epochs: WindingIterator) -> list[int]:
+def rows_of(epochs: ResumableIterator) -> list[int]:
     return [number for _, _, batches in epochs for batch in batches for number in batch["id"].numpy().tolist()]
 
 
@@ -129,8 +129,8 @@ def test_epochs_that_a_resumed_fit_leaves_behind_are_read_only_where_that_is_nee
     undisturbed = winding(chains[chain](shuffled(spool, rank=0)))
     expected = [rows_of(undisturbed) for _ in range(4)][3]
     resumed = winding(chains[chain](shuffled(spool)))
-    read, take = [], Gatherer.take
-    monkeypatch.setattr(Gatherer, "take", lambda *args: (read.append(args), take(*args))[1])
+    read, take = [], RowGather.take
+    monkeypatch.setattr(RowGather, "take", lambda *args: (read.append(args), take(*args))[1])
     resumed.wind(3, 0)
     assert bool(read) == (chain in ("repeated", "with noise"))
     assert rows_of(resumed) == expected
@@ -146,7 +146,7 @@ def test_two_feeds_of_rows_that_belong_together_stay_side_by_side(spool: Spool) 
 
 def test_numbers_are_copied_from_the_file_by_address_and_other_columns_are_not(spool: Spool) -> None:
     rows = SpooledRows(fill(spool, PARTITIONS))
-    gatherer = Gatherer(rows, NAMES)
+    gatherer = RowGather(rows, NAMES)
     numbers = np.random.default_rng(0).permutation(ROWS)[:500]
     expected = tensor_arrays(rows.read(NAMES, 0, ROWS))
     for _ in range(2):

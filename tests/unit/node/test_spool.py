@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull
-from tfos_magic.node.budget import GIGABYTE, Budget
+from tfos_magic.node.budget import GIGABYTE, DiskQuota
 from tfos_magic.node.spool import Spool
 from tfos_magic.records.columns import Column, FeedPlan
 
@@ -332,7 +332,7 @@ def test_the_last_of_the_disk_is_never_taken(
     monkeypatch: pytest.MonkeyPatch, limit: int | None, free: int, total: int, allowed: int
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: disk(free, total))
-    budget = Budget("/anywhere", limit)
+    budget = DiskQuota("/anywhere", limit)
     assert budget.limit == allowed
     assert not budget.take(allowed + 1)
     assert budget.take(allowed)

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from tfos_magic.errors import DataError, FeedError
-from tfos_magic.node.budget import Budget
-from tfos_magic.node.parts import Delivery, Superseded
-from tfos_magic.node.stream import Stream
+from tfos_magic.node.budget import DiskQuota
+from tfos_magic.node.parts import NextRows, Superseded
+from tfos_magic.node.stream import StreamBuffer
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 SCHEMA = decode_schema(PLAN.schema)
 KILOBYTE_ROWS = 128
-Make = Callable[..., Stream]
+Make = Callable[..., StreamBuffer]
 
 
 def never() -> bool:
@@ -39,12 +39,12 @@ def block(number: int) -> pa.RecordBatch:
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes streams of one rank of one, with 64 kB of disk and 4 kB of memory unless told otherwise."""
-    made: list[Stream] = []
+    made: list[StreamBuffer] = []
 
-    def new(limit: int = 64 << 10, **how: Any) -> Stream:
-        budget = Budget(str(tmp_path), limit)
+    def new(limit: int = 64 << 10, **how: Any) -> StreamBuffer:
+        budget = DiskQuota(str(tmp_path), limit)
         settings = {"head_bytes": 4 << 10, "patience": 60.0, **how}
-        made.append(Stream(PLAN.schema, 0, 1, directory=str(tmp_path), budget=budget, **settings))
+        made.append(StreamBuffer(PLAN.schema, 0, 1, directory=str(tmp_path), budget=budget, **settings))
         return made[-1]
 
     yield new
@@ -60,7 +60,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     threads.shutdown(wait=False)
 
 
-def send(stream: Stream, partition: int, batches: list[pa.RecordBatch], attempt: int = 1, end: bool = True) -> None:
+def send(
+    stream: StreamBuffer, partition: int, batches: list[pa.RecordBatch], attempt: int = 1, end: bool = True
+) -> None:
     """What a task does."""
     for batch in batches:
         stream.append(partition, attempt, batch, never)
@@ -69,7 +71,7 @@ def send(stream: Stream, partition: int, batches: list[pa.RecordBatch], attempt:
         stream.end_partition(partition, attempt, rows(), total)
 
 
-def values(deliveries: Iterator[Delivery]) -> list[int]:
+def values(deliveries: Iterator[NextRows]) -> list[int]:
     return [value for each in deliveries for value in each.batch.column(0).to_pylist()]
 
 

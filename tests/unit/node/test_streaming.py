@@ -16,17 +16,17 @@ import tensorflow as tf
 from tfos_magic.errors import DataError
 from tfos_magic.node.dataset import feed_dataset
 from tfos_magic.node.feeder import FeedJob, send_partition
-from tfos_magic.node.receiver import FeedReceiver
+from tfos_magic.node.receiver import FeedFlightServer
 from tfos_magic.node.spool import Spool
 from tfos_magic.node.streaming import stream_dataset
-from tfos_magic.node.streams import Streams, stream_id
+from tfos_magic.node.streams import StreamBuffers, stream_id
 from tfos_magic.protocol import FeedDropped, FeedWanted, Message
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema
-from tfos_magic.records.widths import Widths, settle
+from tfos_magic.records.widths import ListLengths, settle
 from tfos_magic.training.sharding import is_sharded
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes"), Column("id", "scalar", "int64")))
-SCHEMA = encode_schema(settle(decode_schema(PLAN.schema), Widths({("x",): ((2, 2),)})))
+SCHEMA = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
 TOKEN, WORLD = "token", 3
 
 
@@ -44,11 +44,11 @@ class Ranks:
         self.told: Queue[tuple[int, Message]] = Queue()
         self.spools = [Spool() for _ in range(WORLD)]
         self.streams = [
-            Streams(spool, lambda message, rank=rank: self.told.put((rank, message)))  # type: ignore[misc]
+            StreamBuffers(spool, lambda message, rank=rank: self.told.put((rank, message)))  # type: ignore[misc]
             for rank, spool in enumerate(self.spools)
         ]
         self.receivers = [
-            FeedReceiver("127.0.0.1", TOKEN, spool, streams)
+            FeedFlightServer("127.0.0.1", TOKEN, spool, streams)
             for spool, streams in zip(self.spools, self.streams, strict=True)
         ]
         for receiver in self.receivers:

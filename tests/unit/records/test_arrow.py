@@ -13,8 +13,9 @@ import pytest
 
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.records.arrays import tensor_arrays
-from tfos_magic.records.arrow import Widths, WireConverter, agree, settle, take_rows
+from tfos_magic.records.arrow import WireConverter, agree, settle, take_rows
 from tfos_magic.records.columns import Column, FeedPlan, decode_schema, encode_schema, field_column
+from tfos_magic.records.widths import ListLengths
 
 X = Column("x", "list", "float32")
 GRID = Column("g", "list", "int32", depth=2)
@@ -36,7 +37,7 @@ def flats(given: FeedPlan, *batches: pa.RecordBatch) -> list[Any]:
     """All rows of the batches as flat arrays, the way of a feed: through the wire, slices, a take, and the schema."""
     converter = WireConverter(given)
     wire = pa.concat_batches([converter.convert(batch) for batch in batches])
-    schema = decode_schema(encode_schema(settle(converter.schema, Widths.from_json(converter.widths.to_json()))))
+    schema = decode_schema(encode_schema(settle(converter.schema, ListLengths.from_json(converter.widths.to_json()))))
     there = wire.take(pa.array(range(wire.num_rows)))
     block = pa.concat_batches([there.slice(0, 1), there.slice(1)])
     return tensor_arrays(pa.ipc.read_record_batch(block.serialize(), schema))

@@ -12,7 +12,7 @@ from tfos_magic.errors import DataError
 from tfos_magic.records.columns import Column, column_field, decode_schema, field_column
 from tfos_magic.records.missing import Missing
 from tfos_magic.records.planning import plan_feed
-from tfos_magic.records.widths import Widths, settle
+from tfos_magic.records.widths import ListLengths, settle
 
 SCHEMA = T.StructType(
     [
@@ -147,7 +147,7 @@ def test_columns_say_their_dtypes_and_shapes_as_far_as_they_are_known() -> None:
     )
     (column,) = plan_feed(T.StructType([T.StructField("s", inner)])).columns
     assert str(column) == "s {a float32 (rows, ?, ?), b string (rows,)}"
-    settled = settle(pa.schema([column_field(column.fields[0])]), Widths({("a",): ((3, 3), (1, 2))}))
+    settled = settle(pa.schema([column_field(column.fields[0])]), ListLengths({("a",): ((3, 3), (1, 2))}))
     assert str(field_column(settled.field(0))) == "a float32 (rows, 3, varying)"
 
 

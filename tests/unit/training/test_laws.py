@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
+from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 
 ROWS = np.random.default_rng(1).normal(size=(9, 3))
 LAWS = {
@@ -22,12 +22,12 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 def test_a_law_shows_in_all_rows_and_two_parts(name: str) -> None:
     compute, law = LAWS[name]
-    whole, *parts = (Seen(len(rows), {"it": compute(rows)}) for rows in (ROWS, ROWS[:4], ROWS[4:]))
+    whole, *parts = (StepValues(len(rows), {"it": compute(rows)}) for rows in (ROWS, ROWS[:4], ROWS[4:]))
     assert laws_of(whole, parts, 1e-6, {}) == {"it": law}
 
 
 def test_differences_below_the_floor_are_rounding() -> None:
-    whole, *parts = (Seen(rows, {"it": np.array([value])}) for rows, value in ((2, 1e-9), (1, 3e-9), (1, 8e-9)))
+    whole, *parts = (StepValues(rows, {"it": np.array([value])}) for rows, value in ((2, 1e-9), (1, 3e-9), (1, 8e-9)))
     assert laws_of(whole, parts, 1e-6, {}) == {"it": Law.MIXED}
     assert laws_of(whole, parts, 1e-6, {"it": 1.0}) == {"it": Law.UNKNOWN}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.training.servers.client import ServerGroup
-from tfos_magic.training.servers.coordinator import EPOCH_BEGINS, Coordinator, Place, Ticket
+from tfos_magic.training.servers.coordinator import EPOCH_BEGINS, CellPosition, Coordinator, Ticket
 from tfos_magic.training.servers.frames import pack, unpack
 from tfos_magic.training.servers.layout import split_by_size
 from tfos_magic.training.servers.server import ParameterServer
@@ -91,7 +91,7 @@ def test_a_vote_to_stop_lets_everybody_go(three: Coordinator, answers: Answers) 
 
 
 def test_a_sum_is_complete_without_the_dead(three: Coordinator, answers: Answers) -> None:
-    place = Place(1, 0, 1)
+    place = CellPosition(1, 0, 1)
     three.contribute(0, place, [np.array([1.0])], Ticket(b"a", 7))
     three.contribute(2, place, [np.array([4.0])], Ticket(b"c", 7))
     assert not answers.sent
@@ -102,7 +102,7 @@ def test_a_sum_is_complete_without_the_dead(three: Coordinator, answers: Answers
 
 def test_different_operations_are_an_error_for_all(three: Coordinator, answers: Answers) -> None:
     for rank, peer in ((0, b"a"), (1, b"b"), (2, b"c")):
-        three.contribute(rank, Place(1, 0, 1), [np.zeros(rank + 1)], Ticket(peer, 1))
+        three.contribute(rank, CellPosition(1, 0, 1), [np.zeros(rank + 1)], Ticket(peer, 1))
     assert {reply["status"] for reply in answers.sent.values()} == {"lost"}
     assert len(answers.sent) == 3
 
@@ -111,10 +111,10 @@ def test_a_newcomer_is_let_in_when_an_epoch_begins(three: Coordinator, answers: 
     three.drop(2, "killed")
     three.join(2, 1, Ticket(b"new", 1))
     for rank, peer in ((0, b"a"), (1, b"b")):
-        three.contribute(rank, Place(1, 0, 1), [], Ticket(peer, 1))
+        three.contribute(rank, CellPosition(1, 0, 1), [], Ticket(peer, 1))
     assert (b"new", 1) not in answers.sent
     for rank, peer in ((0, b"a"), (1, b"b")):
-        three.contribute(rank, Place(1, 4, EPOCH_BEGINS), [], Ticket(peer, 2))
+        three.contribute(rank, CellPosition(1, 4, EPOCH_BEGINS), [], Ticket(peer, 2))
     assert answers.sent[b"new", 1]["epoch"] == 4
     assert three.is_member(2, b"new")
 
@@ -122,13 +122,13 @@ def test_a_newcomer_is_let_in_when_an_epoch_begins(three: Coordinator, answers: 
 def test_a_newcomer_to_a_fit_that_is_over_is_told(three: Coordinator, answers: Answers) -> None:
     three.drop(2, "killed")
     for rank, peer in ((0, b"a"), (1, b"b")):
-        three.contribute(rank, Place(2, 0, EPOCH_BEGINS), [], Ticket(peer, 2))
+        three.contribute(rank, CellPosition(2, 0, EPOCH_BEGINS), [], Ticket(peer, 2))
     three.join(2, 1, Ticket(b"new", 1))
     assert answers.sent[b"new", 1]["over"] is True
 
 
 def test_a_run_without_its_rank_0_is_lost(three: Coordinator, answers: Answers) -> None:
-    three.contribute(1, Place(1, 0, 1), [np.zeros(1)], Ticket(b"b", 1))
+    three.contribute(1, CellPosition(1, 0, 1), [np.zeros(1)], Ticket(b"b", 1))
     three.drop(0, "killed")
     assert answers.sent[b"b", 1]["status"] == "lost"
     assert "rank 0" in answers.sent[b"b", 1]["text"]

@@ -9,7 +9,7 @@ import re
 
 from tfos_magic.cluster.state import RunPhase, RunState, rewind
 from tfos_magic.cluster.traces import POINTS as TRACE_POINTS
-from tfos_magic.cluster.traces import Stopwatch, Trace
+from tfos_magic.cluster.traces import MetricSeries, Stopwatch
 from tfos_magic.notebook.views.charts import POINTS, Chart, Line, take_charts
 from tfos_magic.notebook.views.curve import draw_chart
 
@@ -62,7 +62,7 @@ def test_a_long_run_keeps_its_ends_in_few_points() -> None:
 
 
 def test_a_trace_is_even_over_a_long_run() -> None:
-    trace = Trace(limit=20)
+    trace = MetricSeries(limit=20)
     for x in range(1000):
         trace.add(x, 1.0)
     xs = [x for x, _ in trace.points]

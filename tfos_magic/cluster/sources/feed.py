@@ -9,7 +9,7 @@ from tfos_magic.records.columns import Column, decode_schema, field_column
 
 
 @dataclass(frozen=True)
-class Feed:
+class SpooledFeed:
     """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
 
     ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and

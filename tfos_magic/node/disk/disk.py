@@ -14,7 +14,7 @@ from tfos_magic.node.disk.imports import set_states
 from tfos_magic.node.disk.links import guarded
 from tfos_magic.node.disk.modules import local_modules, write_sources
 from tfos_magic.node.disk.place import is_here
-from tfos_magic.node.disk.view import View, copied, mounted, tidy
+from tfos_magic.node.disk.view import SnapshotView, copied, mounted, tidy
 from tfos_magic.protocol import RunCell
 
 
@@ -34,7 +34,7 @@ class Disk:
         self._here = False
 
     @contextmanager
-    def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[View | None]:
+    def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[SnapshotView | None]:
         """Work where the cell is to work until the block ends; gives the rank's own view, where it has one.
 
         That is the notebook's directory, if it is on this host. Of ranks that train together, all but rank 0 see copies
@@ -75,14 +75,14 @@ class Disk:
         """Remove what is left of views: after the end of a cell was told, for it takes time."""
         tidy()
 
-    def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> View:
+    def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> SnapshotView:
         if self._may_mount:
             places, kept = [*_others(directory), temporary], [self._private, self._shared]
             with suppress(OSError):  # there is no more that such a system allows
                 return stack.enter_context(mounted(directory, places, kept))
         return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, self._shared, notice)))
 
-    def _downloads(self, run_id: str, view: View | None) -> AbstractContextManager[None]:
+    def _downloads(self, run_id: str, view: SnapshotView | None) -> AbstractContextManager[None]:
         if not self._shared:
             return nullcontext()
         for name in os.listdir(self._shared):

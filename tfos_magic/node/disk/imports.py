@@ -14,7 +14,7 @@ from types import ModuleType
 from tfos_magic.node.disk.modules import lies_in
 
 
-class Listener(MetaPathFinder):
+class ImportListener(MetaPathFinder):
     """Calls ``heard`` with each module that was read from a text below ``folder()``, before who imports it has it."""
 
     def __init__(self, folder: Callable[[], str], heard: Callable[[ModuleType], None]) -> None:
@@ -58,7 +58,7 @@ def set_states(folder: str, states: Mapping[str, str]) -> Iterator[None]:
         if state := states.get(module.__name__):
             vars(module).update(pickle.loads(base64.b64decode(state)))
 
-    listener = Listener(lambda: folder, give)
+    listener = ImportListener(lambda: folder, give)
     listener.listen()
     try:
         yield

@@ -27,7 +27,7 @@ _left: list[str] = []
 
 
 @dataclass(frozen=True)
-class View:
+class SnapshotView:
     """The ``snapshots`` that stand for folders since ``opened`` (ns since the epoch, by the disk's clock).
 
     ``directory`` is the working one; ``folders`` are those below which this process's files are its own. ``covers``
@@ -82,7 +82,7 @@ def _newer(path: str, moment: int) -> bool:
 
 
 @contextlib.contextmanager
-def mounted(directory: str, places: Sequence[str], kept: Sequence[str]) -> Iterator[View]:
+def mounted(directory: str, places: Sequence[str], kept: Sequence[str]) -> Iterator[SnapshotView]:
     """Cover ``directory`` and ``places`` until the block ends, but for the folders ``kept``.
 
     Large copies, and what is written, are in the first of these. Raises ``OSError`` where that cannot be.
@@ -108,11 +108,11 @@ def mounted(directory: str, places: Sequence[str], kept: Sequence[str]) -> Itera
             stack.callback(mounts.detach, folder)
         if any(snapshot.pointing for snapshot in snapshots):
             stack.enter_context(guarded(known))
-        yield View(snapshots, directory, known, opened, covers=True)
+        yield SnapshotView(snapshots, directory, known, opened, covers=True)
 
 
 @contextlib.contextmanager
-def copied(directory: str, parent: str, elsewhere: Callable[[str], None]) -> Iterator[View]:
+def copied(directory: str, parent: str, elsewhere: Callable[[str], None]) -> Iterator[SnapshotView]:
     """Give a copy of ``directory`` in ``parent`` until the block ends; ``elsewhere`` hears of writing outside of it."""
     with ExitStack() as stack:
         target = stack.enter_context(_room(parent))
@@ -124,7 +124,7 @@ def copied(directory: str, parent: str, elsewhere: Callable[[str], None]) -> Ite
                 os.rmdir(os.path.join(target, name))
             os.symlink(os.path.join(snapshot.origin, name), os.path.join(target, name))
         stack.enter_context(guarded([os.path.realpath(parent)], elsewhere))
-        yield View([snapshot], target, [os.path.realpath(parent)], _now(parent), covers=False)
+        yield SnapshotView([snapshot], target, [os.path.realpath(parent)], _now(parent), covers=False)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.state import RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart
-from tfos_magic.notebook.views.crew import Worker
+from tfos_magic.notebook.views.crew import WorkerRow
 from tfos_magic.notebook.views.curve import draw_chart
 from tfos_magic.notebook.views.picture import Metric, Picture, summary, take_picture
 
@@ -95,7 +95,7 @@ def _table(picture: Picture) -> str:
     return _fill("table", rows="".join(_fill("row", **dict(zip(names, row, strict=True))) for row in rows))
 
 
-def _shown(workers: list[Worker]) -> list[Worker]:
+def _shown(workers: list[WorkerRow]) -> list[WorkerRow]:
     """All of a few workers; of many, those in trouble and the first of the others."""
     if len(workers) <= ROWS:
         return workers
@@ -104,7 +104,7 @@ def _shown(workers: list[Worker]) -> list[Worker]:
     return [*troubled, *others[: max(0, ROWS - len(troubled))]]
 
 
-def _state(worker: Worker) -> str:
+def _state(worker: WorkerRow) -> str:
     return worker.state if worker.trouble in ("", worker.state) else f"{worker.state} · {worker.trouble}"
 
 

@@ -18,7 +18,7 @@ _ENDS = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerRow:
     """One rank: where it is, its state, its share of the epoch (0 to 1), and in words its pace, its waits for data and
     for other ranks, and its memory. ``trouble`` is empty, or one or two words on what is wrong with it."""
 
@@ -34,7 +34,7 @@ class Worker:
     trouble: str
 
 
-def take_crew(state: RunState) -> list[Worker]:
+def take_crew(state: RunState) -> list[WorkerRow]:
     """Put every worker in words, and after them every parameter server that the run uses."""
     norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE])
     servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
@@ -67,7 +67,7 @@ def _place(worker: WorkerState) -> float:
     return worker.epoch + (worker.step / worker.steps if worker.steps else 0.0)
 
 
-def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> Worker:
+def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> WorkerRow:
     trouble = norms.trouble(worker) if worker.state in _ACTIVE and state.phase is RunPhase.RUNNING else ""
     shown = worker.state
     if worker.state in ("lost", "failed"):
@@ -76,7 +76,7 @@ def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> Worker:
         shown = trouble = "lost" if state.phase is RunPhase.FAILED and worker.pid else ""
         shown = shown or "ended"
     place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
-    return Worker(
+    return WorkerRow(
         rank=worker.rank,
         where=" · ".join(part for part in (place, worker.device) if part),
         state=shown,
@@ -90,10 +90,10 @@ def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> Worker:
     )
 
 
-def _server(server: WorkerState, state: RunState) -> Worker:
+def _server(server: WorkerState, state: RunState) -> WorkerRow:
     lost = server.state == "lost"
     shown = server.state if lost or not state.phase.ended else "ended"
-    return Worker(
+    return WorkerRow(
         rank=server.rank,
         where=f"parameter server · {server.host} · pid {server.pid}",
         state=shown,

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfos_magic.cluster.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts
-from tfos_magic.notebook.views.crew import Worker, take_crew
+from tfos_magic.notebook.views.crew import WorkerRow, take_crew
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
 
 NOTICES_SHOWN = 6
@@ -42,7 +42,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Feed:
+class FeedPicture:
     """One DataFrame: its name and, in words, how far it is."""
 
     name: str
@@ -75,9 +75,9 @@ class Picture:
     metrics: list[Metric]
     pace: str
     traffic: str
-    feeds: list[Feed]
+    feeds: list[FeedPicture]
     phases: list[Phase]
-    workers: list[Worker]
+    workers: list[WorkerRow]
     charts: list[Chart]
     notices: list[str]
     error: str
@@ -102,7 +102,7 @@ def take_picture(state: RunState) -> Picture:
         metrics=[Metric(name, number(value)) for name, value in state.metrics.items()],
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
-        feeds=[Feed(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
+        feeds=[FeedPicture(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
         phases=take_phases(state),
         workers=take_crew(state),
         charts=take_charts(state),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tfos_magic.records.files.sources import FORMATS, Piece, Source, Unit, open_source
+from tfos_magic.records.files.sources import FORMATS, FileSource, Piece, Unit, open_source
 
-__all__ = ["FORMATS", "Piece", "Source", "Unit", "open_source"]
+__all__ = ["FORMATS", "FileSource", "Piece", "Unit", "open_source"]

@@ -31,7 +31,7 @@ class Unit:
     rows: int
 
 
-class Source(Protocol):
+class FileSource(Protocol):
     """Files of one format. All methods raise :class:`DataError`, naming the file, where it is not as it should be."""
 
     @property
@@ -53,7 +53,7 @@ class Source(Protocol):
         ...
 
 
-def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **options: Any) -> Source:
+def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **options: Any) -> FileSource:
     """Find the files that a path, folder or glob (or several) names, sorted by name, and read the head of one.
 
     ``schema`` (an Arrow schema, or a mapping from names to Arrow types or their names) takes the place of what a
@@ -76,9 +76,9 @@ def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **opti
             raise DataError("Parquet files tell their schema themselves: leave schema= out and choose with features=")
         return ParquetSource(files, **_none(kind, options))
     if kind == "tfrecord":
-        from tfos_magic.records.files.tfrecord import TFRecordSource
+        from tfos_magic.records.files.tfrecord import TFRecordFiles
 
-        return TFRecordSource(files, given, **options)
+        return TFRecordFiles(files, given, **options)
     from tfos_magic.records.files.csv import CSVSource
 
     return CSVSource(files, given, **options)

@@ -23,7 +23,7 @@ PIECE_BYTES = 8 << 20
 _LENGTH = struct.Struct("<Q")
 
 
-class TFRecordSource:
+class TFRecordFiles:
     """The columns are inferred from the heads of all files where no ``schema`` is given.
 
     ``compression`` is ``"GZIP"``, ``"NONE"`` or ``"AUTO"``, by the name ``.gz``; ``record_type`` is ``"Example"``,

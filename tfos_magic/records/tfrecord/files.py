@@ -31,7 +31,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class RecordChunk:
     """Whole records of a file: their bytes with padding, the block's place in the file, and where each record lies."""
 
     block: bytes
@@ -105,7 +105,7 @@ def is_gzip(url: str, compression: str) -> bool:
 
 def chunks(
     url: str, compression: str = AUTO, block_bytes: int = BLOCK_BYTES, start: int = 0, stop: int | None = None
-) -> Iterator[Chunk]:
+) -> Iterator[RecordChunk]:
     """Read a file's records, in blocks of about ``block_bytes``. Raises :class:`Corrupt` after the last good one.
 
     Of a file that is not compressed, those in bytes ``[start, stop)`` alone; records must begin at both.
@@ -120,7 +120,7 @@ def chunks(
         yield from _chunks_of(stream, block_bytes, start)
 
 
-def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[Chunk]:
+def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[RecordChunk]:
     rest, wanted = b"", block_bytes
     while True:
         try:
@@ -135,7 +135,7 @@ def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[Chunk]:
         block = b"".join([rest, fresh, bytes(PADDING)])
         found = split(block, end)
         if len(found.starts):
-            yield Chunk(block, base, found.starts, found.ends)
+            yield RecordChunk(block, base, found.starts, found.ends)
         if found.damage:
             raise Corrupt(base + found.rest, found.damage)
         rest = block[found.rest : end]

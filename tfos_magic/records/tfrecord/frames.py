@@ -26,7 +26,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Split:
+class RecordSplit:
     """The records of a block: where their data start and end, and what comes after them.
 
     ``rest`` is the position of the first byte that belongs to no whole record, ``needed`` how many bytes the record
@@ -40,7 +40,7 @@ class Split:
     damage: str = ""
 
 
-def split(block: bytes, end: int) -> Split:
+def split(block: bytes, end: int) -> RecordSplit:
     """Find the records in ``block[:end]``, with both checksums checked."""
     unpack = _LENGTH.unpack_from
     heads, at, needed = [], 0, HEADER
@@ -57,10 +57,10 @@ def split(block: bytes, end: int) -> Split:
     starts, ends, damage = _checked(block, starts, ends)
     rest = int(ends[-1]) + FOOTER if len(ends) else 0
     if damage:
-        return Split(starts, ends, rest, HEADER, damage)
+        return RecordSplit(starts, ends, rest, HEADER, damage)
     if rest + HEADER <= end:  # the length of a record that is not whole is believed only when its checksum is right
         damage = _damaged_length(block, rest)
-    return Split(starts, ends, rest, needed, damage)
+    return RecordSplit(starts, ends, rest, needed, damage)
 
 
 def frame(records: pa.Array) -> pa.Buffer:

@@ -14,7 +14,7 @@ from tfos_magic.errors import DataError
 from tfos_magic.records.tfrecord import features
 from tfos_magic.records.tfrecord.decode import BYTE_ARRAY, SEQUENCE
 from tfos_magic.records.tfrecord.features import ARROW, BYTES, CONTEXT, EMPTY, FEATURE_LISTS, KINDS
-from tfos_magic.records.tfrecord.files import Chunk, Corrupt, chunks
+from tfos_magic.records.tfrecord.files import Corrupt, RecordChunk, chunks
 from tfos_magic.records.tfrecord.reading import ReadOptions
 from tfos_magic.records.tfrecord.wire import Block, Malformed
 
@@ -23,7 +23,7 @@ _OPENERS = 8
 
 
 @dataclass(frozen=True)
-class Seen:
+class FeatureSeen:
     """What was seen of a feature: its kind, the field it came in, whether each record had one value, and only text."""
 
     kind: int
@@ -31,7 +31,7 @@ class Seen:
     single: bool
     text: bool
 
-    def and_also(self, other: Seen, name: str) -> Seen:
+    def and_also(self, other: FeatureSeen, name: str) -> FeatureSeen:
         """What was seen in both. Raises :class:`DataError` when they contradict each other."""
         if self.field != other.field:
             raise DataError(f"{name!r} is a feature in some records and a feature list in others: give a schema")
@@ -61,8 +61,8 @@ def infer(urls: Sequence[str], options: ReadOptions, sample: int, binary: bool =
     return pa.schema(fields)
 
 
-def _of_file(url: str, options: ReadOptions, sample: int) -> dict[str, Seen]:
-    parts: list[dict[str, Seen]] = []
+def _of_file(url: str, options: ReadOptions, sample: int) -> dict[str, FeatureSeen]:
+    parts: list[dict[str, FeatureSeen]] = []
     try:
         for chunk, count in _heads(url, options, sample):
             parts.append(_of_chunk(chunk, count, options.record_type))
@@ -78,7 +78,7 @@ def _of_file(url: str, options: ReadOptions, sample: int) -> dict[str, Seen]:
         raise DataError(f"{url}: {error}") from None
 
 
-def _heads(url: str, options: ReadOptions, sample: int) -> Iterator[tuple[Chunk, int]]:
+def _heads(url: str, options: ReadOptions, sample: int) -> Iterator[tuple[RecordChunk, int]]:
     for chunk in chunks(url, options.compression, _HEAD_BYTES):
         yield chunk, min(sample, len(chunk.starts))
         sample -= len(chunk.starts)
@@ -86,14 +86,14 @@ def _heads(url: str, options: ReadOptions, sample: int) -> Iterator[tuple[Chunk,
             return
 
 
-def _of_chunk(chunk: Chunk, count: int, record_type: str) -> dict[str, Seen]:
+def _of_chunk(chunk: RecordChunk, count: int, record_type: str) -> dict[str, FeatureSeen]:
     block = np.frombuffer(chunk.block, np.uint8)
     fields = (CONTEXT, FEATURE_LISTS) if record_type == SEQUENCE else (CONTEXT,)
     starts, ends = chunk.starts[:count], chunk.ends[:count]
     return _merged(_of_map(block, features.entries(block, starts, ends, field), count, field) for field in fields)
 
 
-def _of_map(block: Block, found: features.Entries, records: int, field: int) -> dict[str, Seen]:
+def _of_map(block: Block, found: features.Entries, records: int, field: int) -> dict[str, FeatureSeen]:
     keys = pc.unique(found.key).to_pylist()
     try:
         names = [key.decode() for key in keys]
@@ -103,7 +103,7 @@ def _of_map(block: Block, found: features.Entries, records: int, field: int) -> 
     return {name: _seen(block, found.of(at, records), name, field) for name, at in zip(names, places, strict=True)}
 
 
-def _seen(block: Block, spans: features.Spans, name: str, field: int) -> Seen:
+def _seen(block: Block, spans: features.Spans, name: str, field: int) -> FeatureSeen:
     if field == FEATURE_LISTS:
         _, spans = features.feature_lists(block, spans)
     try:
@@ -113,7 +113,7 @@ def _seen(block: Block, spans: features.Spans, name: str, field: int) -> Seen:
             f"feature {name!r} holds {' and '.join(error.args[0])} values: give a schema without it"
         ) from None
     counts = values.counts[values.counts >= 0]
-    return Seen(values.kind, field, bool((counts == 1).all()), values.kind != BYTES or _is_text(values.flat))
+    return FeatureSeen(values.kind, field, bool((counts == 1).all()), values.kind != BYTES or _is_text(values.flat))
 
 
 def _is_text(array: pa.Array) -> bool:
@@ -124,15 +124,15 @@ def _is_text(array: pa.Array) -> bool:
     return True
 
 
-def _merged(parts: Iterable[dict[str, Seen]]) -> dict[str, Seen]:
-    merged: dict[str, Seen] = {}
+def _merged(parts: Iterable[dict[str, FeatureSeen]]) -> dict[str, FeatureSeen]:
+    merged: dict[str, FeatureSeen] = {}
     for part in parts:
         for name, seen in part.items():
             merged[name] = merged[name].and_also(seen, name) if name in merged else seen
     return merged
 
 
-def _type(seen: Seen, binary: bool) -> pa.DataType:
+def _type(seen: FeatureSeen, binary: bool) -> pa.DataType:
     inner = pa.string() if seen.kind == BYTES and seen.text and not binary else ARROW[seen.kind]
     if seen.field == FEATURE_LISTS:
         return pa.list_(pa.list_(inner))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tfos_magic.errors import DataError
 from tfos_magic.records.tfrecord.decode import EXAMPLE, decode
-from tfos_magic.records.tfrecord.files import AUTO, BLOCK_BYTES, Chunk, Corrupt, DataFile, chunks
+from tfos_magic.records.tfrecord.files import AUTO, BLOCK_BYTES, Corrupt, DataFile, RecordChunk, chunks
 from tfos_magic.records.tfrecord.frames import HEADER
 from tfos_magic.records.tfrecord.wire import Block, Malformed, Offsets
 
@@ -57,7 +57,7 @@ def batches(
         raise DataError(f"{url}: {error}") from None
 
 
-def _decoded(chunk: Chunk, schema: pa.Schema, record_type: str) -> Iterator[pa.RecordBatch]:
+def _decoded(chunk: RecordChunk, schema: pa.Schema, record_type: str) -> Iterator[pa.RecordBatch]:
     block = np.frombuffer(chunk.block, np.uint8)
     for at in range(0, len(chunk.starts), ROWS):
         starts, ends = chunk.starts[at : at + ROWS], chunk.ends[at : at + ROWS]

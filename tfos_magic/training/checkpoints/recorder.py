@@ -18,7 +18,7 @@ from tfos_magic.training import metrics
 from tfos_magic.training.checkpoints import snapshot
 from tfos_magic.training.checkpoints.checkpoint import Checkpoint, Position, encode, split
 from tfos_magic.training.checkpoints.resume import Fit, Opening, Recorded, by_class, reopen_epoch
-from tfos_magic.training.checkpoints.winding import WindingIterator
+from tfos_magic.training.checkpoints.winding import ResumableIterator
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.progress import Reporter
 
@@ -31,7 +31,7 @@ SEND_SECONDS = 300.0
 BYTES_PER_SECOND = 100e6
 
 
-class Recorder:
+class Checkpointer:
     """The checkpoints of a run on one rank. Every rank calls every method at the same time; rank 0 takes and sends.
 
     Checkpoints that nobody asked for may cost at most one part in ``SHARE`` of the time.
@@ -77,7 +77,7 @@ class Recorder:
                 logger.append = True  # else it would empty the file that holds the epochs before
         return [*others, history, *([StepCounter(self, loop)] if self._plan.every else [])]
 
-    def watch(self, data: WindingIterator) -> None:
+    def watch(self, data: ResumableIterator) -> None:
         """An iterator over epochs was made: the first of a ``fit`` is over what it trains on, the second validates."""
         loop = self._session.loop
         if loop is None or loop.fit is None:
@@ -201,7 +201,7 @@ class Recorder:
 class StepCounter(keras.callbacks.Callback):
     """Tells the recorder of each step, after the cell's callbacks have seen it; present only where steps count."""
 
-    def __init__(self, recorder: Recorder, loop: Loop) -> None:
+    def __init__(self, recorder: Checkpointer, loop: Loop) -> None:
         super().__init__()
         self._recorder, self._loop = recorder, loop
 

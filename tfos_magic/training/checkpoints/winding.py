@@ -13,7 +13,7 @@ from tfos_magic.training.checkpoints.begins import feeds_begun, kinds
 from tfos_magic.training.digests import without_digest
 
 
-class WindingIterator(TFEpochIterator):
+class ResumableIterator(TFEpochIterator):
     """Keras's iterator over epochs, which can be wound forward by epochs and steps before it is used."""
 
     _skip = 0

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.collectives import Collectives
-from tfos_magic.training.firststep.laws import Seen
+from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.trial import Trial
 
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ def different(collectives: Collectives, trial: Trial, batch: Any) -> list[Any]:
     rows = [_of_rank_0(collectives, leaf) for leaf in leaves]
     count = int(rows[0].shape[0])
     try:
-        seen: Seen | None = trial.run(tf.nest.pack_sequence_as(batch, rows), count, count)
+        seen: StepValues | None = trial.run(tf.nest.pack_sequence_as(batch, rows), count, count)
     except Exception:  # whatever a user's step may raise: it could be tried on this rank's rows
         seen = None
     if not _known_to_all(collectives, seen is not None) or seen is None:

@@ -16,7 +16,7 @@ from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import FEWEST, MANY, Tried, contrasted, in_float64, peek, tried
-from tfos_magic.training.firststep.laws import Law, Seen, agreed, laws_of
+from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
@@ -293,7 +293,7 @@ def _run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> lis
         return []
 
 
-def _floors(whole: Seen) -> dict[Any, float]:
+def _floors(whole: StepValues) -> dict[Any, float]:
     kinds = ("gradient", "applied")
     sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
     floor = FLOOR * max(sizes.values(), default=0.0)

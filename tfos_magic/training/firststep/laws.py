@@ -24,7 +24,7 @@ class Law(IntEnum):
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepValues:
     """What a step computed of ``rows`` rows, by name: each an array of any shape, the same in all.
 
     ``rounding`` are errors that values may have beside those that follow from their own size.
@@ -35,7 +35,9 @@ class Seen:
     rounding: dict[Any, float] = field(default_factory=dict)
 
 
-def laws_of(whole: Seen, parts: Sequence[Seen], tolerance: float, floors: dict[Any, float]) -> dict[Any, Law]:
+def laws_of(
+    whole: StepValues, parts: Sequence[StepValues], tolerance: float, floors: dict[Any, float]
+) -> dict[Any, Law]:
     """The law of each value; ``floors`` are sizes below which a value's differences are taken for rounding."""
     laws = {}
     for name, value in whole.values.items():

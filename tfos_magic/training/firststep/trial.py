@@ -16,7 +16,7 @@ from tfos_magic.training import metrics
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.kept import Kept, numbers
-from tfos_magic.training.firststep.laws import Seen
+from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
 from tfos_magic.training.patching import replace, wrap
 from tfos_magic.training.step import Step
@@ -82,7 +82,7 @@ class Trial:
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model)
 
-    def run(self, batch: Batch, rows: int, total: int) -> Seen:
+    def run(self, batch: Batch, rows: int, total: int) -> StepValues:
         """Try a step on ``batch`` of ``rows`` rows of ``total``; that on all rows comes first."""
         if rows == total:
             self._found = []
@@ -102,7 +102,7 @@ class Trial:
             self.model._clear_losses()
         self._seen.update({name: numbers(value) for name, value in step.values.items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
-        return Seen(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
+        return StepValues(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""

@@ -26,7 +26,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CellPosition:
     """Where in the cell an operation stands: the fit from 1, the epoch from 0, its number there."""
 
     fit: int
@@ -67,7 +67,7 @@ class Coordinator:
         self._send, self._answer = send, answer
         self._failure: dict[str, str] = {}
         self._waiting: list[tuple[int, Ticket]] = []
-        self._sums: dict[Place, _Sum] = {}
+        self._sums: dict[CellPosition, _Sum] = {}
         self._joining: list[_Joining] = []
         self._fit = 0
 
@@ -86,7 +86,7 @@ class Coordinator:
         self._waiting.append((rank, ticket))
         self._move_on()
 
-    def contribute(self, rank: int, place: Place, terms: list[Array], ticket: Ticket) -> None:
+    def contribute(self, rank: int, place: CellPosition, terms: list[Array], ticket: Ticket) -> None:
         """A member's terms of a sum, which all members get when all have given theirs."""
         if self._failure:
             self._send(ticket, self._failure, ())
@@ -147,7 +147,7 @@ class Coordinator:
                 del self._sums[place]
                 self._complete(place, sum_)
 
-    def _complete(self, place: Place, sum_: _Sum) -> None:
+    def _complete(self, place: CellPosition, sum_: _Sum) -> None:
         ranks = sorted(sum_.terms)
         given = {rank: [(str(term.dtype), term.shape) for term in sum_.terms[rank]] for rank in ranks}
         if any(terms != given[ranks[0]] for terms in given.values()):
@@ -163,7 +163,7 @@ class Coordinator:
             self._fit = place.fit
             self._admit(place)
 
-    def _admit(self, place: Place) -> None:
+    def _admit(self, place: CellPosition) -> None:
         """Take in those that wait for this fit, at the start of an epoch, when all members are at one point."""
         self._turn_away()
         for joining in [j for j in self._joining if j.fit == place.fit]:

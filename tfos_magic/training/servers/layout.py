@@ -24,27 +24,27 @@ def split_by_size(sizes: Sequence[int], servers: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Block:
+class VariableBlock:
     """Variables of one dtype that travel as one flat array; ``members`` are their places in the share."""
 
     dtype: str
     members: tuple[int, ...]
 
 
-def blocks_of(dtypes: Sequence[str], members: Sequence[int]) -> list[Block]:
+def blocks_of(dtypes: Sequence[str], members: Sequence[int]) -> list[VariableBlock]:
     """Group ``members`` by the dtypes that they have, in the order of their first appearance."""
     by_dtype: dict[str, list[int]] = {}
     for member in members:
         by_dtype.setdefault(dtypes[member], []).append(member)
-    return [Block(dtype, tuple(group)) for dtype, group in by_dtype.items()]
+    return [VariableBlock(dtype, tuple(group)) for dtype, group in by_dtype.items()]
 
 
-def join(block: Block, tensors: Sequence[Any]) -> tf.Tensor:
+def join(block: VariableBlock, tensors: Sequence[Any]) -> tf.Tensor:
     """Lay the members of a block, taken from ``tensors`` by place, end to end."""
     return tf.concat([tf.reshape(tf.convert_to_tensor(tensors[i]), [-1]) for i in block.members], 0)
 
 
-def part(block: Block, flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
+def part(block: VariableBlock, flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
     """Cut what :func:`join` made into tensors of the shapes that ``variables`` have."""
     shapes = [tuple(variables[i].shape) for i in block.members]
     pieces = tf.split(flat, [tf.TensorShape(shape).num_elements() for shape in shapes])

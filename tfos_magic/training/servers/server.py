@@ -17,7 +17,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from tfos_magic.errors import ClusterError, ProtocolError, TrainingError
-from tfos_magic.training.servers.coordinator import Coordinator, Place, Ticket
+from tfos_magic.training.servers.coordinator import CellPosition, Coordinator, Ticket
 from tfos_magic.training.servers.frames import Array, pack, unpack
 from tfos_magic.training.servers.keys import OnePeer, beat, keys_of, secure_server
 from tfos_magic.training.servers.shard import Shard
@@ -141,7 +141,7 @@ class ParameterServer:
         if coordinator is None:
             raise TrainingError("only the first parameter server keeps a run together")
         if kind == "sum":
-            coordinator.contribute(rank, Place(*header["place"]), arrays, ticket)
+            coordinator.contribute(rank, CellPosition(*header["place"]), arrays, ticket)
         elif kind == "join":
             coordinator.join(rank, int(header["fit"]), ticket)
         elif kind == "leave":

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfos_magic.training.servers import optimizers
 from tfos_magic.training.servers.client import ServerGroup
 from tfos_magic.training.servers.frames import Array
-from tfos_magic.training.servers.layout import Block, blocks_of, join, part, split_by_size
+from tfos_magic.training.servers.layout import VariableBlock, blocks_of, join, part, split_by_size
 
 
 class Target:
@@ -74,7 +74,7 @@ class Target:
         by_place = {self._places[id(v)]: g for g, v in zip(gradients, variables, strict=True) if g is not None}
         inputs: list[tf.Tensor] = []
         plans = [self._plan(share, by_place, inputs) for share in self._shares]
-        key = self._group.register(Exchange(self, self._group, self._run_id, plans))
+        key = self._group.register(ServerExchange(self, self._group, self._run_id, plans))
         blocks = [self._blocks(share) for share in self._shares]
         kinds = [tf.float64, *(tf.as_dtype(block.dtype) for of_share in blocks for block in of_share)]
         head, *flats = tf.numpy_function(self._function, [key, meta, *inputs], kinds)
@@ -109,7 +109,7 @@ class Target:
             for place, value in zip(block.members, part(block, tf.convert_to_tensor(flat), own), strict=True):
                 own[place].value.assign(value)
 
-    def _blocks(self, share: Sequence[int]) -> list[Block]:
+    def _blocks(self, share: Sequence[int]) -> list[VariableBlock]:
         return blocks_of(self._dtypes(share), range(len(share)))
 
     def _dtypes(self, share: Sequence[int]) -> list[str]:
@@ -126,7 +126,7 @@ class Plan:
         self.dense, self.sparse, self.arrays = dense, sparse, arrays
 
 
-class Exchange:
+class ServerExchange:
     """The round trip of a step, as a graph calls it: one for each place of the cell where gradients are applied."""
 
     def __init__(self, target: Target, group: ServerGroup, run_id: str, plans: Sequence[Plan]) -> None:

@@ -30,7 +30,7 @@ def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]
     ]
 
 
-class Conductor(tf_keras.callbacks.Callback):
+class RunCallback(tf_keras.callbacks.Callback):
     """Keeps ranks together at the seams of a loop; the last of the cell's callbacks, so that it sees what they did."""
 
     def __init__(self, session: Session, loop: Loop) -> None:

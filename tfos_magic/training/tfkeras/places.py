@@ -87,7 +87,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         common.note_batch_callbacks(kept, session.reporter)
         if agreement.any_wishes(session, any(map(common.acts_on_batches, kept)), {}):
             kept.append(callbacks.AfterBatches(session, loop))
-    arguments["callbacks"] = [*kept, callbacks.Conductor(session, loop)]
+    arguments["callbacks"] = [*kept, callbacks.RunCallback(session, loop)]
 
 
 def _install_data(stack: ExitStack, session: Session) -> None:

@@ -25,7 +25,7 @@ def astray(ranks: object) -> str:
     )
 
 
-class Wire(Protocol):
+class GroupTransport(Protocol):
     """Sums tensors over the ranks of a group; all ranks call the same operations in the same order.
 
     ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others, ``waited``
@@ -78,7 +78,7 @@ class Wire(Protocol):
         ...
 
 
-class Exchange(Protocol):
+class AllReduce(Protocol):
     """Reduces and gathers NumPy arrays over ranks, one call at a time.
 
     ``failure`` says why it is broken, empty while it is not.
@@ -113,9 +113,10 @@ class Exchange(Protocol):
 
 
 def mean_by_sum(
-    wire: Wire, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]
+    wire: GroupTransport, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """What :meth:`Wire.mean` gives, for a wire that can only sum: values are weighted before, and divided after."""
+    """What :meth:`GroupTransport.mean` gives, for a wire that can only sum: values are weighted before, and divided
+    after."""
     exact = [tf.cast(t, tf.float32) if t.dtype.size == 2 else t for t in tensors]
     weighted = [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in exact]
     *totals, whole = wire.sum([*weighted, *summed, tf.cast(weight, tf.float32)])
@@ -123,7 +124,9 @@ def mean_by_sum(
     return [tf.cast(m, t.dtype) for m, t in zip(means, tensors, strict=True)] + totals[len(tensors) :]
 
 
-def place_of_rows(wire: Wire, rank: int, size: int, tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+def place_of_rows(
+    wire: GroupTransport, rank: int, size: int, tensors: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Where this rank's rows of ``tensors`` begin among those of all ranks, and how many these are."""
     lengths = wire.sum([tf.one_hot(rank, size, tf.shape(tensors[0])[0], 0, dtype=tf.int32)])[0]
     return tf.reduce_sum(lengths[:rank]), tf.reduce_sum(lengths)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfos_magic.training.wires import Array, Exchange, PeerLost
-from tfos_magic.training.wires.results import Results
+from tfos_magic.training.wires import AllReduce, Array, PeerLost
+from tfos_magic.training.wires.results import LentArrays
 
 
 class Turns:
@@ -44,11 +44,11 @@ class Turns:
 class ArrayWire:
     """Sums tensors through ``exchange``."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: AllReduce) -> None:
         self.exchange = exchange
         self.waited = 0.0
         self._lock = threading.Lock()
-        self._results = Results()
+        self._results = LentArrays()
         self._turns = Turns()
         # A graph keeps the functions it calls for ever, so there is one of each for all graphs.
         self._reducing = self.reduce_arrays

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.training.wires import Exchange
+from tfos_magic.training.wires import AllReduce
 from tfos_magic.training.wires.handshake import listen
-from tfos_magic.training.wires.hosts import Hosts
+from tfos_magic.training.wires.hosts import HostGroups
 from tfos_magic.training.wires.links import link
 from tfos_magic.training.wires.mesh import Invitation
 from tfos_magic.training.wires.rendezvous import Star
 from tfos_magic.training.wires.shared import SharedMemory, open_listener, share_memory
-from tfos_magic.training.wires.sockets import SocketExchange
+from tfos_magic.training.wires.sockets import TcpPeers
 
 
-def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share: bool) -> Exchange:
+def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share: bool) -> AllReduce:
     """Connect this rank to all others and return when all are connected.
 
     ``addresses`` holds ``host:port`` by rank; a rank listens on its own, on that host's address alone, until all have
@@ -87,17 +87,17 @@ def _connect(
     key: bytes,
     timeout: float,
     local: SharedMemory | bool | None,
-) -> Exchange:
+) -> AllReduce:
     """Link the first ranks of the hosts, and give the exchange of this rank."""
     firsts = [members[0] for members in hosts]
     between, trouble = None, ""
     if rank in firsts:
         try:
             links = link(firsts.index(rank), firsts, [addresses[first] for first in firsts], listener, key, timeout)
-            between = SocketExchange(links)
+            between = TcpPeers(links)
         except OSError as error:
             trouble = str(error) or type(error).__name__
-    exchange = Hosts(local if isinstance(local, SharedMemory) else None, between, hosts)
+    exchange = HostGroups(local if isinstance(local, SharedMemory) else None, between, hosts)
     troubles = {peer: said["trouble"] for peer, said in enumerate(star.gather({"trouble": trouble})) if said["trouble"]}
     if troubles:
         exchange.close()

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import numpy as np
 
 from tfos_magic.training.wires import Array, PeerLost
-from tfos_magic.training.wires.results import Results
+from tfos_magic.training.wires.results import LentArrays
 from tfos_magic.training.wires.shared import SharedMemory
-from tfos_magic.training.wires.sockets import SocketExchange
+from tfos_magic.training.wires.sockets import TcpPeers
 
 
-class Hosts:
+class HostGroups:
     """Reduces within ``local``, the ranks of this host, then between the hosts; ``between`` is their first rank's.
 
     ``ranks`` are those of each host, hosts in the order of ``between``.
@@ -24,13 +24,11 @@ class Hosts:
 
     name = "shared memory within hosts, TCP sockets between them"
 
-    def __init__(
-        self, local: SharedMemory | None, between: SocketExchange | None, ranks: Sequence[Sequence[int]]
-    ) -> None:
+    def __init__(self, local: SharedMemory | None, between: TcpPeers | None, ranks: Sequence[Sequence[int]]) -> None:
         self._local = local
         self._between = between
         self._ranks = ranks
-        self._memory = Results()
+        self._memory = LentArrays()
         if local is not None and between is not None:
             between.links.listen_to(local.mesh)
 
@@ -90,7 +88,7 @@ class Hosts:
         return [found[rank] for rank in sorted(found)]
 
     @property
-    def _outside(self) -> SocketExchange:
+    def _outside(self) -> TcpPeers:
         if self._between is None:
             raise PeerLost("a rank alone on its host has no connection to the others")
         return self._between

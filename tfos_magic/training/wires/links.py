@@ -23,7 +23,7 @@ _MAX_VIEWS = 256  # in one system call, which takes 1,024
 Room = Callable[[int, float], Sequence[memoryview]]
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """Other connections to listen to while a swap waits, by their descriptors; ``heed`` when one has something."""
 
     @property
@@ -70,14 +70,14 @@ class Links:
         self._poll = select.poll()
         self._speakers = {peer.fileno(): other for other, peer in self._words.items()}
         self._carriers = {peer.fileno(): other for other, peer in self._data.items()}
-        self._beside: Listener | None = None
+        self._beside: ConnectionListener | None = None
         for peer in [*self._data.values(), *self._words.values()]:
             peer.setblocking(False)
         for descriptor in self._speakers:
             self._poll.register(descriptor, select.POLLIN)
         close_in_forks(self)
 
-    def listen_to(self, beside: Listener) -> None:
+    def listen_to(self, beside: ConnectionListener) -> None:
         """Heed ``beside`` too while a swap waits."""
         self._beside = beside
         for descriptor in beside.descriptors:

@@ -32,7 +32,7 @@ _ABORT = b"given up: "  # longer than a meeting
 _MAX_MESSAGE = 512
 
 
-class Mesh:
+class UnixPeers:
     """Connections of the member ``rank`` to all others. Meetings are one thread's job, ``abort`` is anyone's.
 
     Members count from 0; ``names`` holds the ranks that messages call them by.
@@ -176,7 +176,7 @@ def listen(invitation: Invitation) -> socket.socket:
     return listener
 
 
-def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], file: int, seconds: float) -> Mesh:
+def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], file: int, seconds: float) -> UnixPeers:
     """On the first member: wait for all others, give each the descriptor ``file`` and its connections to the rest.
 
     Raises OSError (TimeoutError after ``seconds``) when they do not come.
@@ -199,10 +199,10 @@ def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], 
             ends[other].append(right.fileno())
         for rank, peer in peers.items():
             socket.send_fds(peer, [b"mesh"], [file, *ends[rank]])
-        return Mesh(0, {rank: peers[rank].dup() for rank in sorted(peers)}, names)
+        return UnixPeers(0, {rank: peers[rank].dup() for rank in sorted(peers)}, names)
 
 
-def join(invitation: Invitation, rank: int, names: Sequence[int], seconds: float) -> tuple[Mesh, int]:
+def join(invitation: Invitation, rank: int, names: Sequence[int], seconds: float) -> tuple[UnixPeers, int]:
     """On the other members: connect to the first and give the mesh and the descriptor of the shared file."""
     size = len(names)
     with contextlib.ExitStack() as opened:
@@ -220,7 +220,7 @@ def join(invitation: Invitation, rank: int, names: Sequence[int], seconds: float
                 other.close()
             raise OSError(f"rank {names[0]} did not pass on the connections")
         others = [other for other in range(1, size) if other != rank]
-        return Mesh(rank, {0: root.dup(), **dict(zip(others, sockets, strict=True))}, names), descriptors[0]
+        return UnixPeers(rank, {0: root.dup(), **dict(zip(others, sockets, strict=True))}, names), descriptors[0]
 
 
 def nameless_file(size: int) -> int:

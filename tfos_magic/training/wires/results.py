@@ -28,7 +28,7 @@ class _Block:
     call: int
 
 
-class Results:
+class LentArrays:
     """Lends arrays, whose memory may become that of tensors: TensorFlow holds an array as long as it uses it.
 
     What is smaller than ``KEPT_BYTES`` is not kept, nor what was of no use for long.

@@ -24,8 +24,8 @@ import numpy as np
 from tfos_magic.training.wires import Array
 from tfos_magic.training.wires.arithmetic import combine, fractions
 from tfos_magic.training.wires.layout import plan_chunks
-from tfos_magic.training.wires.mesh import Invitation, Mesh, host, join, listen, nameless_file
-from tfos_magic.training.wires.results import Results
+from tfos_magic.training.wires.mesh import Invitation, UnixPeers, host, join, listen, nameless_file
+from tfos_magic.training.wires.results import LentArrays
 
 SLOT_BYTES = 4 << 20
 SCATTER_BYTES = 64 << 10
@@ -60,7 +60,7 @@ class SharedMemory:
 
     name = "shared memory"
 
-    def __init__(self, rank: int, size: int, mesh: Mesh, memory: mmap.mmap) -> None:
+    def __init__(self, rank: int, size: int, mesh: UnixPeers, memory: mmap.mmap) -> None:
         self.mesh = mesh
         self.rank = rank
         self.size = size
@@ -71,7 +71,7 @@ class SharedMemory:
         self._result = slots[-1]
         self._turn = 0
         self._plans: dict[Any, tuple[int, list[_Chunk]]] = {}
-        self._streams = Results()
+        self._streams = LentArrays()
 
     @property
     def failure(self) -> str:

@@ -17,7 +17,7 @@ from tfos_magic.training.wires import Array
 from tfos_magic.training.wires.arithmetic import combine, fractions
 from tfos_magic.training.wires.layout import ALIGNMENT, Piece, aligned, plan_chunks
 from tfos_magic.training.wires.links import Links
-from tfos_magic.training.wires.results import Results
+from tfos_magic.training.wires.results import LentArrays
 
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
@@ -34,7 +34,7 @@ class _Plan(NamedTuple):
     whole: bool
 
 
-class SocketExchange:
+class TcpPeers:
     """Reduces arrays over the members that ``links`` connects.
 
     Values go from the tensors to the sockets and from there to the results; only terms pass through memory kept here.
@@ -47,7 +47,7 @@ class SocketExchange:
         self._size = len(links.names)
         self._terms = np.zeros(0, np.uint8)
         self._plans: dict[Any, _Plan] = {}
-        self._streams = Results()
+        self._streams = LentArrays()
 
     @property
     def sent(self) -> int:
