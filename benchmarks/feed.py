@@ -29,8 +29,8 @@ from tfos_peer import NAME as TFOS
 from tfos_peer import TFoS, tensorflowonspark
 from turns import Turn, processor, ratio, take_turns, wall
 
-from tfos_magic.cluster.scans import SWITCH, find_scan
-from tfos_magic.records.planning import plan_feed
+from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.feed.driver.parquet_scan import SWITCH, find_scan
 
 PIXELS = 784
 ROW_BYTES = PIXELS * 4 + 8

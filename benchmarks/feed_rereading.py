@@ -65,8 +65,8 @@ def _datasets(handles: list[dict[str, Any]]) -> dict[str, list[Any]]:
     import numpy as np
     import tensorflow as tf
 
-    from tfos_magic.node.dataset import feed_dataset
-    from tfos_magic.node.order import WINDOW_ROWS
+    from tfos_magic.feed.trainer.shuffle_order import WINDOW_ROWS
+    from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
     def spooled(shuffle: bool) -> list[Any]:
         return [feed_dataset(handle, batch_size=BATCH, label="label", shuffle=shuffle) for handle in handles]

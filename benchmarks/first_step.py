@@ -56,7 +56,7 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
-    from tfos_magic.cluster.run import Ignore, Run, RunRequest, frame_use
+    from tfos_magic.cluster.runs.run import Ignore, Run, RunRequest, frame_use
 
     parts: Parts = {}
 
@@ -89,7 +89,7 @@ def cluster_start(began: float, pipe: Connection) -> None:
     from pyspark.sql import functions as F
 
     from tfos_magic import TFCluster
-    from tfos_magic.cluster.session import make_local_session
+    from tfos_magic.spark.session import make_local_session
 
     parts = {"Python and imports": time.time() - began}
     with timing(parts, "Spark session"):

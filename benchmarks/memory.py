@@ -48,7 +48,7 @@ KINDS = {
     "JVM": "org.apache.spark",
     "kernel": "ipykernel_launcher",
     "Spark's Python": ".daemon pyspark.",
-    "trainers": "tfos_magic.node.trainer",
+    "trainers": "tfos_magic.worker.trainer",
     "TensorBoard": "tensorboard",
     "server": "jupyterlab",
 }

@@ -89,7 +89,7 @@ def cluster_system(title: str, cluster: Any, aim: float) -> System:
 def compare(rows: int, turns: int) -> tuple[list[System], dict[tuple[str, str], list[Sample]]]:
     """Give the systems, plain Keras first, and their samples by case and title, one for each turn."""
     from tfos_magic import TFCluster
-    from tfos_magic.cluster.session import make_local_session
+    from tfos_magic.spark.session import make_local_session
 
     spark = make_local_session(5)
     spark.sparkContext.setLogLevel("ERROR")

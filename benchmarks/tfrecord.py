@@ -28,8 +28,8 @@ from sessions import CORES, local_session
 from turns import Turn, processor, ratio, take_turns, wall
 
 import tfos_magic
-from tfos_magic.records.tfrecord.reading import ReadOptions, batches
-from tfos_magic.records.tfrecord.writing import Job
+from tfos_magic.tfrecord.reading import ReadOptions, batches
+from tfos_magic.tfrecord.writing import Job
 
 FILES = 4
 BATCH = 1024

@@ -14,10 +14,10 @@ from tfos_magic.errors import TFOSError, WorkerError
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
-    from tfos_magic.node.files import dataset
-    from tfos_magic.records.locations import absolute_path
-    from tfos_magic.records.missing import Missing
-    from tfos_magic.records.tfrecord import register_tfrecord
+    from tfos_magic.columns.missing import Missing
+    from tfos_magic.feed.trainer.file_dataset import dataset
+    from tfos_magic.spark.locations import absolute_path
+    from tfos_magic.tfrecord import register_tfrecord
 
 _RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
 
@@ -43,19 +43,19 @@ def __getattr__(name: str) -> Any:
 
         return TFCluster
     if name == "Missing":
-        from tfos_magic.records.missing import Missing
+        from tfos_magic.columns.missing import Missing
 
         return Missing
     if name == "register_tfrecord":
-        from tfos_magic.records.tfrecord import register_tfrecord
+        from tfos_magic.tfrecord import register_tfrecord
 
         return register_tfrecord
     if name == "absolute_path":
-        from tfos_magic.records.locations import absolute_path
+        from tfos_magic.spark.locations import absolute_path
 
         return absolute_path
     if name == "dataset":
-        from tfos_magic.node.files import dataset
+        from tfos_magic.feed.trainer.file_dataset import dataset
 
         return dataset
     if name in _RANKS:

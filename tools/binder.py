@@ -192,7 +192,7 @@ def open_lab(replay: Replay) -> str:
     token = secrets.token_hex(16)
     allow = ["--allow-root"] if os.geteuid() == 0 else []
     options = [f"--ServerApp.base_url={PREFIX}", f"--IdentityProvider.token={token}", "--ServerApp.ip=127.0.0.1"]
-    board = ["python", "-m", "tfos_magic.cluster.tensorboard_main", str(replay.folder / "runs")]
+    board = ["python", "-m", "tfos_magic.tensorboard.main", str(replay.folder / "runs")]
     lab = replay.serving("jupyter", "lab", "--no-browser", "--ServerApp.port=0", *options, *allow)
     with lab as server, replay.serving(*board) as tensorboard:
         url = address(replay, server)

@@ -32,7 +32,7 @@ def summary() -> dict[str, Any]:
     """What the kernel knows of the cluster and of the last run; its source runs there."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    from tfos_magic.cluster.session import is_stopped, master_of
+    from tfos_magic.spark.session import is_stopped, master_of
 
     magics = InteractiveShell.instance().magics_manager.registry.get("TFOSMagics")
     if magics is None:

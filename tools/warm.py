@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.session import make_local_session
+from tfos_magic.spark.session import make_local_session
 
 END_SECONDS = 120
 ROWS = 256

@@ -9,7 +9,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.picture import take_picture
 
 LOG_LINES = 240

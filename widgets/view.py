@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
 
 if TYPE_CHECKING:

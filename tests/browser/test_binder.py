@@ -19,8 +19,8 @@ STOP_MS = 5_000
 BOARDS = """
 from IPython.display import display
 from tensorboard import notebook
-from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.tensorboard import TensorBoards, embed
+from tfos_magic.tensorboard.scalars import ScalarWriter
+from tfos_magic.tensorboard.server_process import TensorBoards, embed
 with ScalarWriter("logs") as writer:
     for epoch in range(5):
         writer.epoch(epoch, {"loss": 1 / (1 + epoch), "val_loss": 1.2 / (1 + epoch)})
@@ -34,7 +34,7 @@ display(embed(served, link=True), raw=True)
 PANEL = """
 import sys, time; sys.path.insert(0, {folder!r})
 from simulated import finish, new_state, progress, tell
-from tfos_magic.cluster.state import RunPhase
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.view import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING

@@ -140,9 +140,9 @@ CROWD = """
 import sys, time; sys.path.insert(0, {folder!r})
 from dataclasses import replace
 from simulated import RUN, finish, new_state, pass_time, progress, tell
-from tfos_magic.cluster.state import RunPhase
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.view import choose_view
-from tfos_magic.protocol import Output
+from tfos_magic.transport.messages import Output
 state, view = new_state(200), choose_view("widget")
 state.phase = RunPhase.RUNNING
 view.open(state)
@@ -229,7 +229,7 @@ def test_two_hundred_workers_stay_smooth_and_those_in_trouble_stand_out(
 ENDLESS = """
 import sys, time; sys.path.insert(0, {folder!r})
 from simulated import finish, new_state, progress, tell
-from tfos_magic.cluster.state import RunPhase
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.view import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING
@@ -286,7 +286,7 @@ RELOADED = """
 import sys, time; sys.path.insert(0, {folder!r})
 from pathlib import Path
 from simulated import epoch_end, finish, new_state, pass_time, progress, tell
-from tfos_magic.cluster.state import RunPhase
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.view import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING

@@ -13,8 +13,8 @@ from .jupyter import Lab, open_notebook
 
 CELL = """
 from IPython.display import display
-from tfos_magic.cluster.scalars import ScalarWriter
-from tfos_magic.cluster.tensorboard import TensorBoards, embed
+from tfos_magic.tensorboard.scalars import ScalarWriter
+from tfos_magic.tensorboard.server_process import TensorBoards, embed
 with ScalarWriter({logs!r}) as writer:
     for epoch in range(5):
         writer.epoch(epoch, {{"loss": 1 / (1 + epoch), "val_loss": 1.2 / (1 + epoch)}})

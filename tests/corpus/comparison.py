@@ -10,7 +10,7 @@ import numpy as np
 from tests.corpus.program import EXPECTATION, Program
 from tests.training.conftest import Groups
 from tests.training.harness import Outcome
-from tfos_magic.protocol.events import Notice
+from tfos_magic.transport.messages.events import Notice
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
 _CELL = "from tests.corpus.playing import played\nresults = played({path!r}, {floatx!r}, {noiseless!r})\n"

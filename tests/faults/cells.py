@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.request import Ignore
+from tfos_magic.cluster.runs.request import Ignore
 
 EPOCHS, STEPS = 4, 6
 

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from tests.faults.cells import Watch, furthest, run
 from tests.faults.conftest import HEARTBEAT_TIMEOUT
 from tfos_magic import TFCluster
-from tfos_magic.cluster import feeds
-from tfos_magic.cluster.feed import feed_dataframe
 from tfos_magic.errors import WorkerLost
+from tfos_magic.feed.driver import spooled_feeds
+from tfos_magic.feed.driver.feed_job import feed_dataframe
 
 # The trainer dies with its agent, but on a busy host not before it has trained on for a while.
 KILL_AGENT = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
@@ -50,7 +50,7 @@ def fed_to(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         told.append(list(ranks))
         return feed_dataframe(*args, ranks=ranks, **options)
 
-    monkeypatch.setattr(feeds, "feed_dataframe", note)
+    monkeypatch.setattr(spooled_feeds, "feed_dataframe", note)
     return told
 
 

@@ -14,7 +14,7 @@ from tests.faults.cells import Watch
 from tests.faults.forwarder import Forwarder
 from tfos_magic import TFCluster
 from tfos_magic.cluster import cluster as cluster_module
-from tfos_magic.cluster.control import ControlServer
+from tfos_magic.transport.control_server import ControlServer
 
 EPOCHS, CUT_SECONDS = 60, 3.0
 

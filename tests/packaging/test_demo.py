@@ -11,8 +11,8 @@ import nbformat
 RUN = """
 %load_ext tfos_magic
 from types import SimpleNamespace
-from tfos_magic.cluster.state import FeedState, RunState
-from tfos_magic.cluster.worker_state import WorkerState
+from tfos_magic.cluster.runs.state import FeedState, RunState
+from tfos_magic.cluster.runs.worker_state import WorkerState
 
 runtime = get_ipython().magics_manager.registry["TFOSMagics"].runtime
 runtime.last_run = SimpleNamespace(

@@ -12,16 +12,16 @@ import pytest
 FLOORS = {
     "tfos_magic.errors": 0,
     "tfos_magic.tracebacks": 0,
-    "tfos_magic.protocol": 0,
-    "tfos_magic.delivery": 0,
+    "tfos_magic.transport.messages": 0,
+    "tfos_magic.transport.redelivery": 0,
     "tfos_magic.values": 0,
     "tfos_magic.quiet": 0,
     "tfos_magic.lean": 0,
-    "tfos_magic.records": 1,
-    "tfos_magic.shipping": 1,
+    "tfos_magic.columns": 1,
+    "tfos_magic.spark.shipping": 1,
     "tfos_magic.frames": 2,
     "tfos_magic.training": 2,
-    "tfos_magic.node": 3,
+    "tfos_magic.worker": 3,
     "tfos_magic.cluster": 4,
     "tfos_magic.notebook": 5,
     "tfos_magic.widgets": 6,
@@ -63,7 +63,9 @@ def test_nothing_imports_the_top_folder_by_its_bare_name(imports: list[Import]) 
     assert not [str(found) for found in imports if found.target.partition(".")[0] == "widgets"]
 
 
-@pytest.mark.parametrize("room", ["tfos_magic.training", "tfos_magic.node", "tfos_magic.records", "tfos_magic.frames"])
+@pytest.mark.parametrize(
+    "room", ["tfos_magic.training", "tfos_magic.worker", "tfos_magic.columns", "tfos_magic.frames"]
+)
 def test_workers_know_nothing_of_notebooks(imports: list[Import], room: str) -> None:
     notebook = {"IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets"}
     own = [found for found in imports if found.module.startswith(room)]
@@ -73,12 +75,16 @@ def test_workers_know_nothing_of_notebooks(imports: list[Import], room: str) -> 
 @pytest.mark.parametrize(
     ("module", "source", "target"),
     [
-        ("tfos_magic.node.agent", "import tfos_magic.cluster.state", "tfos_magic.cluster.state"),
-        ("tfos_magic.node.agent", "def f():\n    from tfos_magic.cluster import state", "tfos_magic.cluster.state"),
-        ("tfos_magic.node.agent", "from ..cluster.state import RunState", "tfos_magic.cluster.state.RunState"),
+        ("tfos_magic.worker.agent", "import tfos_magic.cluster.runs.state", "tfos_magic.cluster.runs.state"),
+        (
+            "tfos_magic.worker.agent",
+            "def f():\n    from tfos_magic.cluster import state",
+            "tfos_magic.cluster.runs.state",
+        ),
+        ("tfos_magic.worker.agent", "from ..cluster.state import RunState", "tfos_magic.cluster.runs.state.RunState"),
         ("tfos_magic.errors", "from tfos_magic import notebook", "tfos_magic.notebook"),
         ("tfos_magic.notebook.view", "from tfos_magic import TFCluster", "tfos_magic.TFCluster"),
-        ("tfos_magic.cluster.state", "import_module('tfos_magic.widgets.panel')", "tfos_magic.widgets.panel"),
+        ("tfos_magic.cluster.runs.state", "import_module('tfos_magic.widgets.panel')", "tfos_magic.widgets.panel"),
     ],
 )
 def test_a_climbing_import_is_seen_however_it_is_written(module: str, source: str, target: str) -> None:

@@ -59,7 +59,7 @@ def test_a_thread_of_ours_left_running_fails_its_test(project: Path, tmp_path: P
 
 def test_a_warning_from_our_own_code_is_an_error() -> None:
     with pytest.raises(UserWarning, match="look out"):
-        warnings.warn_explicit("look out", UserWarning, "run.py", 1, module="tfos_magic.cluster.run")
+        warnings.warn_explicit("look out", UserWarning, "run.py", 1, module="tfos_magic.cluster.runs.run")
 
 
 def test_a_warning_from_elsewhere_is_only_shown() -> None:

@@ -90,7 +90,7 @@ def test_package_and_widgets_import_where_nothing_else_is_installed(bare_python:
 
 def test_every_module_of_the_wheel_imports(python: Path) -> None:
     imported = _run([str(python), "-I", "-c", IMPORT_ALL]).split()
-    assert {"tfos_magic.node", "tfos_magic.widgets"} <= set(imported)
+    assert {"tfos_magic.worker", "tfos_magic.widgets"} <= set(imported)
 
 
 def test_package_and_widgets_come_from_the_wheel(installed: dict[str, object]) -> None:

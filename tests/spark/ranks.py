@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tfos_magic.cluster.feed import feed_dataframe
-from tfos_magic.node.receiver import FeedFlightServer
-from tfos_magic.node.spool import Spool
-from tfos_magic.records.missing import NOTHING_MISSING, Missing
-from tfos_magic.records.planning import plan_feed
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.feed.agent.flight_server import FeedFlightServer
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.driver.feed_job import feed_dataframe
 
 TOKEN = "token-of-the-tests"
 

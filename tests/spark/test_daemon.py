@@ -9,12 +9,12 @@ import sys
 
 PROGRAM = """
 import json
-from tfos_magic.cluster.session import make_local_session
+from tfos_magic.spark.session import make_local_session
 
 def look(batches):
     import os, sys
     import pyarrow as pa
-    loaded = [name for name in ("pandas", "pyarrow.flight", "tfos_magic.node.agent") if name in sys.modules]
+    loaded = [name for name in ("pandas", "pyarrow.flight", "tfos_magic.worker.agent") if name in sys.modules]
     command = open(f"/proc/{os.getppid()}/cmdline").read().replace(chr(0), " ")
     list(batches)
     yield pa.RecordBatch.from_pydict({"loaded": [" ".join(loaded)], "parent": [command]})
@@ -31,5 +31,5 @@ def test_workers_begin_with_what_tasks_of_ours_need() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=150)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["loaded"].split() == ["pandas", "pyarrow.flight", "tfos_magic.node.agent"]
-    assert "tfos_magic.node.daemon" in seen["parent"]
+    assert seen["loaded"].split() == ["pandas", "pyarrow.flight", "tfos_magic.worker.agent"]
+    assert "tfos_magic.spark.worker_daemon" in seen["parent"]

@@ -8,8 +8,8 @@ import socket
 import pytest
 from pyspark.sql import SparkSession
 
-from tfos_magic.cluster import doctor
-from tfos_magic.cluster.doctor import Finding, Wanted, examine
+from tfos_magic.cluster import preflight
+from tfos_magic.cluster.preflight import Finding, Wanted, examine
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -52,7 +52,7 @@ def test_executors_without_the_package_python_needs_are_said(local_session: Spar
         raise ModuleNotFoundError("No module named 'pyarrow'")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor, "Probe", lambda *arguments: broken)
+        patch.setattr(preflight, "Probe", lambda *arguments: broken)
         found = by_name(list(examine(local_session, Wanted(workers=1))))
     assert "No module named 'pyarrow'" in found["executors"].text
     assert found["executors"].fix

@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.ranks import TOKEN, Ranks
-from tfos_magic.cluster.batching import SETTING, WIDE_ROWS, small_batches
-from tfos_magic.cluster.feed import FeedReport, feed_dataframe
-from tfos_magic.cluster.session import repeats
+from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, FeedError
-from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.records.planning import plan_feed
+from tfos_magic.feed.driver.feed_job import FeedReport, feed_dataframe
+from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
+from tfos_magic.spark.batch_sizes import SETTING, WIDE_ROWS, small_batches
+from tfos_magic.spark.session import repeats
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.request import Ignore
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import DataError, RunInterrupted, UsageError, WorkerError
 
 ROWS, FILES, BATCH = 1000, 8, 64

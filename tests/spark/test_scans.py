@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from tests import sessions
 from tests.spark.ranks import Ranks
-from tfos_magic.cluster import feed
-from tfos_magic.cluster.scans import SWITCH, find_scan
 from tfos_magic.errors import DataError
-from tfos_magic.node.rows import SpooledRows
+from tfos_magic.feed.driver import feed_job
+from tfos_magic.feed.driver.parquet_scan import SWITCH, find_scan
+from tfos_magic.feed.trainer.spooled_rows import SpooledRows
 
 ROWS = 900
 Frame = Callable[[SparkSession, Path], DataFrame]
@@ -242,6 +242,6 @@ def test_a_scan_in_place_reads_no_rows_in_the_jvm(
     def refuse(*_: Any) -> Any:
         raise AssertionError("Spark was asked for the rows")
 
-    monkeypatch.setattr(feed, "feed_partition", refuse)
+    monkeypatch.setattr(feed_job, "feed_partition", refuse)
     partitions, _ = ranks.feed(whole(spark, folder))
     assert sum(size for _, size in partitions) == ROWS

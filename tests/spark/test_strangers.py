@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.request import Ignore
-from tfos_magic.protocol import Register, encode
+from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.transport.messages import Register, encode
 
 CELL = """
 import keras

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.request import Ignore
-from tfos_magic.cluster.scans import SWITCH
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import DataError, RunInterrupted
+from tfos_magic.feed.driver.parquet_scan import SWITCH
 
 BUDGET_GB = 0.004
 MEGABYTES = 64

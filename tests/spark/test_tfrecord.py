@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import tfos_magic
 from tests import sessions
-from tfos_magic.records.tfrecord.source import PruningTFRecordSource, TFRecordSource
+from tfos_magic.tfrecord.data_source import PruningTFRecordSource, TFRecordSource
 
 ROWS = 1000
 SCHEMA = "id bigint, flag bigint, x array<float>, name string, raw binary, tags array<string>"

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tests.spark.ranks import Ranks
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import DataError
-from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.records.missing import NOTHING_MISSING, Missing
+from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
 ROWS = 23
 EPOCH = datetime.datetime(1970, 1, 1)

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfos_magic.cluster.local_modules import local_sources
-from tfos_magic.node.disk.place import tell_place
-from tfos_magic.node.process import TrainerProcess
-from tfos_magic.protocol import Notice, RunCell, RunFinished, StartTrainer, TrainerReady
+from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.place import tell_place
+from tfos_magic.processes.child_process import TrainerProcess
+from tfos_magic.transport.messages import Notice, RunCell, RunFinished, StartTrainer, TrainerReady
 from tfos_magic.values import pack
 
 WORKERS = 2

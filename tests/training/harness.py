@@ -24,7 +24,7 @@ CELL_SECONDS = 120.0
 # Imported once and forked from then on: TensorFlow's import takes a process seconds, and most of a group's start.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["tensorflow", "keras", "tfos_magic.training.run", "tfos_magic.training.servers.server"]
+    ["tensorflow", "keras", "tfos_magic.training.run", "tfos_magic.training.parameter_server.server"]
 )
 
 # A classification problem that every test may use: 131 rows for training, 39 for validation, three classes.
@@ -222,7 +222,7 @@ def _await_start(pipe: Connection) -> None:
 
 def _serve_weights(address: str, secret: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from tfos_magic.training.servers.server import ParameterServer
+    from tfos_magic.training.parameter_server.server import ParameterServer
 
     server = ParameterServer(address, secret)
     server.join()
@@ -242,7 +242,7 @@ def _serve(
     import numpy as np
 
     from tfos_magic.training.collectives import Collectives, form_cluster
-    from tfos_magic.training.servers.client import ServerGroup
+    from tfos_magic.training.parameter_server.client import ServerGroup
 
     gc.freeze()  # as in a trainer: what is loaded is never garbage
     np.random.seed()  # or it would draw what its siblings draw
@@ -272,7 +272,7 @@ def _serve(
 def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) -> None:
     import keras
 
-    from tfos_magic.training.checkpoints.checkpoint import assemble
+    from tfos_magic.checkpoints.checkpoint import assemble
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
 

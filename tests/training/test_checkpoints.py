@@ -90,7 +90,7 @@ history = model.fit(Batches(), epochs=4, shuffle=True, verbose=0).history
 FED = (
     ADAM
     + """
-from tfos_magic.training.sharding import mark_sharded, rank_slice
+from tfos_magic.training.inputs.sharding import mark_sharded, rank_slice
 
 
 def share():
@@ -108,9 +108,9 @@ history = model.fit(fed, epochs=4, verbose=0).history
 )
 SPOOLED = """
 import pathlib, tempfile
-from tests.unit.node.test_dataset import fill
-from tfos_magic.node.dataset import feed_dataset
-from tfos_magic.node.spool import Spool
+from tests.unit.feed.test_spooled_dataset import fill
+from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
+from tfos_magic.feed.agent.spool import Spool
 
 spool = Spool(tempfile.gettempdir())
 handle = fill(spool, [[60, 20], [51]], rank, SIZE)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tfos_magic.training.run import RunContext, StopSignal
 from tfos_magic.training.step import Step
-from tfos_magic.training.sync import SyncStrategy
+from tfos_magic.training.strategies.sync import SyncStrategy
 
 random = np.random.default_rng(rank)
 scales = 10.0 ** random.uniform(-6, 3, 100_003)

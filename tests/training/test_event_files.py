@@ -13,9 +13,9 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, Group
-from tfos_magic.cluster.event_files import EventMirror
-from tfos_magic.cluster.state import RunState
-from tfos_magic.protocol import EventFilePart
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.tensorboard.event_files import EventMirror
+from tfos_magic.transport.messages import EventFilePart
 
 WRITTEN = (
     DATA

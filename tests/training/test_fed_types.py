@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tests.training.conftest import Groups, assert_same_history, assert_same_weights, succeeded
-from tfos_magic.node.dealing import RowPartitioner
-from tfos_magic.node.spool import Spool
-from tfos_magic.records.arrow import WireConverter, settle
-from tfos_magic.records.columns import Column, FeedPlan, encode_schema
+from tfos_magic.columns.arrow import WireConverter, settle
+from tfos_magic.columns.columns import Column, FeedPlan, encode_schema
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.task.row_partitioner import RowPartitioner
 
 ROWS = 41
 BATCH = 10
@@ -25,7 +25,7 @@ COLUMNS = (
 )
 CELL = """
 import keras
-from tfos_magic.node.dataset import feed_dataset
+from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
 keras.utils.set_random_seed(3)
 tokens = keras.Input((None,), dtype="int64", name="tokens")

@@ -25,7 +25,7 @@ def test_sums_are_exact_for_all_dtypes_and_for_sizes_from_none_to_more_than_a_sl
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
-from tfos_magic.training.wires.shared import SCATTER_BYTES, SLOT_BYTES
+from tfos_magic.training.allreduce.shared_memory import SCATTER_BYTES, SLOT_BYTES
 
 counts = [0, 1, 2, 3, 997, SCATTER_BYTES // 4 + 1, SLOT_BYTES // 4, SLOT_BYTES // 4 + 1, 3 * SLOT_BYTES // 4 + 7]
 dtypes = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
@@ -276,7 +276,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent() -> None:
 )
 def test_all_ranks_use_sockets_where_one_cannot_share(prepare: str) -> None:
     refuse = """
-from tfos_magic.training.wires import shared as wires
+from tfos_magic.training.allreduce import shared as wires
 wires.SETUP_SECONDS = 2.0
 def refuse(*args, **kwargs):
     raise PermissionError("not here")
@@ -314,18 +314,18 @@ weights = model.get_weights()
 
 
 def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -> None:
-    from tfos_magic.training.wires import mesh
+    from tfos_magic.training.allreduce import unix_peers
 
-    invitation = mesh.Invitation.derive(os.urandom(16), "here")
-    listener = mesh.listen(invitation)
-    file = mesh.nameless_file(4096)
+    invitation = unix_peers.Invitation.derive(os.urandom(16), "here")
+    listener = unix_peers.listen(invitation)
+    file = unix_peers.nameless_file(4096)
     joined: list[str] = []
 
     def stranger_then_peer() -> None:
-        forged = mesh.Invitation(invitation.name, b"?" * mesh.TOKEN_BYTES)
+        forged = unix_peers.Invitation(invitation.name, b"?" * unix_peers.TOKEN_BYTES)
         for offered in (forged, invitation):
             try:
-                connection, descriptor = mesh.join(offered, 1, [0, 1], 5.0)
+                connection, descriptor = unix_peers.join(offered, 1, [0, 1], 5.0)
             except OSError:
                 joined.append("refused")
                 continue
@@ -337,7 +337,7 @@ def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -
     thread = threading.Thread(target=stranger_then_peer, name="tfos-test-peer")
     thread.start()
     try:
-        connection = mesh.host(listener, invitation, [0, 1], file, 10.0)
+        connection = unix_peers.host(listener, invitation, [0, 1], file, 10.0)
         connection.meet(7)
         thread.join(10)
         connection.close()

@@ -123,7 +123,7 @@ def test_ranks_of_two_hosts_at_different_operations_are_told_so() -> None:
 
 
 def test_who_does_not_know_the_secret_is_refused_on_either_side() -> None:
-    from tfos_magic.training.wires import handshake
+    from tfos_magic.training.allreduce import handshake
 
     listener = handshake.listen("127.0.0.1:0")
     address = "{}:{}".format(*listener.getsockname())

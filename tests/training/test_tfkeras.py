@@ -7,7 +7,7 @@ import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
-from tfos_magic.protocol import EpochEnd, Progress
+from tfos_magic.transport.messages import EpochEnd, Progress
 
 pytest.importorskip("tf_keras", reason="pip install --no-deps tf-keras: its dependencies would replace tensorflow-cpu")
 
@@ -198,7 +198,7 @@ def test_a_fed_dataset_with_empty_shares_and_a_model_of_keras_3_in_the_same_cell
 import os
 
 from tensorflow.python.util.lazy_loader import KerasLazyLoader
-from tfos_magic.training.sharding import mark_sharded
+from tfos_magic.training.inputs.sharding import mark_sharded
 
 BOUNDS = {0: (0, 0), 1: (0, 29)}  # of each global batch: nothing, and all
 
@@ -289,7 +289,7 @@ def test_a_request_stops_all_ranks_at_the_same_step(groups, size: int, call: str
 
 REFUSED = {
     "predict-on-shares": (
-        "from tfos_magic.training.sharding import mark_sharded\n"
+        "from tfos_magic.training.inputs.sharding import mark_sharded\n"
         "compiled().predict(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)), verbose=0)",
         "predict() on a fed DataFrame",
     ),

@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Collection
 
-from tfos_magic.cluster.control import ControlServer
 from tfos_magic.cluster.launch import AgentJob, ship_package, with_remedy
-from tfos_magic.cluster.roster import Membership
-from tfos_magic.cluster.session import Session, is_stopped
-from tfos_magic.cluster.slots import await_slots
-from tfos_magic.node.config import AgentConfig
-from tfos_magic.records.locations import home_of
+from tfos_magic.cluster.membership import Membership
+from tfos_magic.spark.locations import home_of
+from tfos_magic.spark.session import Session, is_stopped
+from tfos_magic.spark.slots import await_slots
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.control_server import ControlServer
 
 log = logging.getLogger("tfos_magic.cluster")
 

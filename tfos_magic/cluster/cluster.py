@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tfos_magic.cluster import session as sessions
 from tfos_magic.cluster.agents import Agents
-from tfos_magic.cluster.control import ControlServer
-from tfos_magic.cluster.feeds import FeedMessage, FeedStore
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
-from tfos_magic.cluster.live import StreamingSource
-from tfos_magic.cluster.request import Ignore, RunRequest, frame_use
-from tfos_magic.cluster.roster import Membership
-from tfos_magic.cluster.run import Run
+from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.runs.request import Ignore, RunRequest, frame_use
+from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import ClusterError
-from tfos_magic.node.config import HEARTBEAT_TIMEOUT
-from tfos_magic.node.temporary import LateFolder
-from tfos_magic.protocol import Message, Shutdown, StartTrainer
-from tfos_magic.records.missing import NOTHING_MISSING, Missing
+from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
+from tfos_magic.feed.driver.streaming_query import StreamingSource
+from tfos_magic.processes.temporary_folder import LateFolder
+from tfos_magic.spark import session as sessions
+from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
+from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.messages import Message, Shutdown, StartTrainer
 
 EXECUTOR_PATIENCE = 15.0
 LEAST_HEARTBEAT_TIMEOUT = 3.0
@@ -265,8 +265,8 @@ class TFCluster:
         worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
         names a column, else a dict of columns. ``missing`` says what nulls and short arrays become, as in
         ``Missing.of(fill={"age": 0}, pad=0)``. Scalars for TensorBoard go to ``log_dir``. Shuffle and seed, strategy,
-        checkpoints and restarts are those of :class:`~tfos_magic.cluster.request.RunRequest`. ``observer`` watches: its
-        ``update(state)`` and ``output(text, stream)`` are called from this thread.
+        checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`. ``observer``
+        watches: its ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
         Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose ``values`` are the outputs that
         there were by then, :class:`CaptureError` where some outputs cannot come, with the others, :class:`DataError`

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.cluster.feed import spark_cause
-from tfos_magic.cluster.session import Session, cancel_tag, is_connect, is_stopped, job_tag
-from tfos_magic.node.config import AgentConfig
-from tfos_magic.node.task import RESULT_SCHEMA, AgentTask
-from tfos_magic.shipping import ship_package as ship_package
+from tfos_magic.feed.driver.feed_job import spark_cause
+from tfos_magic.spark.session import Session, cancel_tag, is_connect, is_stopped, job_tag
+from tfos_magic.spark.shipping import ship_package as ship_package
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.worker.agent_task import RESULT_SCHEMA, AgentTask
 
 
 class AgentJob:

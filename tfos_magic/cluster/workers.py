@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tfos_magic.protocol import Heartbeat, Register, TrainerExited, TrainerReady
+from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
 LOG_LINES = 500
 _SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_magic.columns.arrow import refuse_nulls
+from tfos_magic.columns.vectors import vector_values
 from tfos_magic.errors import DataError
 from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
-from tfos_magic.records.arrow import refuse_nulls
-from tfos_magic.records.vectors import vector_values
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec) -> Any:

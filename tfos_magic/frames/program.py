@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.pickling import pack, unpack
 from tfos_magic.frames.specs import ColumnSpec
-from tfos_magic.records.planning import suggestion
-from tfos_magic.shipping import is_connect, read_shipped, ship_file
+from tfos_magic.spark.shipping import is_connect, read_shipped, ship_file
 
 BLOCKS, ROWS = "map_blocks", "map_rows"
 REDUCE_BLOCKS, REDUCE_ROWS, AGGREGATE = "reduce_blocks", "reduce_rows", "aggregate"

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_magic.columns.schema_plan import suggestion
+from tfos_magic.columns.vectors import vector_values
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.source import SparkSource, source_of
 from tfos_magic.frames.specs import ColumnSpec, Shape, shapes_fit
-from tfos_magic.records.planning import suggestion
-from tfos_magic.records.vectors import vector_values
 
 _FEWEST, _MOST = "fewest", "most"
 

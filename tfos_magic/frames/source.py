@@ -21,7 +21,7 @@ from tfos_magic.frames.failures import (
     without_refusals,
 )
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
-from tfos_magic.shipping import ship_package
+from tfos_magic.spark.shipping import ship_package
 
 
 class FrameSource(Protocol):

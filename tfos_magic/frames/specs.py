@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_magic.columns.schema_plan import NUMBERS, TEXT
 from tfos_magic.errors import DataError
-from tfos_magic.records.planning import NUMBERS, TEXT
 
 METADATA = "tfos"
 BYTES = "bytes"

@@ -12,10 +12,10 @@ from typing import Any
 
 import cloudpickle
 
-from tfos_magic.cluster.run import FrameUse, frame_use
+from tfos_magic.cluster.runs.run import FrameUse, frame_use
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
-from tfos_magic.records.missing import NOTHING_MISSING, Missing
 from tfos_magic.values import pack
 
 HINT_BYTES = 100_000_000

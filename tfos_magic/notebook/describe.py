@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tfos_magic.cluster.doctor import Finding
-from tfos_magic.cluster.orphans import Orphan
-from tfos_magic.cluster.run import RunRequest
-from tfos_magic.cluster.state import FeedState, RunState
+from tfos_magic.cluster.preflight import Finding
+from tfos_magic.cluster.runs.run import RunRequest
+from tfos_magic.cluster.runs.state import FeedState, RunState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
 from tfos_magic.notebook.views.picture import seconds_by_phase
+from tfos_magic.processes.orphans import Orphan
 
 _MEGABYTE = 1e6
 

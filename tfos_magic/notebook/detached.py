@@ -7,7 +7,7 @@ import threading
 from contextvars import copy_context
 from typing import Any
 
-from tfos_magic.cluster.run import Run
+from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import RunInterrupted, UsageError
 from tfos_magic.notebook.view import View
 from tfos_magic.notebook.views.picture import summary

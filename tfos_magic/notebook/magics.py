@@ -11,13 +11,11 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from tfos_magic.cluster.doctor import examine
-from tfos_magic.cluster.module_states import watch
-from tfos_magic.cluster.orphans import end_orphans, find_orphans
-from tfos_magic.cluster.run import RunRequest
-from tfos_magic.cluster.tensorboard import Serving, embed
+from tfos_magic.cluster.preflight import examine
+from tfos_magic.cluster.runs.run import RunRequest
+from tfos_magic.disk.imports import ImportListener
+from tfos_magic.disk.module_states import watch
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
-from tfos_magic.node.disk.imports import ImportListener
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
@@ -45,6 +43,8 @@ from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_o
 from tfos_magic.notebook.view import View, choose_view, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
+from tfos_magic.processes.orphans import end_orphans, find_orphans
+from tfos_magic.tensorboard.server_process import Serving, embed
 
 
 @magics_class

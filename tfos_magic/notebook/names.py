@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from tfos_magic.errors import UsageError
-from tfos_magic.node.excerpt import mark_lines
+from tfos_magic.worker.cell_excerpt import mark_lines
 
 # IPython adds get_ipython to the built-in names; it means this notebook, and workers have none.
 _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster
-from tfos_magic.cluster.doctor import Wanted
 from tfos_magic.cluster.lifecycle import close_at_exit
-from tfos_magic.cluster.log_folders import PrivateLogs, run_folder
-from tfos_magic.cluster.run import Run, RunRequest
-from tfos_magic.cluster.session import is_stopped, make_local_session
-from tfos_magic.cluster.state import FeedState
-from tfos_magic.cluster.tensorboard import Result, TensorBoards
+from tfos_magic.cluster.preflight import Wanted
+from tfos_magic.cluster.runs.run import Run, RunRequest
+from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
-from tfos_magic.node.temporary import LateFolder
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.view import View
-from tfos_magic.records.tfrecord import register_tfrecord
+from tfos_magic.processes.temporary_folder import LateFolder
+from tfos_magic.spark.session import is_stopped, make_local_session
+from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
+from tfos_magic.tensorboard.server_process import Result, TensorBoards
+from tfos_magic.tfrecord import register_tfrecord
 
 
 class Runtime:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import UsageError
 
 VIEW_VARIABLE = "TFOS_VIEW"

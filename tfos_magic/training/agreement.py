@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import checks
-from tfos_magic.training.checkpoints.snapshot import optimizers
-from tfos_magic.training.digests import of_arrays
+from tfos_magic.training import refusals
+from tfos_magic.training.checkpointing.snapshot import optimizers
+from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.inputs.sharding import has_shares, inputs_of, is_marked
+from tfos_magic.training.keras_seam.input_pipelines import nodes_of
 from tfos_magic.training.metrics import NUMBERS
-from tfos_magic.training.pipelines import nodes_of
-from tfos_magic.training.sharding import has_shares, inputs_of, is_marked
 
 if TYPE_CHECKING:
     from tfos_magic.training.loop import Loop
@@ -40,7 +40,7 @@ def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callba
     """Before a ``fit``: refuse numbers that differ, and agree on whether callbacks act after batches."""
     session.looks.settle()
     if not session.strategy.lockstep:
-        checks.note_batch_callbacks(callbacks, session.reporter)
+        refusals.note_batch_callbacks(callbacks, session.reporter)
         return
     agree_on_batches(session, loop, callbacks, {**of_fit(arguments), **of_optimizers(loop.model)})
 
@@ -50,7 +50,7 @@ def agree_on_batches(
 ) -> None:
     """Find out, on all ranks, whether a callback on any of them acts on what it has after batches."""
     if session.strategy.lockstep:
-        loop.heeds_batches = any_wishes(session, any(map(checks.acts_on_batches, callbacks)), digests or {})
+        loop.heeds_batches = any_wishes(session, any(map(refusals.acts_on_batches, callbacks)), digests or {})
 
 
 def any_wishes(session: Session, wish: bool, digests: Mapping[str, int]) -> bool:
@@ -106,7 +106,7 @@ def end_cell(session: Session) -> None:
     assigned = list(session.assigned.values())
     digests = session.collectives.gather([of_arrays([v.read_value() for v in assigned])])
     if (digests != digests[0]).any():
-        checks.refuse_apart([v.name for v in assigned[:3]])
+        refusals.refuse_apart([v.name for v in assigned[:3]])
     refuse_parted(session, [v for variables in session.learning.values() for v in variables])
 
 

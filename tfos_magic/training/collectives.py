@@ -16,11 +16,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.training.watchdog import Watchdog
-from tfos_magic.training.wires import GroupTransport, PeerLost
-from tfos_magic.training.wires.arrays import ArrayWire
-from tfos_magic.training.wires.group import meet
-from tfos_magic.training.wires.ring import RingWire
+from tfos_magic.training.allreduce import GroupTransport, PeerLost
+from tfos_magic.training.allreduce.arrays import ArrayWire
+from tfos_magic.training.allreduce.group import meet
+from tfos_magic.training.allreduce.ring import RingWire
+from tfos_magic.training.allreduce.watchdog import Watchdog
 
 END_SECONDS = 24 * 3600.0  # other ranks may do by themselves what they like, such as saving a model, for long
 _END_SHAPE = (1009,)  # of nothing else that is summed, so that this meeting is taken for no other

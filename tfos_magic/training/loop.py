@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_magic.training.checkpoints.resume import Fit
+    from tfos_magic.training.checkpointing.resume import Fit
 
 
 class Loop:

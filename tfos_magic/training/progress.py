@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
-from tfos_magic.protocol import EpochEnd, Message, Notice, Progress
+from tfos_magic.transport.messages import EpochEnd, Message, Notice, Progress
 
 SECONDS_BETWEEN = 0.25
 

@@ -8,15 +8,16 @@ from contextlib import ExitStack, contextmanager
 import keras
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import agreement, eventfiles, ranks
+from tfos_magic.training import agreement, ranks
 from tfos_magic.training.context import RunContext, StopSignal
-from tfos_magic.training.hooks import install
-from tfos_magic.training.local import LocalStrategy
-from tfos_magic.training.randomness import install_entropy
-from tfos_magic.training.servers.strategy import AsyncStrategy, served
+from tfos_magic.training.keras_seam import summary_files
+from tfos_magic.training.keras_seam.hooks import install
+from tfos_magic.training.keras_seam.random_numbers import install_entropy
+from tfos_magic.training.parameter_server.strategy import AsyncStrategy, served
 from tfos_magic.training.session import Session
-from tfos_magic.training.strategy import Strategy
-from tfos_magic.training.sync import SyncStrategy
+from tfos_magic.training.strategies.local import LocalStrategy
+from tfos_magic.training.strategies.strategy import Strategy
+from tfos_magic.training.strategies.sync import SyncStrategy
 from tfos_magic.values import random_state
 
 __all__ = ["RunContext", "StopSignal", "distributed"]
@@ -52,7 +53,7 @@ def distributed(context: RunContext) -> Iterator[None]:
         stack.callback(session.close)
         stack.enter_context(ranks.current(context))
         if context.event_files and context.collectives.rank == 0:
-            stack.enter_context(eventfiles.followed(context.run_id, context.emit, session.reporter.notice))
+            stack.enter_context(summary_files.followed(context.run_id, context.emit, session.reporter.notice))
         install(stack, session)
         with context.collectives.explaining("a step"):
             yield

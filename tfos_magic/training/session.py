@@ -13,23 +13,23 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.errors import RunStopped, TrainingError
-from tfos_magic.training import agreement, checks, metrics
-from tfos_magic.training.checkpoints.recorder import Checkpointer
+from tfos_magic.training import agreement, metrics, refusals
+from tfos_magic.training.checkpointing.checkpointer import Checkpointer
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.derived import Derived
-from tfos_magic.training.digests import without_digest
-from tfos_magic.training.fedrows import Looks
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
+from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.inputs.own_reads import Looks
+from tfos_magic.training.keras_seam.data_waits import DataClock
+from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.progress import Reporter, flat
-from tfos_magic.training.randomness import RandomStreams
-from tfos_magic.training.replicas import Replicas
-from tfos_magic.training.standins import counted_step
+from tfos_magic.training.stand_ins import counted_step
 from tfos_magic.training.step import Step, rows_in
-from tfos_magic.training.strategy import Strategy
-from tfos_magic.training.votes import StopVotes
-from tfos_magic.training.waits import DataClock
+from tfos_magic.training.stop_votes import StopVotes
+from tfos_magic.training.strategies.replicas import Replicas
+from tfos_magic.training.strategies.strategy import Strategy
 
 
 class Session:
@@ -106,7 +106,7 @@ class Session:
     @contextmanager
     def entered(self, kind: str, model: Any) -> Iterator[Loop]:
         if self.many and kind != "predict":
-            checks.refuse_threads(kind)
+            refusals.refuse_threads(kind)
         loop = Loop(kind, model)
         loop.heeds_batches = self.loop is not None and self.loop.heeds_batches
         self.loops.append(loop)
@@ -156,7 +156,7 @@ class Session:
                 self._last_rows.assign(tf.cast(rows, tf.float32))
                 self._derived.trace(model, training, logs)
             if self.many and training:
-                checks.note_draws(self.streams.taken(), self.reporter)
+                refusals.note_draws(self.streams.taken(), self.reporter)
             return logs
 
         self._models.add(model)
@@ -265,7 +265,7 @@ class Session:
             return
         stop, end, apart = self.votes.counted()
         if apart:
-            checks.refuse_other_values()
+            refusals.refuse_other_values()
         if end:
             self.agree_to_end(loop)
         if stop:
@@ -306,7 +306,7 @@ class Session:
         if result is logs and isinstance(logs, dict) and logs:
             logs = flat(logs)
             made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - own)
-            checks.note_derived(mixed, self.reporter)
+            refusals.note_derived(mixed, self.reporter)
             made.update({name: model.get_metrics_result()[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
             return metrics.average_logs(model, {**logs, **made}, own, self.collectives, rows)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tfos_magic.cluster.outcome import Outcome
-from tfos_magic.cluster.results import RunResults
-from tfos_magic.cluster.state import RunState
-from tfos_magic.cluster.worker_state import WorkerState
+from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.results import RunResults
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.errors import WorkerError, WorkerLost
-from tfos_magic.protocol import RunFinished, TrainerExited
+from tfos_magic.transport.messages import RunFinished, TrainerExited
 
 WORKERS = [WorkerState(0, host="alpha"), WorkerState(1, host="beta")]
 

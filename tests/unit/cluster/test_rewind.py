@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.views.simulated import epoch_end, new_state, progress, tell
-from tfos_magic.cluster.state import RunPhase, RunState, rewind
-from tfos_magic.protocol import EpochEnd
+from tests.unit.notebook.views.simulated import epoch_end, new_state, progress, tell
+from tfos_magic.cluster.runs.state import RunPhase, RunState, rewind
+from tfos_magic.transport.messages import EpochEnd
 
 
 def _three_epochs() -> RunState:

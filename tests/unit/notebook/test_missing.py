@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from tfos_magic.cluster.state import FeedState
+from tfos_magic.cluster.runs.state import FeedState
+from tfos_magic.columns.missing import Missing, Rule
+from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.describe import describe_feeds, describe_plan, status_dict
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
-from tfos_magic.records.missing import Missing, Rule
-from tfos_magic.records.planning import plan_feed
 
 
 def missing(line: str) -> Missing:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.unit.views.simulated import epoch_end, finish, new_state, pass_time, progress, tell
-from tfos_magic.cluster.state import RunPhase
+from tests.unit.notebook.views.simulated import epoch_end, finish, new_state, pass_time, progress, tell
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.describe import status_dict
 
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from tfos_magic.cluster.request import RunRequest
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfos_magic.cluster.log_folders import PrivateLogs, run_folder
+from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 
 EXIT_SECONDS = 10.0
 
@@ -42,7 +42,7 @@ def test_without_a_folder_no_process_is_started() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
 def test_private_folders_go_with_a_process_that_is_killed_with_its_group(number: signal.Signals) -> None:
     code = (
-        "from tfos_magic.cluster.log_folders import PrivateLogs; import pathlib, threading\n"
+        "from tfos_magic.tensorboard.log_folders import PrivateLogs; import pathlib, threading\n"
         "logs = PrivateLogs(); folder = pathlib.Path(logs.folder('run 1')); folder.mkdir()\n"
         "(folder / 'file').write_text('x'); print(folder, flush=True); threading.Event().wait()"
     )

@@ -12,8 +12,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from tfos_magic.cluster.scalars import ScalarWriter
 from tfos_magic.errors import UsageError
+from tfos_magic.tensorboard.scalars import ScalarWriter
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_a_file_url_is_a_local_path(tmp_path: Path) -> None:
 
 def test_writing_scalars_does_not_load_tensorflow(tmp_path: Path) -> None:
     code = (
-        "import sys; from tfos_magic.cluster.scalars import ScalarWriter\n"
+        "import sys; from tfos_magic.tensorboard.scalars import ScalarWriter\n"
         f"with ScalarWriter({str(tmp_path)!r}) as writer: writer.epoch(0, {{'loss': 1.0}})\n"
         "sys.exit('tensorflow' in sys.modules)"
     )

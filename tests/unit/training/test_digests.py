@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from tfos_magic.training.digests import LEVELS, apart, of_arrays, of_batch
+from tfos_magic.training.inputs.digests import LEVELS, apart, of_arrays, of_batch
 
 ROWS = np.random.default_rng(2).normal(size=(40, 3)).astype("float32")
 KINDS = {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfos_magic.training.patching import replace, wrap
+from tfos_magic.training.keras_seam.patching import replace, wrap
 
 
 class Base:

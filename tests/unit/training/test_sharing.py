@@ -8,9 +8,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfos_magic.errors import TrainingError  # noqa: E402
-from tfos_magic.training import sharding  # noqa: E402
+from tfos_magic.training.allreduce import ring  # noqa: E402
 from tfos_magic.training.collectives import Collectives  # noqa: E402
-from tfos_magic.training.wires import ring  # noqa: E402
+from tfos_magic.training.inputs import sharding  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

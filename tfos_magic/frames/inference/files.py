@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.errors import UsageError
-from tfos_magic.records.storage import is_local, open_system
+from tfos_magic.storage import is_local, open_system
 
 
 def version_of(path: str) -> str:

@@ -13,7 +13,7 @@ from string import Template
 
 from IPython.display import display
 
-from tfos_magic.cluster.state import RunPhase, RunState
+from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart
 from tfos_magic.notebook.views.crew import WorkerRow
 from tfos_magic.notebook.views.curve import draw_chart

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 
 POINTS = 100
 METRICS = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from tfos_magic.cluster.state import RunPhase, RunState
-from tfos_magic.cluster.worker_state import WorkerState
+from tfos_magic.cluster.runs.state import RunPhase, RunState
+from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.notebook.views.wording import pace, percent, size
 
 SLOW = 0.6

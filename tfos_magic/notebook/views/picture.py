@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfos_magic.cluster.state import FeedState, RunPhase, RunState
+from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts
 from tfos_magic.notebook.views.crew import WorkerRow, take_crew
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic

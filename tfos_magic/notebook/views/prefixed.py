@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.display import display
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 
 PLAIN = "text/plain"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfos_magic.cluster.request import Ignore
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.picture import summary
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import show_card
 from tfos_magic.notebook.views.picture import epoch_text, feed_text, summary
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfos_magic.cluster.state import RunState
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.view import View
 
 INTERVAL_SECONDS = 0.25

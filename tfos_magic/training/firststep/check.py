@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.agreement import REMEDY
-from tfos_magic.training.digests import without_digest
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import FEWEST, MANY, Tried, contrasted, in_float64, peek, tried
 from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
+from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradient, with_stand_in
 
 if TYPE_CHECKING:

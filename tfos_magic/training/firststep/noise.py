@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training.randomness import install_around
+from tfos_magic.training.keras_seam.random_numbers import install_around
 
 _STATELESS: dict[str, Callable[..., Any]] = {
     "random_standard_normal": tf.random.stateless_normal,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfos_magic.training.checkpoints.snapshot import variables
+from tfos_magic.training.checkpointing.snapshot import variables
 
 KINDS = {
     "loss": "Loss {!r}",

@@ -1,0 +1,244 @@
+"""What the kernel keeps of a run: whole checkpoints only, the last ones, where the user wants them."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from tfos_magic.checkpoints import checkpoint as checkpoints
+from tfos_magic.checkpoints.checkpoint import Assembly, Checkpoint, Damaged, Position, assemble, decode, encode, split
+from tfos_magic.checkpoints.directory import Entry, superfluous
+from tfos_magic.checkpoints.store import CheckpointStore
+from tfos_magic.errors import ClusterError
+from tfos_magic.transport.messages import CheckpointPart
+
+ARRAYS = {"v0": np.arange(12.0, dtype=np.float32).reshape(3, 4), "v1": np.array(7), "empty": np.zeros((0, 2))}
+
+
+def checkpoint(fit: int, epoch: int, *, complete: bool = False, seed: int = 11) -> Checkpoint:
+    details = {"history": {"loss": [0.5, float("inf")]}, "words": "größer"}
+    return Checkpoint(Position(fit, epoch, 0, complete, seed), details, ARRAYS)
+
+
+def put(store: CheckpointStore, *taken: Checkpoint) -> None:
+    for one in taken:
+        for part in split("run", uuid4().hex, one.position, encode(one)):
+            store.note(part)
+        assert store.flush(30)
+
+
+def labels(store: CheckpointStore) -> list[str]:
+    return [found.position.label for found in assemble(store.parts("run"))]
+
+
+def files(where: Path) -> list[Path]:
+    return sorted(where.rglob("*.npz"))
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "memory":
+        import fsspec
+
+        yield (url := f"memory://{uuid4().hex}/run")
+        fsspec.filesystem("memory").rm(url.rpartition("/")[0], recursive=True)
+    else:
+        yield f"{'file://' if request.param == 'file' else ''}{tmp_path}/some/where"
+
+
+def test_a_checkpoint_comes_back_as_it_was() -> None:
+    back = decode(encode(checkpoint(2, 3)))
+    assert back.position == Position(2, 3, 0, False, 11)
+    assert back.details == checkpoint(2, 3).details
+    assert back.arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert back.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(back.arrays[name], array)
+
+
+def test_any_damage_to_the_arrays_and_any_cut_is_noticed() -> None:
+    data = encode(checkpoint(0, 1))
+    place = data.index(ARRAYS["v0"].tobytes()) + 9
+    for damaged in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[: len(data) // 2], b"", b"PK"):
+        with pytest.raises(Damaged):
+            decode(damaged)
+
+
+def test_pickles_are_refused_unopened() -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return pytest.fail, ("the pickle was opened",)
+
+    data = io.BytesIO()
+    np.savez(data, **{"meta.json": np.frombuffer(b"{}", np.uint8), "v0": np.array([Bomb()], dtype=object)})
+    with pytest.raises(Damaged, match="pickled"):
+        decode(data.getvalue())
+
+
+def test_parts_that_are_missing_late_or_of_another_checkpoint_make_no_checkpoint(monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "PART_BYTES", 100)
+    first, second = (list(split("run", name, Position(0, 1, 0, False, 1), bytes(250))) for name in ("a", "b"))
+    assert [part.count for part in first] == [3, 3, 3]
+    for parts in (first[1:], [first[0], first[2]], [*first[:2], second[2]]):
+        assembly = Assembly()
+        assert [assembly.add(part) for part in parts] == [None] * len(parts)
+    assembly = Assembly()
+    assert [assembly.add(part) for part in [*first[:2], *second]][-1] == bytes(250)
+
+
+def test_the_last_ones_are_kept_and_the_end_of_each_fit(where: str) -> None:
+    with CheckpointStore(where, 2) as store:
+        put(store, *(checkpoint(0, epoch) for epoch in range(1, 5)))
+        assert labels(store) == ["fit0-epoch4-step0"]
+        put(store, checkpoint(0, 5, complete=True), *(checkpoint(1, epoch) for epoch in range(1, 4)))
+        assert labels(store) == ["fit1-epoch3-step0", "fit0-end"]
+        assert [entry.sequence for entry in store._files.entries()] == [4, 6, 7]
+
+
+def test_a_later_store_goes_on_with_the_newest_run_and_its_seed(where: str) -> None:
+    for seed, epochs in ((5, 3), (6, 2)):
+        with CheckpointStore(where) as store:
+            put(store, *(checkpoint(0, epoch, seed=seed) for epoch in range(1, epochs + 1)))
+    with CheckpointStore(where):  # a run that ended before its first checkpoint
+        pass
+    with CheckpointStore(where, resume=True) as store:
+        assert store.seed == 6
+        assert labels(store) == ["fit0-epoch2-step0"]
+        put(store, checkpoint(0, 3, seed=6))
+        assert labels(store) == ["fit0-epoch3-step0"]
+        assert len(store._files.runs()) == 2
+    with CheckpointStore(where) as store:
+        assert store.seed is None
+        assert labels(store) == []
+
+
+def test_a_damaged_file_is_passed_over_for_the_one_before_with_a_notice(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1), checkpoint(0, 2), checkpoint(0, 3))
+    *_, before, newest = files(tmp_path)
+    newest.write_bytes(newest.read_bytes()[:-40])
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
+        assert store.newest is not None
+        assert store.newest.words == "epoch 3"
+        assert labels(store) == ["fit0-epoch2-step0"]
+    assert notices
+    assert all(str(newest) in notice and "damaged" in notice for notice in notices)
+    before.write_bytes(b"")
+    for file in files(tmp_path):
+        file.write_bytes(b"")
+    with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
+        assert store.seed is None
+        assert labels(store) == []
+    assert "begins at its start" in notices[-1]
+
+
+def test_a_file_that_was_never_finished_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1))
+        folder = files(tmp_path)[0].parent
+        (folder / "000001-fit0-epoch2-step0.npz.partial").write_bytes(b"half")
+        assert labels(store) == ["fit0-epoch1-step0"]
+
+
+def test_what_a_kill_left_half_written_goes_when_the_run_is_resumed(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1))
+    half = files(tmp_path)[0].with_suffix(".npz.partial")
+    half.write_bytes(b"half")
+    with CheckpointStore(str(tmp_path), resume=True):
+        assert not half.exists()
+    assert len(files(tmp_path)) == 1
+
+
+def test_files_and_folders_on_the_own_disk_are_the_users_alone(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path / "new")) as store:
+        put(store, checkpoint(0, 1))
+    (file,) = files(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.parent.parent.stat().st_mode) == 0o700
+
+
+def test_without_a_place_checkpoints_live_in_files_that_no_directory_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with CheckpointStore(keep=2) as store:
+        for epoch in range(4):
+            put(store, checkpoint(0, epoch))
+        (newest,) = assemble(store.parts("run"))
+        assert newest.position.epoch == 3
+        np.testing.assert_array_equal(newest.arrays["v0"], ARRAYS["v0"])
+        assert [entry.name for entry in store._files.entries()] == ["fit0-epoch2-step0", "fit0-epoch3-step0"]
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("where", "cause", "remedy"),
+    [
+        ("nonsense://bucket/x", "Protocol not known: nonsense", "Give a path, or a URL"),
+        pytest.param(
+            "s3://bucket/x",
+            "Install s3fs",
+            "Install the package that fsspec names",
+            marks=pytest.mark.skipif("s3fs" in sys.modules, reason="s3fs is there"),
+        ),
+        ("/proc/no/such/place", "/proc/no", "Give a directory"),
+        (__file__, "Not a directory", "Give a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(where: str, cause: str, remedy: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        CheckpointStore(where)
+    assert cause in str(caught.value)
+    assert remedy in str(caught.value)
+    assert where in str(caught.value)
+
+
+def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(tmp_path: Path, monkeypatch) -> None:
+    """The write fails as it would on a full disk; the error is injected at the lowest call."""
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), notify=notices.append) as store:
+        put(store, checkpoint(0, 1))
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        put(store, checkpoint(0, 2), checkpoint(0, 3))
+        monkeypatch.undo()
+        assert labels(store) == ["fit0-epoch1-step0"]
+        put(store, checkpoint(0, 4))
+        assert labels(store) == ["fit0-epoch4-step0"]
+    assert len(notices) == 1
+    assert "No space left on device" in notices[0]
+    assert "The run goes on" in notices[0]
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_peers_words_do_not_choose_where_a_file_goes(tmp_path: Path) -> None:
+    notices: list[str] = []
+    data = encode(checkpoint(0, 1))
+    meta = {**Position(0, 1, 0, False, 1).meta(), "fit": "../../x"}
+    with CheckpointStore(str(tmp_path / "a"), notify=notices.append) as store:
+        store.note(CheckpointPart("run", 0, "../../../x", 0, 1, meta, data))
+        assert store.flush(30)
+    assert files(tmp_path) == []
+    assert "is not kept" in notices[0]
+
+
+def test_ends_of_fits_stay_within_their_budget(monkeypatch) -> None:
+    monkeypatch.setattr("tfos_magic.checkpoints.directory.ENDS_BYTES", 250)
+    entries = [Entry(f"{i}", i, fit=i, complete=True, bytes=100) for i in range(6)]
+    assert [entry.sequence for entry in superfluous(entries, 1)] == [2, 1, 0]
+    assert superfluous([], 1) == []

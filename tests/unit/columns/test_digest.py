@@ -1,0 +1,50 @@
+"""The digest of rows: the same for the same rows however they come, another for others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfos_magic.columns.digest import MODULUS, rows_digest
+
+ROWS = 500
+
+
+def batch() -> pa.RecordBatch:
+    random = np.random.default_rng(4)
+    lengths = random.integers(0, 6, ROWS)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    lists = pa.ListArray.from_arrays(offsets, pa.array(random.normal(size=int(lengths.sum())).astype(np.float32)))
+    return pa.record_batch(
+        {
+            "label": pa.array(random.integers(0, 3, ROWS)),
+            "lists": lists,
+            "text": pa.array([b"row %d" % row for row in range(ROWS)], pa.binary()),
+            "pair": pa.StructArray.from_arrays([pa.array(random.normal(size=ROWS)), lists], ["a", "b"]),
+        }
+    )
+
+
+def test_the_order_of_rows_and_how_they_are_cut_do_not_matter() -> None:
+    rows, order = batch(), np.random.default_rng(1).permutation(ROWS)
+    parts = [rows_digest(rows.slice(0, 3)), rows_digest(rows.slice(3, 0)), rows_digest(rows.slice(3))]
+    assert rows_digest(rows) == rows_digest(rows.take(pa.array(order))) == sum(parts) % MODULUS
+
+
+@pytest.mark.parametrize("column", ["label", "lists", "text", "pair"])
+def test_values_that_change_places_are_told(column: str) -> None:
+    rows = batch()
+    order = np.arange(ROWS)
+    order[[3, 4]] = [4, 3]
+    at = rows.schema.get_field_index(column)
+    others = rows.set_column(at, rows.schema.field(at), rows.column(at).take(pa.array(order)))
+    assert not rows.column(at)[3].equals(rows.column(at)[4])
+    assert rows_digest(others) != rows_digest(rows)
+
+
+def test_one_more_row_and_one_other_value_are_told() -> None:
+    rows = batch()
+    label = np.asarray(rows.column(0)).copy()
+    label[77] += 1
+    assert len({rows_digest(rows), rows_digest(rows.slice(1)), rows_digest(rows.set_column(0, "label", label))}) == 3

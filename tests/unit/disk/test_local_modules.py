@@ -1,0 +1,47 @@
+"""Modules beside the notebook: which are sent along, and which a trainer imports anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.modules import local_modules, write_sources
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside_one.py").write_text("from beside_pack import inner\nVALUE = 1\n")
+    (tmp_path / "beside_pack").mkdir()
+    (tmp_path / "beside_pack" / "__init__.py").write_text("from . import inner\nfrom .inner import deep\n")
+    (tmp_path / "beside_pack" / "inner.py").write_text("deep = 2\n")
+    (tmp_path / "never_named.py").write_text("")
+    return tmp_path
+
+
+def test_what_a_cell_imports_goes_along_with_what_that_imports(folder: Path) -> None:
+    found = local_sources("import numpy as np\nimport beside_one\n")
+    assert sorted(found) == ["beside_one.py", "beside_pack/__init__.py", "beside_pack/inner.py"]
+
+
+def test_a_cell_that_imports_nothing_sends_nothing(folder: Path) -> None:
+    assert local_sources("x = 1") == {}
+
+
+def test_a_module_is_read_anew_for_each_cell_and_the_import_path_is_put_back(folder: Path, tmp_path: Path) -> None:
+    before = list(sys.path)
+    for value in (1, 25):
+        (folder / "beside_one.py").write_text(f"from beside_pack import inner\nVALUE = {value}\n")
+        copy = tmp_path / f"copy-{value}"
+        write_sources(local_sources("import beside_one"), str(copy))
+        with local_modules(str(copy), [], ()):
+            import beside_one
+
+            found = beside_one.VALUE
+            assert found == value
+            assert beside_one.inner.deep == 2
+        assert "beside_one" not in sys.modules
+    assert sys.path == before

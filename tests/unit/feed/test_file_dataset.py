@@ -1,0 +1,230 @@
+"""Files read in place: every row once, the same steps on every rank, batches as they are promised."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+import tfos_magic as tfos
+from tfos_magic.errors import DataError
+from tfos_magic.files import open_source, tfrecord
+from tfos_magic.files.file_sharding import in_runs, unit_order
+from tfos_magic.training import ranks
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.context import RunContext, StopSignal
+from tfos_magic.training.inputs.sharding import is_sharded
+
+ROWS = 103
+BATCH = 10
+FORMATS = ("parquet", "tfrecord", "csv")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows in all formats, in files of uneven sizes; one has no rows."""
+    path = tmp_path_factory.mktemp("files")
+    for kind in FORMATS:
+        (path / kind).mkdir()
+    for number, ids in enumerate(np.split(np.arange(ROWS), [40, 41, 41, 90])):
+        rows = pa.table({"id": ids, "half": ids / 2, "word": [f"row {number}" for number in ids]})
+        pq.write_table(rows, path / "parquet" / f"part-{number}.parquet", row_group_size=7)
+        pc.write_csv(rows, path / "csv" / f"part-{number}.csv")
+        with tf.io.TFRecordWriter(str(path / "tfrecord" / f"part-{number}.tfrecord")) as writer:
+            for row in rows.to_pylist():
+                writer.write(example(row))
+    return path
+
+
+def example(row: dict[str, Any]) -> bytes:
+    features = {
+        "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[row["id"]])),
+        "half": tf.train.Feature(float_list=tf.train.FloatList(value=[row["half"]])),
+        "word": tf.train.Feature(bytes_list=tf.train.BytesList(value=[row["word"].encode()])),
+    }
+    return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def on_rank(rank: int, world: int, *arguments: Any, **options: Any) -> tf.data.Dataset:
+    """The dataset as that rank of a run makes it, in which ranks do not meet."""
+    collectives = Collectives(rank, world)
+    context = RunContext("run", collectives, lambda _: None, StopSignal(), strategy="none", seed=3)
+    with ExitStack() as stack:
+        stack.callback(collectives.close)
+        stack.enter_context(ranks.current(context))
+        return tfos.dataset(*arguments, **options)
+
+
+def ids_by_step(datasets: list[tf.data.Dataset]) -> list[list[int]]:
+    """The ids of each global batch of one epoch, rank after rank."""
+    epochs = [[batch["id"].tolist() for batch in each.as_numpy_iterator()] for each in datasets]
+    assert {len(epoch) for epoch in epochs} == {len(datasets[0])}
+    return [list(itertools.chain(*step)) for step in zip(*epochs, strict=True)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_in_order_every_global_batch_is_that_of_one_plain_process(folder: Path, kind: str, world: int) -> None:
+    datasets = [
+        on_rank(rank, world, str(folder / kind), kind, batch_size=BATCH, shuffle=False) for rank in range(world)
+    ]
+    assert ids_by_step(datasets) == [list(range(at, min(at + BATCH, ROWS))) for at in range(0, ROWS, BATCH)]
+    assert all(is_sharded(each) for each in datasets)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_shuffled_every_row_comes_once_in_an_epoch_and_each_epoch_differs(folder: Path, kind: str, world: int) -> None:
+    datasets = [on_rank(rank, world, str(folder / kind), kind, batch_size=BATCH) for rank in range(world)]
+    first, second = ids_by_step(datasets), ids_by_step(datasets)
+    assert [len(step) for step in first] == [BATCH] * 10 + [3]
+    assert sorted(itertools.chain(*first)) == list(range(ROWS)) == sorted(itertools.chain(*second))
+    assert first != second
+    again = [on_rank(rank, world, str(folder / kind), kind, batch_size=BATCH) for rank in range(world)]
+    assert ids_by_step(again) == first
+    other = [on_rank(rank, world, str(folder / kind), kind, batch_size=BATCH, seed=4) for rank in range(world)]
+    assert ids_by_step(other) != first
+
+
+def test_shuffled_a_rank_opens_only_the_row_groups_of_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfos_magic.files import parquet_source
+
+    world = 3
+    datasets = [on_rank(rank, world, str(folder / "parquet"), batch_size=BATCH) for rank in range(world)]
+    read: list[tuple[str, int]] = []
+    real = parquet_source.read_groups
+
+    def noted(file: Any, groups: list[int], *rest: Any) -> Iterator[pa.RecordBatch]:
+        read.extend((str(file.metadata.row_group(group).to_dict()), group) for group in groups)
+        return real(file, groups, *rest)
+
+    monkeypatch.setattr(parquet_source, "read_groups", noted)
+    ids_by_step(datasets)
+    assert len(set(read)) == 16
+    assert 16 <= len(read) <= 16 + world - 1
+
+
+def test_elements_are_those_of_a_fed_dataframe(folder: Path) -> None:
+    one = tfos.dataset(str(folder / "parquet" / "*.parquet"), batch_size=ROWS, features=["half"], label="id")
+    ((half, number),) = one.as_numpy_iterator()
+    np.testing.assert_array_equal(half, number / 2)
+    two = tfos.dataset(str(folder / "parquet"), batch_size=ROWS, features=["word", "half"], label="id")
+    assert list(two.element_spec[0]) == ["word", "half"]
+    assert two.element_spec[0]["word"] == tf.TensorSpec([ROWS], tf.string)
+    ((features, number),) = two.as_numpy_iterator()
+    assert features["word"].tolist() == [f"row {each}".encode() for each in number]
+
+
+def test_lists_and_small_types_keep_their_shapes_and_dtypes(tmp_path: Path) -> None:
+    pixels = np.arange(60, dtype=np.uint8)
+    images = pa.FixedSizeListArray.from_arrays(pa.array(pixels), 6)
+    words = pa.array([["a"] * (1 + number % 3) for number in range(10)])
+    day = pa.array(np.arange(10, dtype=np.int32)).cast(pa.date32())
+    pq.write_table(pa.table({"image": images, "words": words, "day": day}), tmp_path / "a.parquet")
+    (batch,) = tfos.dataset(str(tmp_path), batch_size=10, shuffle=False).as_numpy_iterator()
+    assert batch["image"].dtype == np.uint8
+    np.testing.assert_array_equal(batch["image"], pixels.reshape(10, 6))
+    assert [len(row) for row in batch["words"]] == [1 + number % 3 for number in range(10)]
+    assert batch["day"].tolist() == list(range(10))
+
+
+def test_compressed_files_and_given_types(folder: Path, tmp_path: Path) -> None:
+    for kind in ("tfrecord", "csv"):
+        for number in range(5):
+            plain = folder / kind / f"part-{number}.{kind}"
+            (tmp_path / f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+        types = {"id": "int64", "half": "float", "word": "string"}
+        found = tfos.dataset(str(tmp_path / f"*.{kind}.gz"), kind, batch_size=ROWS, schema=types, shuffle=False)
+        (batch,) = found.as_numpy_iterator()
+        assert batch["id"].tolist() == list(range(ROWS))
+        assert batch["half"].dtype == np.float32
+
+
+def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing-here"):
+        tfos.dataset(str(folder / "nothing-here*"), batch_size=1)
+    with pytest.raises(DataError, match=r"'orc' is not known.*'parquet'"):
+        tfos.dataset(str(folder), "orc", batch_size=1)
+    with pytest.raises(DataError, match=r"no column 'haft'.*did you mean 'half'"):
+        tfos.dataset(str(folder / "parquet"), batch_size=1, features=["haft"])
+    with pytest.raises(DataError, match=r"part-0\.csv cannot be read as Parquet"):
+        tfos.dataset(str(folder / "csv"), batch_size=1)
+    with pytest.raises(DataError, match="no option 'delimiter'"):
+        tfos.dataset(str(folder / "parquet"), batch_size=1, delimiter=";")
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ({"y": [1]}, r"b\.parquet has no column 'x'.*a\.parquet"),
+        ({"x": ["one"]}, r"'x' is string in .*b\.parquet and int64 in .*a\.parquet"),
+        ({"x": pa.array([None], pa.int64())}, r"b\.parquet.*'x' has nulls"),
+    ],
+)
+def test_files_that_do_not_go_together_are_named(tmp_path: Path, second: dict[str, Any], told: str) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(second), tmp_path / "b.parquet")
+    with pytest.raises(tf.errors.OpError, match=told):
+        list(tfos.dataset(str(tmp_path), batch_size=2, shuffle=False))
+
+
+def test_tfrecord_files_are_cut_into_runs_of_records(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecord, "PIECE_BYTES", 300)
+    whole = str(folder / "tfrecord")
+    for shuffle in (False, True):
+        datasets = [on_rank(rank, 3, whole, "tfrecord", batch_size=BATCH, shuffle=shuffle) for rank in range(3)]
+        assert sorted(itertools.chain(*ids_by_step(datasets))) == list(range(ROWS))
+    kept = (folder / "tfrecord" / "part-0.tfrecord").read_bytes()
+    source = open_source(whole, "tfrecord")
+    pieces = source.count(source.files[0])
+    assert len(pieces) > 5
+    assert [start for start, _, _ in pieces[1:]] == [stop for _, stop, _ in pieces[:-1]]
+    assert pieces[-1][1] == len(kept)
+    damaged = pieces[3][0]
+    (tmp_path / "a").write_bytes(kept[: damaged + 20] + b"\0\0\0\0" + kept[damaged + 24 :])
+    with pytest.raises(tf.errors.OpError, match=rf"record at byte {damaged} of"):
+        list(tfos.dataset(str(tmp_path), "tfrecord", batch_size=2, schema={"id": "int64"}))
+
+
+def test_a_cut_tfrecord_file_is_found_when_it_is_counted(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "tfrecord" / "part-0.tfrecord").read_bytes()
+    (tmp_path / "cut.tfrecord").write_bytes(whole[:-3])
+    with pytest.raises(DataError, match=r"record at byte \d+ of .*cut\.tfrecord is corrupt"):
+        tfos.dataset(str(tmp_path), "tfrecord", batch_size=2, schema={"id": "int64"})
+
+
+def test_a_changed_file_ends_the_epoch_with_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(9)}), tmp_path / "a.parquet")
+    found = tfos.dataset(str(tmp_path), batch_size=2)
+    assert len(list(found)) == 5
+    pq.write_table(pa.table({"x": np.arange(5)}), tmp_path / "a.parquet")
+    with pytest.raises(tf.errors.OpError, match="written anew"):
+        list(found)
+
+
+@pytest.mark.parametrize(("total", "world", "batch_size"), [(1, 3, 4), (7, 3, 2), (100, 7, 9), (1000, 4, 1)])
+def test_runs_are_dealt_so_that_every_batch_is_full_and_even(total: int, world: int, batch_size: int) -> None:
+    shares = [in_runs(total, batch_size=batch_size, rank=rank, world=world) for rank in range(world)]
+    sizes = np.array([share.sizes for share in shares])
+    assert sizes.sum(axis=0).tolist() == [min(batch_size, total - at) for at in range(0, total, batch_size)]
+    assert (sizes.max(axis=0) - sizes.min(axis=0)).max() <= 1
+    assert [int(share.starts[0]) for share in shares[1:]] == [int(share.stops[0]) for share in shares[:-1]]
+    assert int(shares[0].starts[0]) == 0
+    assert int(shares[-1].stops[0]) == total
+
+
+def test_units_come_in_an_order_of_the_seed_and_the_epoch() -> None:
+    assert sorted(unit_order(50, 3, 0).tolist()) == list(range(50))
+    assert unit_order(50, 3, 0).tolist() == unit_order(50, 3, 0).tolist() != unit_order(50, 3, 1).tolist()

@@ -1,0 +1,141 @@
+"""The receiver's door: who is let in, and that rubbish at the port harms nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tfos_magic.columns.columns import Column, FeedPlan
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.agent.flight_server import FeedFlightServer, PutCommand
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
+
+PLAN = FeedPlan((Column("x", "scalar", "int64"),))
+TOKEN = "the-right-token"
+BEARER = f"Bearer {TOKEN}".encode()
+COMMAND = PutCommand("f", 0, 1).encode()
+
+
+@pytest.fixture
+def spool() -> Iterator[Spool]:
+    made = Spool()
+    made.open("f", 0, 1, PLAN.schema)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver(spool: Spool) -> Iterator[FeedFlightServer]:
+    made = FeedFlightServer("127.0.0.1", TOKEN, spool)
+    made.start()
+    yield made
+    made.close()
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"x": pa.array(values, pa.int64())})
+
+
+def put(
+    receiver: FeedFlightServer, *authorization: bytes, command: bytes = COMMAND, timeout: float = 10, times: int = 1
+) -> None:
+    """Send a row ``times`` over in one stream, the way any Flight client would."""
+    headers = [(b"authorization", value) for value in authorization]
+    options = flight.FlightCallOptions(timeout=timeout, headers=headers)
+    with flight.connect(receiver.uri) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_command(command), batch().schema, options=options)
+        with writer:
+            for _ in range(times):
+                writer.write_batch(batch(1))
+
+
+def serves(receiver: FeedFlightServer, attempt: int) -> bool:
+    job = FeedJob("f", PLAN, (receiver.uri,), TOKEN, timeout=10)
+    return send_partition(job, 0, attempt, [batch(1, 2, 3)]).rows == 3
+
+
+@pytest.mark.parametrize("authorization", [[], [b"Bearer wrong"], [b"the-right-token"], [b"Bearer the-right-token2"]])
+def test_a_caller_without_the_token_is_refused_and_nothing_is_stored(
+    receiver: FeedFlightServer, spool: Spool, authorization: list[bytes]
+) -> None:
+    with pytest.raises(flight.FlightUnauthenticatedError, match="token is missing or wrong"):
+        put(receiver, *authorization)
+    assert spool.rows() == {"f": 0}
+    assert spool.bytes == 0
+    assert serves(receiver, 2)
+
+
+def test_refusals_do_not_fill_the_log_nor_show_a_token(
+    receiver: FeedFlightServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="tfos_magic.worker"):
+        for _ in range(9):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                put(receiver, b"Bearer guess")
+    assert [record.args for record in caplog.records] == [("DO_PUT", count) for count in (1, 2, 4, 8)]
+    assert "guess" not in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_other_calls_need_the_token_too(receiver: FeedFlightServer) -> None:
+    with flight.connect(receiver.uri) as client, pytest.raises(flight.FlightUnauthenticatedError):
+        list(client.do_action(flight.Action("fail-feed", b"{}"), flight.FlightCallOptions(timeout=10)))
+
+
+def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedFlightServer) -> None:
+    address = urlsplit(receiver.uri)
+    peers = [socket.create_connection((address.hostname, address.port), timeout=10) for _ in range(20)]
+    for peer in peers[:10]:
+        peer.sendall(os.urandom(4096))
+    peers[0].close()
+    assert serves(receiver, 1)
+    for peer in peers[1:]:
+        peer.close()
+    assert serves(receiver, 2)
+
+
+def test_a_stream_that_breaks_off_keeps_the_receiver_serving_and_is_never_committed(
+    receiver: FeedFlightServer, spool: Spool
+) -> None:
+    with pytest.raises(flight.FlightTimedOutError):
+        put(receiver, BEARER, timeout=0.5, times=10_000_000)
+    assert spool.rows()["f"] > 0
+    assert serves(receiver, 2)
+    assert spool.commit("f", [(0, 2, 3)])[0] == 3
+
+
+@pytest.mark.parametrize("command", [b"", b"\xff\x00", b"[]", b'{"feed_id": "f"}'])
+def test_a_stream_without_a_proper_command_is_refused(receiver: FeedFlightServer, command: bytes) -> None:
+    with pytest.raises(flight.FlightServerError, match="no feed of tfos_magic"):
+        put(receiver, BEARER, command=command)
+
+
+def test_it_listens_on_its_own_address_alone(receiver: FeedFlightServer) -> None:
+    address = urlsplit(receiver.uri)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", address.port), timeout=5)
+
+
+def test_a_closed_receiver_listens_no_more_and_has_no_address(spool: Spool) -> None:
+    receiver = FeedFlightServer("127.0.0.1", TOKEN, spool)
+    with pytest.raises(FeedError, match="not running"):
+        _ = receiver.uri
+    receiver.start()
+    address = urlsplit(receiver.uri)
+    receiver.close()
+    receiver.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address.hostname, address.port), timeout=5)
+
+
+def test_a_host_that_is_not_this_machine_is_named(spool: Spool) -> None:
+    with pytest.raises(FeedError, match=r"192\.0\.2\.77"):
+        FeedFlightServer("192.0.2.77", TOKEN, spool).start()

@@ -1,0 +1,84 @@
+"""A run that is told, not trained: the messages a real one sends, folded by the real state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState, apply
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.transport.messages import EpochEnd, Message, Notice, Progress, RunFinished, RunStarted
+
+RUN = "run-1"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def new_state(world: int = 2) -> RunState:
+    """A run at its very start, with a clock of its own at ``state.clock``."""
+    workers = [WorkerState(rank, host="127.0.0.1", pid=4000 + rank) for rank in range(world)]
+    return RunState(RUN, "digits", "sync", workers, clock=Clock())
+
+
+def pass_time(state: RunState, seconds: float) -> None:
+    assert isinstance(state.clock, Clock)
+    state.clock.now += seconds
+
+
+def tell(state: RunState, *messages: Message) -> RunState:
+    for message in messages:
+        apply(state, message)
+    return state
+
+
+def progress(rank: int, epoch: int, step: int, *, epochs: int = 3, steps: int = 10, phase: str = "train") -> Progress:
+    rows = 64 * (epoch * steps + (step if phase == "train" else steps))
+    return Progress(
+        RUN, rank, phase, epoch, epochs, step, steps, rows, {"loss": 1 / (1 + epoch + step / (steps or 10))}
+    )
+
+
+def epoch_end(epoch: int, *, epochs: int = 3, loss: float | None = None) -> EpochEnd:
+    loss = 0.5 / (epoch + 1) if loss is None else loss
+    metrics = {"loss": loss, "accuracy": 0.9 + 0.03 * epoch, "val_loss": 0.6 / (epoch + 1), "val_accuracy": 0.91}
+    return EpochEnd(RUN, 0, epoch, epochs, metrics)
+
+
+def finish(state: RunState, status: str = "ok") -> None:
+    for worker in state.workers:
+        tell(state, RunFinished(RUN, worker.rank, status))
+    state.phase = {"ok": RunPhase.DONE, "stopped": RunPhase.STOPPED}.get(status, RunPhase.FAILED)
+    state.ended = state.clock()
+
+
+def run_through(state: RunState, *, steps: int = 10, epochs: int = 3) -> Iterator[RunState]:
+    """A whole run, handed out after everything that changes it."""
+    yield state
+    state.phase = RunPhase.FEEDING
+    feed = state.feeds["train"] = FeedState("train")
+    for _ in range(4):
+        pass_time(state, 0.2)
+        feed.rows, feed.bytes, feed.seconds = feed.rows + 480, feed.bytes + 240_000, feed.seconds + 0.2
+        yield state
+    feed.done = True
+    tell(state, *(RunStarted(RUN, worker.rank) for worker in state.workers))
+    tell(state, Notice(RUN, 0, "BatchNormalization uses the statistics of each worker's own rows."))
+    yield state
+    for epoch in range(epochs):
+        for step in range(1, steps + 1):
+            pass_time(state, 0.1)
+            tell(state, *(progress(w.rank, epoch, step, steps=steps, epochs=epochs) for w in state.workers))
+            yield state
+        tell(state, *(progress(w.rank, epoch, 2, steps=steps, epochs=epochs, phase="validate") for w in state.workers))
+        yield state
+        tell(state, epoch_end(epoch, epochs=epochs))
+        yield state
+    finish(state)
+    yield state

@@ -1,0 +1,79 @@
+"""Views run by nbclient in a real kernel: what a notebook keeps when nobody looks on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.card import card_bundle
+
+from .simulated import new_state, run_through
+
+HERE = Path(__file__).parent
+RUN = """
+import sys; sys.path.insert(0, {folder!r})
+from simulated import new_state, run_through
+from tfos_magic.notebook.view import choose_view
+view = choose_view({view!r})
+moments = run_through(new_state())
+view.open(next(moments))
+for moment in moments:
+    if moment.epoch == 1 and moment.step == 5 and moment.stage == "train":
+        view.output("half way\\n", "stdout")
+    (view.close if moment.phase.ended else view.update)(moment)
+"""
+
+
+def outputs(view: str) -> list[Any]:
+    """Run the cell as nbclient does, and give what the notebook holds after it."""
+    cell = nbformat.v4.new_code_cell(RUN.format(folder=str(HERE), view=view))
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    return list(notebook.cells[0].outputs)
+
+
+def test_nbclient_gets_lines_of_text_and_the_card_in_the_end() -> None:
+    *texts, card = outputs("auto")
+    assert {text.output_type for text in texts} == {"stream"}
+    lines = "".join(text.text for text in texts).splitlines()
+    assert lines[0] == "Starting on 2 workers"
+    assert lines.index("half way") < next(i for i, line in enumerate(lines) if line.startswith("epoch 2 of 3"))
+    assert set(card.data) == {"text/html", "text/plain"}
+    assert card.data["text/plain"].startswith("Trained on 2 workers")
+
+
+def test_a_workers_error_fails_the_notebook_run_and_is_kept_as_one_message_without_our_stack() -> None:
+    source = "from tfos_magic.errors import WorkerError\nraise WorkerError('shapes', rank=1, kind='ValueError')"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    with pytest.raises(CellExecutionError, match="ValueError on worker 1: shapes"):
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    (error,) = notebook.cells[0].outputs
+    assert error.traceback == ["WorkerError: ValueError on worker 1: shapes"]
+
+
+@pytest.mark.parametrize("view", ["html", "widget"])
+def test_a_notebook_run_without_a_page_keeps_the_final_card(view: str) -> None:
+    card, text = outputs(view)
+    assert text.text == "half way\n"
+    assert set(card.data) == {"text/html", "text/plain"}
+    assert 'data-phase="done"' in card.data["text/html"]
+
+
+def test_the_card_has_its_curves_where_the_notebook_becomes_a_page() -> None:
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", card_bundle(ended()))])
+    page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    card = page[page.index('class="tfos-card"') :]
+    assert card.count('role="img"') == 3
+    assert "val_loss" in card
+
+
+def ended() -> RunState:
+    *_, state = run_through(new_state())
+    return state

@@ -1,0 +1,112 @@
+"""What the live panel sends to the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import comm
+import ipykernel.kernelapp  # noqa: F401  before channels are recorded: loading it takes them over
+import pytest
+from comm.base_comm import BaseComm
+from ipywidgets import Widget
+
+from tfos_magic.transport.messages import Output
+from tfos_magic.widgets import WidgetView
+from tfos_magic.widgets.panel import Panel, last_lines, values_of
+
+from .simulated import RUN, new_state, run_through, tell
+
+
+class RecordingComm(BaseComm):
+    """Stands in for the channel to a page, which needs a kernel."""
+
+    sent: list[tuple[str, Any]]
+
+    def publish_msg(self, msg_type: str, data: Any = None, *_: Any, **__: Any) -> None:
+        self.sent.append((msg_type, data))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
+    messages: list[tuple[str, Any]] = []
+    monkeypatch.setattr(RecordingComm, "sent", messages, raising=False)
+    monkeypatch.setattr(comm, "create_comm", RecordingComm)
+    yield messages
+    Widget.close_all()
+
+
+def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]]) -> None:
+    moments = run_through(new_state(world=200), steps=3)
+    panel = Panel(**values_of(next(moments)))
+    opened = len(sent)
+    drawn = 0
+    for moment in moments:
+        panel.draw(moment)
+        drawn += 1
+    ticks = [data for kind, data in sent[opened:] if kind == "comm_msg"]
+    assert len(ticks) == len(sent) - opened <= drawn
+    assert max(len(json.dumps(tick)) for tick in ticks) < 25_000
+
+
+def test_what_did_not_change_is_not_sent(sent: list[tuple[str, Any]]) -> None:
+    state = new_state()
+    panel = Panel(**values_of(state))
+    opened = len(sent)
+    panel.draw(state)
+    assert len(sent) == opened
+    tell(state, Output(RUN, 1, "stdout", "hello"))
+    panel.draw(state)
+    assert [tuple(data["state"]) for _, data in sent[opened:]] == [("lines",)]
+
+
+def test_the_log_is_bounded_and_in_the_order_in_which_lines_came() -> None:
+    state = new_state(world=200)
+    for line in range(30):
+        for rank in range(200):
+            tell(state, Output(RUN, rank, "stdout", f"line {line} {'x' * 1000}\n\n"))
+    lines = last_lines(state)
+    assert len(lines) == 400
+    assert {len(text) for _, text in lines} == {200}
+    assert lines[0][1].startswith("line 28 ")
+    assert [rank for rank, _ in lines[:3]] == [0, 1, 2]
+
+
+def test_a_chatty_worker_has_its_lines_sent_at_most_once_a_second(sent: list[tuple[str, Any]]) -> None:
+    state, view = new_state(), WidgetView()
+    view.open(state)
+    opened = len(sent)
+    for line in range(50):
+        view.update(tell(state, Output(RUN, 0, "stdout", f"line {line}")))
+    assert sum("lines" in data["state"] for _, data in sent[opened:]) == 1
+
+
+def test_tensorboard_and_the_kernel_are_named_to_the_page(
+    sent: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = "4e2ab6f5-9c3b-4f6f-8b1f-0d1f0a7f0001"
+    monkeypatch.setattr("ipykernel.connect.get_connection_file", lambda: f"/run/kernel-{named}.json")
+    view = WidgetView()
+    assert view.tensorboard("http://127.0.0.1:6006/")
+    view.open(new_state())
+    state = next(data["state"] for kind, data in sent if "_esm" in data.get("state", {}))
+    assert (state["tensorboard_url"], state["kernel_id"]) == ("http://127.0.0.1:6006/", named)
+
+
+def test_the_panel_brings_its_module_and_style_sheet(sent: list[tuple[str, Any]]) -> None:
+    Panel(**values_of(new_state()))
+    state = next(data["state"] for kind, data in sent if kind == "comm_open" and "_esm" in data.get("state", {}))
+    assert "export default" in state["_esm"]
+    assert ".tfos-panel" in state["_css"]
+
+
+def test_a_closed_view_leaves_no_model_in_the_kernel(sent: list[tuple[str, Any]]) -> None:
+    view = WidgetView()
+    state = new_state()
+    view.open(state)
+    opened = sum(kind == "comm_open" for kind, _ in sent)
+    view.close(state)
+    view.update(state)
+    assert opened == sum(kind == "comm_close" for kind, _ in sent) > 0
+    assert sent[-1][0] == "comm_close"

@@ -1,0 +1,124 @@
+"""What a run is said to look like, the same for all views."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from tfos_magic.cluster.runs.state import FeedState, RunPhase
+from tfos_magic.notebook.views.card import render_card
+from tfos_magic.notebook.views.picture import feed_text, summary, take_picture
+from tfos_magic.notebook.views.wording import duration, number, pace, size
+from tfos_magic.transport.messages import Progress
+
+from .simulated import RUN, epoch_end, finish, new_state, pass_time, progress, run_through, tell
+
+
+def test_epochs_and_steps_are_counted_as_people_do() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, epoch_end(0), progress(0, 1, 4))
+    assert take_picture(state).position == "epoch 2 of 3 · step 4 of 10"
+    tell(state, progress(0, 1, 1, phase="validate"))
+    assert take_picture(state).position == "epoch 2 of 3 · validating"
+
+
+def test_unknown_totals_are_not_made_up() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, progress(0, 0, 7, epochs=0, steps=0))
+    picture = take_picture(state)
+    assert picture.position == "epoch 1 · step 7"
+    assert picture.fraction is None
+
+
+def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
+    state = new_state()
+    state.phase = RunPhase.RUNNING
+    tell(state, epoch_end(0))
+    pass_time(state, 61)
+    finish(state, "stopped")
+    assert summary(state).startswith("Stopped on 2 workers after 1:01 · epoch 1 of 3 · loss 0.5")
+
+
+def test_an_ended_run_says_what_an_epoch_sent() -> None:
+    state = new_state()
+    tell(state, epoch_end(0), epoch_end(1))
+    for rank in (0, 1):
+        tell(state, replace(progress(rank, 1, 10), sent=5_000_000))
+    assert "sent" not in summary(state)
+    finish(state, "ok")
+    assert "5.0 MB sent per epoch" in summary(state)
+    assert "5.0 MB sent per epoch" in render_card(state)
+
+
+def test_a_failed_run_does_not_say_that_all_workers_failed() -> None:
+    state = new_state()
+    pass_time(state, 3)
+    finish(state, "error")
+    assert summary(state) == "Training failed after 3.0 s"
+
+
+def test_the_whole_of_a_run_is_plain_json_of_bounded_size() -> None:
+    for state in run_through(new_state(world=100), steps=3):
+        text = json.dumps(take_picture(state).as_json(), allow_nan=False)
+        assert len(text) < 40_000
+
+
+def test_a_diverged_run_can_still_be_sent_to_the_page() -> None:
+    state = tell(new_state(), epoch_end(0, loss=math.inf), epoch_end(1, loss=math.nan))
+    picture = take_picture(state)
+    json.dumps(picture.as_json(), allow_nan=False)
+    assert picture.metrics[0].text == "nan"
+
+
+def test_overall_share_never_falls_back_while_a_run_goes_on() -> None:
+    shares = [take_picture(state).fraction or 0.0 for state in run_through(new_state())]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0 s"), (0.44, "0.4 s"), (9.96, "10 s"), (59.7, "1:00"), (185, "3:05"), (3723, "1:02:03")],
+)
+def test_durations_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(812, "812 B"), (4_140_000, "4.1 MB"), (240_000, "240 kB")])
+def test_sizes_are_decimal(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_numbers_keep_four_significant_digits() -> None:
+    assert [number(value) for value in (0.123456, 12.3456, 3e-05, math.nan)] == ["0.1235", "12.35", "3e-05", "nan"]
+
+
+def test_a_pace_that_is_not_known_is_left_out() -> None:
+    assert [pace(value) for value in (0, math.nan, 3.25, 12345.6)] == ["", "", "3.2 rows/s", "12,346 rows/s"]
+
+
+def test_a_feed_says_when_it_was_there_already() -> None:
+    assert feed_text(FeedState("train", rows=1437, reused=True)) == "1,437 rows · already on the workers"
+    assert feed_text(FeedState("train", rows=1, bytes=10, seconds=2)) == "1 row · 10 B · 2.0 s · 0.5 rows/s"
+
+
+def test_running_metrics_are_those_of_all_workers_by_their_rows() -> None:
+    state = new_state(3)
+    state.phase = RunPhase.RUNNING
+    tell(state, Progress(RUN, 1, "train", 0, 2, 5, 10, 30, {"loss": 2.0}))
+    tell(state, Progress(RUN, 2, "train", 0, 2, 5, 10, 0, {"loss": math.nan}))
+    tell(state, Progress(RUN, 0, "train", 0, 2, 5, 10, 10, {"loss": 1.0}))
+    assert state.metrics["loss"] == pytest.approx((30 * 2.0 + 10 * 1.0) / 40)
+    tell(state, Progress(RUN, 0, "train", 1, 2, 1, 10, 22, {"loss": 0.5}))
+    assert state.metrics["loss"] == 0.5, "rank 1 is still in the epoch before"
+    tell(
+        state,
+        Progress(RUN, 1, "train", 1, 2, 1, 10, 66, {"loss": 0.9}),
+        Progress(RUN, 0, "train", 1, 2, 2, 10, 34, {"loss": 0.5}),
+    )
+    assert state.metrics["loss"] == pytest.approx((0.9 * 36 + 0.5 * 24) / 60)

@@ -1,0 +1,151 @@
+"""The control socket: heard with the key, deaf without it, gone when closed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+import zmq
+
+from tfos_magic.errors import ClusterError
+from tfos_magic.transport.control_server import AgentKeys, ControlServer
+from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
+from tfos_magic.transport.redelivery import Redelivery
+
+Inbox = queue.SimpleQueue[tuple[bytes, Message]]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def server(inbox: Inbox) -> Iterator[ControlServer]:
+    made = ControlServer("127.0.0.1", 0, lambda peer, message: inbox.put((peer, message)))
+    yield made
+    made.close()
+
+
+def _dial(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys, identity: bytes = b"agent"
+) -> zmq.Socket[bytes]:
+    agent = context.socket(zmq.DEALER)
+    agent.linger = 0
+    agent.curve_serverkey, agent.curve_publickey, agent.curve_secretkey = keys.server_public, keys.public, keys.secret
+    agent.routing_id = identity
+    agent.connect(endpoint)
+    return agent
+
+
+def _receive(agent: zmq.Socket[bytes], delivery: Redelivery) -> Message:
+    """The next message for an agent; it must come."""
+    while agent.poll(5000):
+        if (frames := delivery.take(agent.recv_multipart())) is not None:
+            return decode(frames)
+    raise AssertionError("nothing came within 5 s")
+
+
+def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox) -> None:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+        delivery = Redelivery()
+        agent.send_multipart(delivery.passing(encode(Heartbeat(5))))
+        peer, message = inbox.get(timeout=5)
+        assert message == Heartbeat(5)
+        server.send(peer, StopRun("r"))
+        assert _receive(agent, delivery) == Heard()
+        assert _receive(agent, delivery) == StopRun("r")
+
+
+def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
+    server: ControlServer, inbox: Inbox
+) -> None:
+    delivery = Redelivery()
+    with zmq.Context() as context:
+        with _dial(context, server.endpoint, server.keys) as agent:
+            agent.send_multipart(delivery.numbered(encode(TrainerExited(1, 0, 0, 9, ""))))
+            peer, _ = inbox.get(timeout=5)
+            server.send(peer, StopRun("first"))
+            assert _receive(agent, delivery) == StopRun("first")
+        server.send(peer, StopRun("second"))
+        lost = delivery.numbered(encode(TrainerExited(2, 0, 0, 9, "")))
+        with _dial(context, server.endpoint, server.keys) as agent:
+            agent.send_multipart(delivery.numbered(encode(TrainerExited(3, 0, 0, 9, ""))))
+            agent.send_multipart(delivery.passing(encode(Reconnected())))
+            for frames in delivery.again():
+                agent.send_multipart(frames)
+            assert _receive(agent, delivery) == StopRun("second")
+            server.send(peer, StopRun("third"))
+            assert _receive(agent, delivery) == StopRun("third")
+    assert lost
+    said = [inbox.get(timeout=5)[1] for _ in range(2)]
+    assert [message.generation for message in said if isinstance(message, TrainerExited)] == [2, 3]
+    assert inbox.empty()
+
+
+def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) -> None:
+    public, secret = zmq.curve_keypair()
+    stranger_keys = AgentKeys(server.keys.server_public, public, secret)
+    with (
+        zmq.Context() as context,
+        _dial(context, server.endpoint, stranger_keys, b"stranger") as stranger,
+        _dial(context, server.endpoint, server.keys) as agent,
+    ):
+        stranger.send_multipart(Redelivery().passing(encode(Heartbeat(666))))
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(1))))
+        assert inbox.get(timeout=5)[1] == Heartbeat(1)
+        with pytest.raises(queue.Empty):
+            inbox.get(timeout=0.5)
+
+
+def test_a_malformed_message_of_an_agent_is_dropped_and_the_next_one_heard(
+    server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+        agent.send_multipart(Redelivery().passing([b"nonsense", b""]))
+        agent.send_multipart([b"no envelope", b"nonsense", b""])
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(2))))
+        assert inbox.get(timeout=5)[1] == Heartbeat(2)
+    assert "malformed" in caplog.text
+
+
+def test_random_bytes_are_logged_once(server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
+    where = urlsplit(server.endpoint)
+    with caplog.at_level(logging.WARNING, "tfos_magic.cluster"):
+        for _ in range(5):
+            with socket.create_connection((where.hostname, where.port), timeout=5) as stranger:
+                stranger.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03" + b"x" * 80)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(4096):
+                        pass
+        with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+            agent.send_multipart(Redelivery().passing(encode(Heartbeat(3))))
+            assert inbox.get(timeout=5)[1] == Heartbeat(3)
+    assert caplog.text.count("refused a connection") == 1
+
+
+def test_keys_are_not_shown(server: ControlServer) -> None:
+    assert server.keys.secret.decode() not in repr(server.keys)
+
+
+def test_a_taken_port_is_told_with_its_remedy(server: ControlServer) -> None:
+    port = urlsplit(server.endpoint).port
+    assert port
+    with pytest.raises(ClusterError, match=r"TFOS\.control_port"):
+        ControlServer("127.0.0.1", port, lambda peer, message: None)
+
+
+def test_closing_frees_the_port_and_ends_the_threads() -> None:
+    before = set(threading.enumerate())
+    server = ControlServer("127.0.0.1", 0, lambda peer, message: None)
+    where = urlsplit(server.endpoint)
+    server.close()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((where.hostname, where.port), timeout=2)

@@ -1,0 +1,49 @@
+"""The wire format: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tfos_magic.errors import ProtocolError
+from tfos_magic.transport.messages import Heartbeat, Message, Progress, RunCell, RunFinished, decode, encode
+
+MESSAGES: list[Message] = [
+    Heartbeat(1, 2, 3, {"feed": 4}),
+    Progress("r", 0, "train", 1, 3, 5, 10, 320, {"loss": 0.25}),
+    RunCell("r", "x = 1", "<run 1>", "sync", 7, ["x"], payload=b"\x80\x05"),
+    RunFinished("r", 1, "error", {"kind": "ValueError"}, clean=False),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+def _header(**fields: object) -> list[bytes]:
+    return [json.dumps(fields).encode(), b""]
+
+
+BAD_FRAMES = {
+    "no frame": [],
+    "one frame": [b"{}"],
+    "three frames": [b"{}", b"", b""],
+    "random bytes": [b"\x93NUMPY\xff", b""],
+    "JSON that is no object": [b"[1]", b""],
+    "no type": _header(run_id="r"),
+    "a type there is not": _header(type="Evil"),
+    "the base class": _header(type="Message"),
+    "a missing field": _header(type="StopRun"),
+    "a field too many": _header(type="StopRun", run_id="r", extra=1),
+    "a wrong type": _header(type="StopRun", run_id=3),
+    "a truth value for a number": _header(type="KillTrainer", generation=True),
+    "a payload smuggled into the header": _header(type="StopRun", run_id="r", payload="x"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FRAMES)
+def test_what_is_no_message_is_refused(case: str) -> None:
+    with pytest.raises(ProtocolError):
+        decode(BAD_FRAMES[case])

@@ -1,0 +1,189 @@
+"""Checkpoint files on whatever file system fsspec opens: their names, their folders, which of them go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tfos_magic.checkpoints.checkpoint import Damaged, Position
+from tfos_magic.errors import ClusterError
+from tfos_magic.storage import is_local, open_system
+
+ENDS_BYTES = 1 << 30
+_RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
+_FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step\d+)\.npz")
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint file. ``sequence`` counts the files of its run; ``complete`` is that of its position."""
+
+    path: str
+    sequence: int
+    fit: int
+    complete: bool
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class CheckpointFiles:
+    """The files of one run, in a folder ``run-<UTC time>`` below ``where``, a path or URL.
+
+    Every method raises :class:`ClusterError` that names the path and what to do, when the file system refuses.
+    """
+
+    def __init__(self, where: str, keep: int) -> None:
+        self.where = where
+        self._keep = keep
+        with self._refusing("open"):
+            self._system, self._root = open_system(self.where)
+        self._is_local = is_local(self._system)
+        self.new_run()
+        self._probe()
+
+    def new_run(self) -> None:
+        """Begin a folder of its own; it is made when its first file is written."""
+        now = time.time()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{int(now % 1 * 1e6):06d}"
+        self.open_run(f"run-{stamp}-{secrets.token_hex(2)}")
+
+    def open_run(self, run: str) -> None:
+        """Go on in the folder of an earlier run, which may have been killed while it wrote."""
+        self._folder = f"{self._root}/{run}"
+        for name, _ in self._list(self._folder):
+            if name.endswith(_PARTIAL):
+                with self._refusing("write to"):
+                    self._system.rm_file(f"{self._folder}/{name}")
+        self._sequence = max((entry.sequence for entry in self.entries()), default=-1) + 1
+
+    def runs(self) -> list[str]:
+        """The runs that left a folder, the newest first."""
+        return sorted((name for name, _ in self._list(self._root) if _RUN.fullmatch(name)), reverse=True)
+
+    def entries(self) -> list[Entry]:
+        """The checkpoints of this run, the newest last."""
+        found = []
+        for name, size in self._list(self._folder):
+            if match := _FILE.fullmatch(name):
+                path = f"{self._folder}/{name}"
+                found.append(Entry(path, int(match[1]), int(match[2]), match[3] == "end", size))
+        return sorted(found, key=lambda entry: entry.sequence)
+
+    def read(self, entry: Entry) -> bytes:
+        """The bytes of a checkpoint. Raises :class:`Damaged` when it cannot be read."""
+        try:
+            with self._system.open(entry.path, "rb") as file:
+                return bytes(file.read())
+        except Exception as error:  # each file system has errors of its own
+            raise Damaged(f"{type(error).__name__}: {error}") from None
+
+    def write(self, position: Position, data: bytes) -> None:
+        """Write a checkpoint under a name that it gets only when it is whole, then let old ones go."""
+        with self._refusing("write to"):
+            self._make_folder(self._folder)
+            self._write(f"{self._folder}/{self._sequence:06d}-{position.label}.npz", data)
+            self._sequence += 1
+            for entry in superfluous(self.entries(), self._keep):
+                self._system.rm_file(entry.path)
+
+    def close(self) -> None:
+        """Nothing is open; the files stay."""
+
+    def _probe(self) -> None:
+        """Find out now, not after the first epoch, whether files can be written."""
+        with self._refusing("write to"):
+            self._make_folder(self._root)
+            probe = f"{self._root}/.tfos-probe-{secrets.token_hex(4)}"
+            self._write(probe, b"probe")
+            self._system.rm_file(probe)
+
+    def _write(self, path: str, data: bytes) -> None:
+        partial = f"{path}{_PARTIAL}"
+        try:
+            with self._system.open(partial, "wb") as file:
+                if self._is_local:
+                    os.chmod(partial, 0o600)
+                file.write(data)
+                if self._is_local:
+                    file.flush()
+                    os.fsync(file.fileno())
+            self._system.mv(partial, path)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to tell
+                self._system.rm_file(partial)
+            raise
+
+    def _make_folder(self, path: str) -> None:
+        if self._is_local:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        else:
+            self._system.makedirs(path, exist_ok=True)
+
+    def _list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes of what is in a folder; nothing when there is no such folder."""
+        with self._refusing("list"):
+            try:
+                self._system.invalidate_cache()
+                found = self._system.ls(folder, detail=True)
+            except FileNotFoundError:
+                return
+        for info in found:
+            yield str(info["name"]).rstrip("/").rpartition("/")[2], int(info.get("size") or 0)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Tell any refusal of a file system as one error with the path and the remedy."""
+        try:
+            yield
+        except ClusterError:
+            raise
+        except Exception as error:  # every file system, and every client library, has errors of its own
+            reason = str(error).strip() or type(error).__name__
+            raise ClusterError(
+                f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {_remedy(error)}"
+            ) from error
+
+
+def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
+    """Which files may go: all but the last ``keep``, and but the last of each fit that is over.
+
+    Those let a resumed run give back what finished fits gave, without training. Together they may take ``ENDS_BYTES``,
+    or as much as ``keep`` files like the newest; beyond that the oldest go, and their fits would be trained anew.
+    """
+    if not entries:
+        return []
+    last, older = entries[-keep:], entries[:-keep]
+    budget = max(ENDS_BYTES, keep * entries[-1].bytes)
+    ended = {entry.fit for entry in last if entry.complete}
+    going = []
+    for entry in reversed(older):
+        if entry.complete and entry.fit not in ended and entry.bytes <= budget:
+            ended.add(entry.fit)
+            budget -= entry.bytes
+        else:
+            going.append(entry)
+    return going
+
+
+def _remedy(error: Exception) -> str:
+    match error:
+        case ImportError():
+            return "Install the package that fsspec names, in the kernel's environment, and start the kernel anew."
+        case PermissionError():
+            return "Give a directory that you may write to."
+        case ValueError():
+            return "Give a path, or a URL that fsspec knows, such as s3://bucket/folder or hdfs://host/folder."
+        case _:
+            return "Give a directory that can be written to, with room for a copy of the model and its optimizer."

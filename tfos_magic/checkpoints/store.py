@@ -1,0 +1,156 @@
+"""Checkpoints beside the kernel: what rank 0 sends is written here, and what a run goes on from is read here.
+
+So workers need no disk in common and no credentials. Files live wherever fsspec can open them: a path of the kernel's
+own disk, ``hdfs://``, ``s3://``, ``gs://``, ``memory://``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from tfos_magic.checkpoints.checkpoint import Assembly, Damaged, Position, decode, split
+from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
+from tfos_magic.checkpoints.private_store import PrivateCheckpoints
+from tfos_magic.errors import ClusterError
+from tfos_magic.transport.messages import CheckpointPart
+
+FLUSH_SECONDS = 120.0
+IDLE_SECONDS = 1.0
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in a folder of their own below ``where``.
+
+    ``where`` is a path or URL; when empty, the checkpoints lie in nameless files until :meth:`close`.
+    ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
+    below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run would go on now, ``feeds`` what
+    told the rows of its DataFrames from others, ``random`` the random states that its cell began with. ``notify`` is
+    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there.
+    """
+
+    def __init__(
+        self, where: str = "", keep: int = 3, *, resume: bool = False, notify: Callable[[str], None] = print
+    ) -> None:
+        self._notify = notify
+        self._files: CheckpointFiles | PrivateCheckpoints
+        self._files = CheckpointFiles(where, max(1, keep)) if where else PrivateCheckpoints(max(1, keep))
+        self._assembly = Assembly()
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[Position, bytes]] = []
+        self._writing = self._closing = False
+        self._failed = ""
+        self.seed: int | None = None
+        self.newest: Position | None = None
+        self.feeds: dict[str, list[int]] = {}
+        self.random: dict[str, Any] = {}
+        if resume:
+            self._find_run()
+        self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> CheckpointStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def note(self, part: CheckpointPart) -> None:
+        """Take a part from rank 0; a checkpoint that is whole is written soon, in another thread."""
+        data = self._assembly.add(part)
+        if data is None:
+            return
+        try:
+            position = Position.from_meta(part.meta)
+        except Damaged as error:
+            self._notify(f"A checkpoint that came from worker {part.rank} is not kept: {error}.")
+            return
+        with self._changed:
+            # A newer checkpoint makes one that still waits for a slow disk needless, unless that ended a fit.
+            self._waiting = [(p, d) for p, d in self._waiting if p.complete]
+            self._waiting.append((position, data))
+            self._changed.notify_all()
+
+    def parts(self, run_id: str) -> Iterator[CheckpointPart]:
+        """What rank 0 needs to go on from the newest checkpoint, as messages for it; nothing where there is none.
+
+        These are the newest checkpoint and the last of every ``fit`` before. A damaged file is passed over for the one
+        before it, with a notice; a ``fit`` whose last checkpoint is missing is trained anew.
+        """
+        self.flush()
+        newest: Entry | None = None
+        fits: set[int] = set()
+        for entry in reversed(self._files.entries()):
+            if newest is not None and (not entry.complete or entry.fit > newest.fit or entry.fit in fits):
+                continue
+            if (read := self._read(entry)) is not None:
+                newest = newest or entry
+                fits.add(entry.fit)
+                yield from split(run_id, entry.name, *read)
+
+    def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
+        """Wait until what was noted is written; False when that takes longer than ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout)
+
+    def close(self, timeout: float = FLUSH_SECONDS) -> None:
+        """Write what is left, end the thread, drop private checkpoints. Closing twice is harmless."""
+        if not self.flush(timeout):
+            self._notify(f"The last checkpoint was not written to {self._files.where} within {timeout:.0f} s.")
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(5)
+        self._files.close()
+
+    def _find_run(self) -> None:
+        """Choose the newest run below ``where`` of which a checkpoint can be read."""
+        for run in self._files.runs():
+            self._files.open_run(run)
+            for entry in reversed(self._files.entries()):
+                if (read := self._read(entry)) is not None:
+                    self.newest, self.seed = read[0], read[0].seed
+                    details = decode(read[1]).details
+                    self.feeds, self.random = dict(details.get("feeds", {})), dict(details.get("random", {}))
+                    return
+        self._files.new_run()
+        self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
+
+    def _read(self, entry: Entry) -> tuple[Position, bytes] | None:
+        try:
+            data = self._files.read(entry)
+            return decode(data).position, data
+        except Damaged as error:
+            self._notify(f"Checkpoint {entry.path} is damaged ({error}); the one before it is used.")
+            return None
+
+    def _write_all(self) -> None:
+        while (task := self._next()) is not None:
+            self._write(*task)
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+    def _next(self) -> tuple[Position, bytes] | None:
+        """Wait for something to write; None when the store is closed."""
+        with self._changed:
+            while not self._waiting:
+                if self._closing:
+                    return None
+                self._changed.wait(IDLE_SECONDS)
+            self._writing = True
+            return self._waiting.pop(0)
+
+    def _write(self, position: Position, data: bytes) -> None:
+        """Write one checkpoint; a failure costs the checkpoint, not the run."""
+        try:
+            self._files.write(position, data)
+            self.newest, self._failed = position, ""
+        except ClusterError as error:
+            if str(error) != self._failed:
+                self._notify(f"{error} The run goes on.")
+            self._failed = str(error)

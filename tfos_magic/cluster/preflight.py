@@ -1,0 +1,207 @@
+"""Preflight: what a cluster needs, looked at piece by piece, with the remedy for what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from tfos_magic.cluster.launch import ship_package
+from tfos_magic.feed.driver.feed_job import spark_cause
+from tfos_magic.spark import session as sessions
+from tfos_magic.worker.probe import RESULT_SCHEMA, Probe
+
+JAVA_AT_LEAST = 17
+FREE_BYTES = 2e9
+PROBE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor. ``fix`` says what to do; it is empty where all is well."""
+
+    name: str
+    text: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The cluster to be started: what ``%tfos start`` would ask for."""
+
+    workers: int
+    servers: int = 0
+    cores: int = 1
+    driver_host: str = ""
+    control_port: int = 0
+    spool_dir: str | None = None
+    spool_gb: float | None = None
+
+    @property
+    def slots(self) -> int:
+        """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
+        return (self.workers + self.servers) * self.cores + 1
+
+
+def examine(spark: Any, wanted: Wanted, running: bool = False) -> Iterator[Finding]:
+    """Look at everything in turn, without starting TensorFlow.
+
+    ``spark`` None stands for the local session that would be made. A ``running`` cluster holds the slots, and
+    has shown that the executors can do what they must.
+    """
+    yield _java(spark)
+    yield _kernel()
+    if spark is None:
+        yield Finding("session", "none yet: a local one would be made")
+    elif sessions.is_stopped(spark):
+        yield Finding("session", "stopped", "make a new one, or delete the variable `spark`")
+    else:
+        yield _session(spark)
+        if running:
+            yield Finding("cluster", "running: %tfos status shows it")
+        else:
+            yield from _room(spark, wanted)
+    yield _proxy()
+
+
+def _java(spark: Any) -> Finding:
+    if spark is not None and not sessions.is_stopped(spark) and not sessions.is_connect(spark):
+        version = str(spark.sparkContext._jvm.java.lang.System.getProperty("java.version"))
+        return _judge_java(version, "of this session")
+    if sessions.is_connect(spark):
+        return Finding("Java", "not needed here: the Connect server has it")
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        return Finding("Java", "not found", f"install a JDK or JRE of {JAVA_AT_LEAST} or later, or set JAVA_HOME")
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    version = printed.split('"')[1] if printed.count('"') >= 2 else printed.strip()
+    return _judge_java(version, f"at {java}")
+
+
+def _judge_java(version: str, where: str) -> Finding:
+    major = version.split(".")[0]
+    old = major.isdigit() and int(major) < JAVA_AT_LEAST
+    return Finding("Java", f"{version} {where}", f"Spark 4 needs Java {JAVA_AT_LEAST} or later" if old else "")
+
+
+def _kernel() -> Finding:
+    versions = {name: _version(name) for name in ("pyspark", "keras", "ipykernel")}
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    fix = "" if versions["pyspark"] else "pip install pyspark in this kernel's environment"
+    return Finding("kernel", f"Python {platform.python_version()}, {shown}", fix)
+
+
+def _session(spark: Any) -> Finding:
+    kind = "Spark Connect" if sessions.is_connect(spark) else "classic session"
+    dynamic = "false" if sessions.is_connect(spark) else spark.conf.get("spark.dynamicAllocation.enabled", "false")
+    fix = "barrier stages need spark.dynamicAllocation.enabled=false" if dynamic == "true" else ""
+    return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}", fix)
+
+
+def _room(spark: Any, wanted: Wanted) -> Iterator[Finding]:
+    slots = _slots(spark, wanted)
+    yield slots
+    if not slots.fix:
+        yield from _executors(spark, wanted)
+
+
+def _slots(spark: Any, wanted: Wanted) -> Finding:
+    total, needed = sessions.total_cores(spark), wanted.slots
+    if total is None:
+        return Finding("slots", "a Connect session does not tell; a start waits for them")
+    free = total - sessions.busy_cores(spark)
+    servers = f", {wanted.servers} parameter servers" if wanted.servers else ""
+    text = f"{free} of {total} free; {wanted.workers} workers{servers} and feeding need {needed}"
+    fix = "" if free >= needed else "fewer workers, a session with more cores, or wait for other Spark jobs to end"
+    return Finding("slots", text, fix)
+
+
+def _executors(spark: Any, wanted: Wanted) -> Iterator[Finding]:
+    host = wanted.driver_host or sessions.driver_address(spark)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, wanted.control_port))
+            listener.listen(128)
+        except OSError as error:
+            remedy = "set %config TFOS.driver_host and TFOS.control_port to what this machine has and executors reach"
+            yield Finding("control port", f"cannot listen on {host}:{wanted.control_port}: {error}", remedy)
+            return
+        probe = Probe(f"tcp://{host}:{listener.getsockname()[1]}", wanted.spool_dir)
+        try:
+            found = _ask(spark, wanted.workers + wanted.servers, probe)
+        except Exception as error:  # whatever Spark raises is what a start would meet
+            remedy = "see the executors' logs; a cluster cannot start like this"
+            yield Finding("executors", spark_cause(str(error)), remedy)
+            return
+    for slot, executor in enumerate(found):
+        yield from _judge_executor(slot, executor)
+
+
+def _ask(spark: Any, workers: int, probe: Probe) -> list[dict[str, Any]]:
+    """What each of ``workers`` slots found; the job is cancelled when it takes longer than ``PROBE_SECONDS``."""
+    tag = f"tfos-doctor-{uuid4().hex[:8]}"
+    limit = threading.Timer(PROBE_SECONDS, sessions.cancel_tag, (spark, tag))
+    limit.name = "tfos-doctor-limit"
+    limit.start()
+    try:
+        with sessions.job_tag(spark, tag):
+            ship_package(spark)
+            slots = spark.range(0, workers, 1, workers)
+            rows = slots.mapInArrow(probe, RESULT_SCHEMA, barrier=True).collect()
+    finally:
+        limit.cancel()
+        limit.join()
+    return [json.loads(row.found) for row in sorted(rows, key=lambda row: row.slot)]
+
+
+def _judge_executor(slot: int, found: dict[str, Any]) -> Iterator[Finding]:
+    name, host = f"executor slot {slot}", found["host"]
+    versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
+    yield Finding(name, f"{host}: Python {found['python']}, {versions}", found["missing"] or _compare(found))
+    unreachable = found["unreachable"]
+    remedy = "open these ports between the hosts, or set %config TFOS.driver_host to an address that executors reach"
+    yield Finding(f"{name} ports", ", ".join(unreachable) or "kernel and peers answer", remedy if unreachable else "")
+    yield Finding(f"{name} GPU", ", ".join(found["gpus"]) or "none given by Spark")
+    disk = found["disk"]
+    room = disk["error"] or f"{disk['free'] / 1e9:.1f} GB free"
+    full = "free some, or set %config TFOS.spool_dir to a directory with room on every executor"
+    yield Finding(f"{name} spool", f"{room} in {disk['directory']}", full if disk["free"] < FREE_BYTES else "")
+
+
+def _compare(found: dict[str, Any]) -> str:
+    """The remedy where cells pickled by this Python, or models by this Keras, may not load over there."""
+    own, theirs = platform.python_version_tuple()[:2], tuple(found["python"].split(".")[:2])
+    if own != theirs:
+        return f"this kernel runs Python {'.'.join(own)}: cells travel as pickles and need the same minor version"
+    keras = _version("keras")
+    if keras and keras != found["versions"].get("keras", keras):
+        return f"this kernel has keras {keras}: a model that comes back may not load; install the same version"
+    return ""
+
+
+def _proxy() -> Finding:
+    hub = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "")
+    if importlib.util.find_spec("jupyter_server_proxy"):
+        return Finding("TensorBoard", f"through jupyter-server-proxy{f' at {hub}' if hub else ''}")
+    if hub:
+        return Finding("TensorBoard", f"no proxy behind {hub}", "install jupyter-server-proxy in the Jupyter server")
+    return Finding("TensorBoard", "on 127.0.0.1; jupyter-server-proxy is not installed, which a remote server needs")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,135 @@
+"""One attempt at a run: a cell sent to the trainers of one generation, and followed until all of them have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.errors import WorkerLost
+from tfos_magic.transport.messages import (
+    Message,
+    OutputPart,
+    RunCell,
+    RunFinished,
+    StopRun,
+    TrainerExited,
+    TrainerReady,
+)
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
+TICK = 0.1
+STOP_GRACE = 1.4
+ERROR_GRACE = 3.0
+CAUSE_GRACE = 1.0
+OUTPUT_GRACE = 10.0
+
+
+class Attempt:
+    """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
+
+    The cell runs on the workers of ``ranks``, where that is given. An ``elastic`` run does not end with a worker that
+    is lost, unless that is rank 0: at most ``replacements`` are put in the place of lost ones. Workers that run it
+    ``alone`` do not end with one another.
+
+    Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
+    nothing was said for a while.
+    """
+
+    def __init__(
+        self,
+        cluster: TFCluster,
+        run_id: str,
+        take: Callable[[Message | None], None],
+        *,
+        ranks: Sequence[int] | None = None,
+        elastic: bool = False,
+        replacements: int = 0,
+        alone: bool = False,
+    ) -> None:
+        self._ranks = range(cluster.size) if ranks is None else ranks
+        self.outcome = Outcome(cluster.size, ranks=self._ranks, elastic=elastic, alone=alone)
+        self._cluster, self._run_id, self._take = cluster, run_id, take
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._generation = cluster.roster.generation
+        self._cell: RunCell | None = None
+        self._replacements = replacements if elastic else 0
+        self._coming: set[int] = set()
+        cluster.listen(self._inbox.put)
+
+    def send(self, cell: RunCell) -> None:
+        """Send the cell to every rank that is to run it."""
+        self._cell = cell
+        for rank in self._ranks:
+            self._cluster.tell(rank, cell)
+
+    def follow(self, workers: Sequence[WorkerState]) -> None:
+        """Return when every rank has ended the cell well; raises what ended it otherwise."""
+        self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
+        if not self.outcome.reusable:
+            self._give_others_time(ERROR_GRACE)
+        # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
+        self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
+        self.outcome.raise_error(workers)
+
+    def stop(self) -> None:
+        """Ask all ranks to end at their next common step, and wait a little for that."""
+        try:
+            self._give_others_time(STOP_GRACE)
+        except (KeyboardInterrupt, WorkerLost):
+            # A second interrupt: no more patience. What was lost is found again by the next run.
+            self.close()
+
+    def close(self) -> None:
+        """Hear no more; replace the trainers where one of them may still run the cell, which nobody follows now."""
+        self._cluster.listen(None)
+        roster = self._cluster.roster
+        if self._cell and self._generation == roster.generation and not self.outcome.reusable and not roster.lost:
+            self._cluster.spawn_trainers()
+
+    def _give_others_time(self, seconds: float) -> None:
+        for rank in self._ranks:
+            self._cluster.tell(rank, StopRun(self._run_id))
+        self._take(None)
+        self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)
+
+    def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
+        while not done():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            self._cluster.roster.check()
+            self._cluster.roster.check_agents()
+            try:
+                message = self._inbox.get(timeout=TICK)
+            except Empty:
+                self._take(None)
+            else:
+                self._note(message)
+                self._take(message)
+                if deadline is not None and isinstance(message, OutputPart):
+                    deadline = max(deadline, time.monotonic() + OUTPUT_GRACE)
+
+    def _note(self, message: Message) -> None:
+        match message:
+            case RunFinished() if message.run_id == self._run_id:
+                self.outcome.finished(message)
+            case TrainerExited() if message.generation == self._generation:
+                self.outcome.lost(message)
+                self._replace(message.rank)
+            case TrainerReady() if message.generation == self._generation and message.rank in self._coming:
+                self._coming.remove(message.rank)
+                if self._cell is not None and not message.error:
+                    self._cluster.tell(message.rank, self._cell)
+
+    def _replace(self, rank: int) -> None:
+        """Put another trainer in the place of a lost one, where the others go on; it begins when it is ready."""
+        if self._replacements < 1 or self.outcome.broken or self.outcome.complete:
+            return
+        self._replacements -= 1
+        self._coming.add(rank)
+        self._cluster.replace_trainer(rank)

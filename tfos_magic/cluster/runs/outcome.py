@@ -1,0 +1,128 @@
+"""How the ranks of a run ended, and what that means for the notebook and for the trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.workers import describe_exit
+from tfos_magic.errors import WorkerError, WorkerLost
+from tfos_magic.transport.messages import RunFinished, TrainerExited
+
+OUTPUT_LINES = 10
+_MEMORY = ("MemoryError", "ResourceExhaustedError")
+_COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+
+
+class Outcome:
+    """Collects one end for each of ``ranks``: a finished cell or a lost trainer.
+
+    An ``elastic`` run goes on without a worker; where ranks are ``alone`` none depends on another. Ranks from ``size``
+    on are parameter servers, which end no cell.
+    """
+
+    def __init__(
+        self, size: int, *, ranks: Collection[int] | None = None, elastic: bool = False, alone: bool = False
+    ) -> None:
+        self._size = size
+        self._ranks = frozenset(range(size) if ranks is None else ranks)
+        self._elastic, self._alone = elastic, alone
+        self._finished: dict[int, RunFinished] = {}
+        self._lost: dict[int, TrainerExited] = {}
+
+    def finished(self, message: RunFinished) -> None:
+        self._finished[message.rank] = message
+
+    def lost(self, message: TrainerExited) -> None:
+        self._lost[message.rank] = message
+
+    @property
+    def complete(self) -> bool:
+        """Every rank has ended, one way or another."""
+        return self._finished.keys() | self._lost.keys() >= self._ranks
+
+    @property
+    def broken(self) -> bool:
+        """A rank has ended in a way that the others may wait for in vain."""
+        return not self._alone and self._missing_or_failed
+
+    @property
+    def _missing_or_failed(self) -> bool:
+        return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
+
+    def _counts(self, end: RunFinished) -> bool:
+        """Whether the others depend on how a rank ended: not where it lost touch with an elastic run."""
+        return not self._elastic or end.rank == 0 or end.error.get("kind") not in _COLLATERAL
+
+    @property
+    def _missed(self) -> dict[int, TrainerExited]:
+        """Lost trainers that the others cannot do without: where the run is elastic, rank 0 and the servers."""
+        if not self._elastic:
+            return self._lost
+        return {rank: exited for rank, exited in self._lost.items() if rank == 0 or rank >= self._size}
+
+    @property
+    def reusable(self) -> bool:
+        """Every trainer has ended the cell by itself, and could run another."""
+        return self._finished.keys() == self._ranks and all(end.clean for end in self._finished.values())
+
+    @property
+    def unexplained(self) -> bool:
+        """Ranks failed because of others, and nothing is known that befell these."""
+        return bool(self._errors) and not _causes(self._errors) and not self._missed
+
+    @property
+    def _errors(self) -> list[RunFinished]:
+        return [end for end in self._finished.values() if end.status == "error" and self._counts(end)]
+
+    @property
+    def ends(self) -> dict[int, RunFinished]:
+        """How the ranks that ended by themselves did, by rank."""
+        return dict(sorted(self._finished.items()))
+
+    def _stuck_error(self, workers: Sequence[WorkerState]) -> WorkerLost:
+        rank = min(self._ranks - self._finished.keys())
+        return WorkerLost(rank, workers[rank].host, "did not end the cell when the others did")
+
+    def raise_error(self, workers: Sequence[WorkerState]) -> None:
+        """Raise what ended the run, unless all ranks ended well: the cause, not what the others suffered from it."""
+        errors = self._errors
+        if causes := _causes(errors):
+            raise _worker_error(min(causes, key=lambda end: end.rank), workers)
+        if self._missed:
+            raise _lost_error(self._missed[min(self._missed)], workers)
+        if errors and not self.complete:
+            raise self._stuck_error(workers)
+        if errors:
+            raise _worker_error(min(errors, key=lambda end: end.rank), workers)
+        if not self.complete:
+            raise self._stuck_error(workers)
+
+
+def _causes(errors: Sequence[RunFinished]) -> list[RunFinished]:
+    """The errors that are no consequence of others."""
+    return [end for end in errors if end.error.get("kind") not in _COLLATERAL]
+
+
+def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerError:
+    worker = workers[end.rank]
+    message = str(end.error.get("message", ""))
+    if end.error.get("kind") in _MEMORY:
+        message += "\nMemory is short on this worker: use a smaller batch or model, or give the executors more."
+    return WorkerError(
+        message,
+        rank=end.rank,
+        host=worker.host,
+        kind=str(end.error.get("kind", "Exception")),
+        remote_traceback=str(end.error.get("traceback", "")),
+        cell_lines=str(end.error.get("cell_lines", "")),
+        output="\n".join(list(worker.log)[-OUTPUT_LINES:]),
+    )
+
+
+def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerLost:
+    tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
+    if exit_.rank >= len(workers):
+        how = f"{describe_exit(exit_)}; it was a parameter server and held weights"
+        return WorkerLost(exit_.rank, "its host", how, output=tail)
+    return WorkerLost(exit_.rank, workers[exit_.rank].host, describe_exit(exit_), output=tail)

@@ -1,0 +1,129 @@
+"""What a run is asked to do, and who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.columns.columns import FeedPlan
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.errors import DataError, UsageError
+
+SEEDS = 2**32
+"""How many seeds there are: NumPy's generators take no others."""
+
+
+class Observer(Protocol):
+    """Who watches a run: called in the thread that executes it, as often as something happened.
+
+    ``output`` is text that a rank's cell printed, ``show`` a MIME bundle that it displayed: those of rank 0, and those
+    of all ranks where they do not train together.
+    """
+
+    def update(self, state: RunState) -> None: ...
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None: ...
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None: ...
+
+
+class Ignore:
+    """An observer that looks away."""
+
+    def update(self, state: RunState) -> None:
+        """Do nothing."""
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        """Do nothing."""
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class FrameUse:
+    """A DataFrame that the cell gets as a dataset. ``features`` None means all of the plan but the label."""
+
+    frame: Any
+    plan: FeedPlan
+    features: Sequence[str] | None = None
+    label: str | None = None
+
+
+def frame_use(
+    name: str, frame: Any, features: Sequence[str] | None, label: str | None, missing: Missing = NOTHING_MISSING
+) -> FrameUse:
+    """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
+    try:
+        plan = plan_feed(frame.schema, features, label, missing)
+    except DataError as error:
+        raise DataError(f"DataFrame {name!r}: {error}") from None
+    return FrameUse(frame, plan, plan.features, label)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
+
+    ``options`` are the strategy's, as in :class:`~tfos_magic.transport.messages.RunCell`. Checkpoints go to
+    ``checkpoint_dir`` (a path or URL; empty: beside the kernel, for this run's restarts alone), every
+    ``checkpoint_every`` steps or, when 0, every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the
+    newest one there. A run that loses a worker starts anew from its last checkpoint at most ``max_restarts`` times.
+
+    Scalars, and copies of the event files that rank 0's cell writes, go to ``log_dir``; where that is empty, copies go
+    to the folder that ``private_logs`` gives for the run's name. Temporary files of a cell go to the folder that
+    ``private_files`` gives, by default one that goes with the cluster.
+
+    The rows of DataFrames come to the cell in an order that ``seed`` makes, another one in every epoch, unless
+    ``shuffle`` is off; ``seed`` seeds the workers' generators as well. Without one the cell goes on with the
+    random states of this process, and this process with those that the cell leaves on rank 0; where it is ``detached``,
+    with a seed drawn here.
+
+    With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
+    another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
+    ``main`` is the namespace that functions which come back see, and what they name; None: each run's are apart.
+    """
+
+    source: str
+    name: str = "run"
+    filename: str = "<tfos cell>"
+    names: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    frames: Mapping[str, FrameUse] = field(default_factory=dict)
+    batch_size: int = 32
+    shuffle: bool = True
+    seed: int | None = None
+    detached: bool = False
+    outputs: Sequence[str] = ()
+    strategy: str = "sync"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    log_dir: str = ""
+    private_logs: Callable[[str], str] | None = None
+    private_files: Callable[[], str] | None = None
+    payload: bytes | None = None
+    main: dict[str, Any] | None = None
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 0
+    keep_checkpoints: int = 3
+    resume: bool = False
+    max_restarts: int = 2
+    ranks: Sequence[int] = ()
+    notices: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed < SEEDS:
+            raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to {SEEDS - 1}.")
+
+    @property
+    def alone(self) -> bool:
+        """Whether each worker runs the cell by itself."""
+        return self.strategy == "none"
+
+    def ranks_of(self, size: int) -> tuple[int, ...]:
+        """Where the cell runs, of ``size`` workers. Raises :class:`UsageError` where there is no such worker."""
+        if unknown := [rank for rank in self.ranks if not 0 <= rank < size]:
+            raise UsageError(f"There is no worker {unknown[0]}: the cluster has workers 0 to {size - 1}.")
+        return tuple(sorted(set(self.ranks))) or tuple(range(size))

@@ -1,0 +1,148 @@
+"""The names that a cell was asked for, as values in the notebook."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.errors import CaptureError, WorkerError
+from tfos_magic.quiet import quiet_tensorflow
+from tfos_magic.transport.messages import OutputPart, RunFinished
+from tfos_magic.values.models import ModelWeights
+from tfos_magic.values.pickler import Unpickler
+
+
+def kernels_keras() -> str:
+    """The version of Keras in this process, which need not be loaded; empty where there is no TensorFlow for it."""
+    try:
+        found = importlib.util.find_spec("tensorflow") is not None
+        return metadata.version("keras") if found else ""
+    except (ValueError, metadata.PackageNotFoundError):
+        return ""
+
+
+def kernels_settings() -> dict[str, Any]:
+    """Keras's settings in this process, by the names of ``keras.config``; empty where Keras is not loaded."""
+    config: Any = getattr(sys.modules.get("keras"), "config", None)
+    if config is None:
+        return {}
+    settings = {name: getattr(config, name)() for name in ("floatx", "epsilon", "image_data_format")}
+    # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
+    state = sys.modules["keras.src.backend.common.global_state"]
+    policy = state.get_global_attribute("dtype_policy")
+    return settings if policy is None else {**settings, "dtype_policy": policy.name}
+
+
+class RunResults:
+    """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank.
+
+    Functions of the cell see the names ``main``, unless these are None. ``asked`` tells whether any name is to come.
+    """
+
+    def __init__(
+        self, state: RunState, *, alone: bool, main: dict[str, Any] | None = None, asked: bool = False
+    ) -> None:
+        self._state, self._alone, self._main = state, alone, None if alone else main
+        self._asked = asked
+        self._buffers: dict[tuple[int, int], bytearray] = {}
+        self._ends: Mapping[int, RunFinished] = {}
+
+    def take(self, part: OutputPart) -> None:
+        """Put a piece in its place. A rank's pieces come in order, from the first again where it begins anew."""
+        if part.offset == 0:
+            self._buffers[part.rank, part.buffer] = bytearray(part.size)
+        self._buffers[part.rank, part.buffer][part.offset : part.offset + len(part.payload)] = part.payload
+        if part.rank == 0:
+            begins = part.buffer == part.offset == 0
+            self._state.returned = (0 if begins else self._state.returned) + len(part.payload)
+            self._state.returning = part.total
+
+    def note(self, ends: Mapping[int, RunFinished]) -> None:
+        """Know how the ranks ended."""
+        self._ends = ends
+
+    @property
+    def random(self) -> dict[str, Any]:
+        """The random states that the cell has left on rank 0; empty where it is not known to have begun and ended."""
+        return self._ends[0].random if 0 in self._ends else {}
+
+    def values(self) -> dict[str, Any]:
+        """The names that came. Raises :class:`CaptureError`, with those that did, where some did not."""
+        values, missing = self._collect()
+        if missing:
+            raise CaptureError("Some of the names asked back with -o did not come: " + "; ".join(missing) + ".", values)
+        return values
+
+    def rescue(self) -> tuple[dict[str, Any], str]:
+        """After a run that failed or was stopped: the names that came all the same, and a sentence on them."""
+        values, missing = self._collect()
+        if not values:
+            return {}, self._why_none(missing)
+        names = ", ".join(values)
+        without = f" Not there: {'; '.join(missing)}." if missing else ""
+        return values, f"Brought back with -o as they were when it ended: {names}.{without}"
+
+    def _why_none(self, missing: list[str]) -> str:
+        """A sentence where names were asked for and none came; empty where none was, or where rank 0 did not end."""
+        if not self._asked or 0 not in self._ends:
+            return ""
+        apart = "" if self._ends[0].clean else "the workers lost each other, so what each has may be of another step"
+        return f"Nothing came back with -o: {apart or '; '.join(missing)}."
+
+    def rescue_with(self, error: BaseException) -> None:
+        """Let what a cell raised take along the names that came all the same."""
+        if isinstance(error, WorkerError):
+            error.values, error.brought = self.rescue()
+
+    def _collect(self) -> tuple[dict[str, Any], list[str]]:
+        wanted = self._ends if self._alone else {rank: end for rank, end in self._ends.items() if rank == 0}
+        values: dict[str, Any] = {}
+        missing: list[str] = []
+        for rank, end in wanted.items():
+            for name, value in self._of_rank(end, missing).items():
+                if self._alone:
+                    values.setdefault(name, {})[rank] = value
+                else:
+                    values[name] = value
+        self._buffers.clear()
+        return values, missing
+
+    def _of_rank(self, end: RunFinished, missing: list[str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        missing += end.missing
+        for parcel in end.parcels:
+            try:
+                data, *buffers = [self._buffers[end.rank, number] for number in parcel["buffers"]]
+                with quiet_tensorflow():
+                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
+            except Exception as error:  # what made the values may not be there to read them
+                missing.append(f"{', '.join(parcel['names'])}: {_reason(error)}")
+        for name, value in values.items():
+            if isinstance(value, ModelWeights):
+                self._note_weights(name, value)
+        return values
+
+    def _note_weights(self, name: str, weights: ModelWeights) -> None:
+        """Put the model's archive into a file that only this user can read."""
+        text = f"There is no TensorFlow beside the notebook: {name} came back as its weights, a dict of arrays"
+        if archive := weights.archive:
+            path = Path(tempfile.mkdtemp(prefix="tfos-model-")) / f"{name}.keras"
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(archive)
+            weights.archive, weights.file = b"", str(path)
+            text += f", and as the file {path} ({name}.file)"
+        self._state.notices.append(f"{text}.")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return f"the notebook's Python has not what it is made of ({error}); install that beside the notebook"
+    return f"{type(error).__name__}: {error}"

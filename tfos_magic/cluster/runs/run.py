@@ -1,0 +1,301 @@
+"""One run of one cell: feed what it names, send it to every rank, follow it to its end, bring its names back.
+
+A run that loses a worker begins again with fresh trainers and the same seed, where its last checkpoint left it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tfos_magic.checkpoints.store import CheckpointStore
+from tfos_magic.cluster.runs.attempt import Attempt
+from tfos_magic.cluster.runs.random_states import Randomness
+from tfos_magic.cluster.runs.request import FrameUse, Ignore, Observer, RunRequest, frame_use
+from tfos_magic.cluster.runs.results import RunResults, kernels_keras, kernels_settings
+from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
+from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.module_states import changed_states
+from tfos_magic.disk.place import tell_place
+from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
+from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.tensorboard.event_files import EventMirror
+from tfos_magic.tensorboard.scalars import ScalarWriter
+from tfos_magic.transport.messages import (
+    CheckpointPart,
+    Display,
+    EpochEnd,
+    EventFilePart,
+    Message,
+    Output,
+    OutputPart,
+    OutputTaken,
+    RunCell,
+    TrainerExited,
+)
+from tfos_magic.values import pack
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
+__all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
+
+
+class Run:
+    """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
+
+    ``connect`` gives the cluster, its agents running; it is called first, so that the start of a cluster is part of the
+    run.
+    """
+
+    _cluster: TFCluster
+
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[], TFCluster]) -> None:
+        self.run_id = uuid4().hex[:12]
+        self._request, self._connect = request, connect
+        self._randomness = Randomness(request)
+        self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
+        self._store: CheckpointStore | None = None
+        self._stops_asked = self._stops_heeded = 0
+        self.state = RunState(
+            run_id=self.run_id,
+            name=request.name,
+            strategy=request.strategy,
+            workers=[WorkerState(rank) for rank in range(size)],
+            started=time.monotonic(),
+            log_dir=request.log_dir,
+            notices=list(request.notices),
+        )
+        self._mirror = EventMirror(self.state, request.private_logs)
+        self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
+
+    def execute(self, observer: Observer) -> dict[str, Any]:
+        """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
+
+        Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
+        is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
+        another cell.
+        """
+        payload = self._request.payload
+        if payload is None:
+            payload = pack(self._request.names)
+        self._observer = observer
+        self._observer.update(self.state)
+        try:
+            self._open_store()
+            self._cluster = self._connect()
+            self._persevere(payload)
+            self._close_store()
+            self._end(RunPhase.DONE)
+            return self._results.values()
+        except KeyboardInterrupt:
+            self._end(RunPhase.STOPPED)
+            raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
+        except BaseException as error:
+            self._end(RunPhase.FAILED, str(error))
+            self._results.rescue_with(error)
+            raise
+        finally:
+            self._close_store()
+            self._randomness.give_back(self._results.random)
+            if self._scalars is not None:
+                self._scalars.close()
+
+    def stop(self) -> None:
+        """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
+
+        A cluster that is being started comes up first.
+        """
+        self._stops_asked += 1
+
+    def _open_store(self) -> None:
+        """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
+        request = self._request
+        if request.alone:
+            return
+        if request.resume and not request.checkpoint_dir:
+            raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
+        self._store = CheckpointStore(
+            request.checkpoint_dir,
+            request.keep_checkpoints,
+            resume=request.resume,
+            notify=self.state.notices.append,
+        )
+        self._randomness.go_on(self._store.seed, self._store.random)
+        if self._store.newest is not None:
+            self.state.notices.append(
+                f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
+            )
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _persevere(self, payload: bytes) -> None:
+        """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
+        while True:
+            try:
+                self._attempt(payload)
+                return
+            except WorkerLost as loss:
+                if self._request.alone:
+                    raise
+                self._prepare_restart(loss)
+
+    def _attempt(self, payload: bytes) -> None:
+        """Feed what the cell names and run it once on every rank that is to."""
+        ranks = self._request.ranks_of(self._cluster.size)
+        self._revive()
+        assert self._cluster.feeds is not None
+        streams = self._cluster.feeds.streams
+        try:
+            before = self._store.feeds if self._store is not None else {}
+            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
+            self._await_trainers()
+            self._run_cell(payload, feeds, ranks)
+        except WorkerError:
+            if streams.failure is None:
+                raise
+            raise streams.failure from None  # which is why the cell found no rows
+        finally:
+            streams.end()
+
+    def _run_cell(self, payload: bytes, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
+        request = self._request
+        assert self._cluster.feeds is not None
+        attempt = Attempt(
+            self._cluster,
+            self.run_id,
+            self._take,
+            ranks=ranks,
+            elastic=request.strategy == "async",
+            replacements=request.max_restarts - self.state.restarts,
+            alone=request.alone,
+        )
+        try:
+            self._send(attempt, payload, feeds)
+            attempt.follow(self.state.workers)
+        except KeyboardInterrupt:
+            self.state.phase = RunPhase.STOPPING
+            self._cluster.feeds.streams.end_queries()
+            attempt.stop()
+            raise
+        finally:
+            attempt.close()
+            self._results.note(attempt.outcome.ends)
+
+    def _prepare_restart(self, loss: WorkerLost) -> None:
+        """Count a restart and say so; raises the loss with what to do where none is left."""
+        request, state = self._request, self.state
+        if state.restarts >= request.max_restarts:
+            raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
+        where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+        rewind(state)
+        if self._scalars is not None:
+            self._scalars.await_rewind()
+        newest = self._store.newest if self._store is not None else None
+        self.state.notices.append(
+            f"Worker {loss.rank} {loss.how}{where}: restarted from {newest.words if newest else 'the beginning'} "
+            f"({state.restarts} of {request.max_restarts} restarts)."
+        )
+        self._draw()
+
+    def _revive(self) -> None:
+        """Replace agents that were lost, in the attempt before or while nothing ran."""
+        lost = self._cluster.roster.lost
+        if not lost:
+            return
+        if not self.state.replaying:
+            self.state.notices.append(
+                f"The cluster had lost workers while nothing ran ({lost}): they are started anew."
+            )
+        self._draw()
+        self._cluster.revive()
+
+    def _await_trainers(self) -> None:
+        """Wait for trainers that still load TensorFlow, drawing meanwhile."""
+        if not self._cluster.ready:
+            self._draw()
+            self._cluster.wait_ready()
+        self.state.generation = self._cluster.roster.generation
+        for state, worker in zip(self.state.workers, self._cluster.workers, strict=True):
+            state.host, state.pid = worker.agent.host, worker.pid
+            state.device = worker.ready.device if worker.ready else ""
+        self.state.servers = [
+            WorkerState(server.rank, server.agent.host, server.pid, state="serving") for server in self._cluster.servers
+        ]
+
+    def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, SpooledFeed]) -> None:
+        request = self._request
+        cell = RunCell(
+            run_id=self.run_id,
+            source=request.source,
+            filename=request.filename,
+            strategy=request.strategy,
+            options=dict(request.options),
+            seed=self._randomness.seed,
+            random=self._randomness.states,
+            outputs=list(request.outputs),
+            feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
+            modules=dict(request.modules),
+            checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
+            event_files=self._mirror.wanted,
+            keras=kernels_keras(),
+            keras_settings=kernels_settings(),
+            place=tell_place((request.private_files or self._cluster.private_files)()),
+            sources=local_sources(request.source),
+            module_states=changed_states(),
+            payload=payload,
+        )
+        for part in self._store.parts(self.run_id) if self._store is not None else ():
+            self._cluster.tell(0, part)
+        attempt.send(cell)
+
+    def _take(self, message: Message | None) -> None:
+        """Fold what a worker said into the run; None when nobody said anything for a moment."""
+        if isinstance(message, TrainerExited):
+            lose(self.state, message.rank)
+        if message is not None and getattr(message, "run_id", "") == self.run_id:
+            apply(self.state, message)
+            match message:
+                case Output() if self._shown(message.rank):
+                    self._observer.output(message.text, message.stream, message.rank)
+                case Display() if self._shown(message.rank):
+                    self._observer.show(message.data, message.metadata, message.rank)
+                case CheckpointPart() if self._store is not None:
+                    self._store.note(message)
+                case OutputPart():
+                    self._results.take(message)
+                    self._cluster.tell(message.rank, OutputTaken(self.run_id))
+                case EventFilePart(rank=0):
+                    self._mirror.take(message)
+                case EpochEnd() if self._scalars is not None:
+                    self._scalars.take(message)
+        assert self._cluster.feeds is not None
+        self._cluster.feeds.streams.check()
+        self._draw()
+
+    def _shown(self, rank: int) -> bool:
+        return rank == 0 or self._request.alone
+
+    def _draw(self) -> None:
+        for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
+            state.memory = worker.beat.trainer_rss
+        for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
+            state.memory = server.beat.trainer_rss
+        self._observer.update(self.state)
+        if self._stops_heeded < self._stops_asked:
+            self._stops_heeded += 1
+            raise KeyboardInterrupt
+
+    def _end(self, phase: RunPhase, error: str = "") -> None:
+        if self.state.phase.ended:
+            return
+        self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
+        self.state.ended = time.monotonic()
+        self._observer.update(self.state)

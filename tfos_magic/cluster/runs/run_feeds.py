@@ -1,0 +1,155 @@
+"""A run's DataFrames on their way to the workers, one after another, followed to their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfos_magic.cluster.runs.attempt import TICK
+from tfos_magic.cluster.runs.request import FrameUse, RunRequest
+from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.feed.driver.spooled_feeds import FeedJobThread, columns_of
+from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
+
+if TYPE_CHECKING:
+    from tfos_magic.cluster.cluster import TFCluster
+
+LOSS_NEWS_SECONDS = 2.0
+
+
+def feed_all(
+    cluster: TFCluster,
+    frames: Mapping[str, FrameUse],
+    state: RunState,
+    draw: Callable[[], None],
+    before: Mapping[str, Sequence[int]],
+) -> dict[str, SpooledFeed]:
+    """Bring every DataFrame to the spools, unless it is there; gives the feeds by name.
+
+    ``before`` are the marks of the rows that a run which is to go on had.
+
+    ``state`` tells how far it is; ``draw`` is called as often as that changes, and what it raises cancels the feed.
+    """
+    cluster.roster.check()
+    assert cluster.feeds is not None
+    cluster.feeds.begin_run()
+    fed: dict[str, SpooledFeed] = {}
+    for name, use in frames.items():
+        if (streaming := as_streaming(use.frame)) is not None:
+            fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
+            continue
+        if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan)):
+            state.notices.append(f"{name}: {notice}")
+        known = cluster.feeds.find(use.frame, use.plan)
+        seconds = 0.0
+        if reused := known is not None:
+            fed[name] = known
+        else:
+            state.phase = RunPhase.FEEDING
+            fed[name] = _follow(cluster, cluster.feeds.start(use.frame, use.plan), name, state, draw)
+            seconds = fed[name].seconds
+        feed = fed[name]
+        columns = tuple(map(str, feed.columns))
+        if feed.streamed and not reused:
+            state.notices.append(
+                f"{name} is larger than the disk that the workers may take for feeds (--spool-gb): its rows come from "
+                "Spark anew in every epoch."
+            )
+        state.feeds[name] = FeedState(
+            name,
+            feed.rows,
+            feed.bytes,
+            seconds,
+            done=True,
+            reused=reused,
+            columns=columns,
+            streamed=feed.streamed,
+        )
+        draw()
+    if not state.restarts:
+        state.notices.extend(_changed_rows(before, fed))
+    return fed
+
+
+def _await_first_rows(
+    cluster: TFCluster,
+    name: str,
+    frame: StreamingSource,
+    use: FrameUse,
+    state: RunState,
+    draw: Callable[[], None],
+) -> SpooledFeed:
+    """Start the query of a streaming DataFrame and wait for rows, which tell the shapes of its columns."""
+    assert cluster.feeds is not None
+    state.phase = RunPhase.FEEDING
+    state.feeds[name] = FeedState(name, streamed=True)
+    query = cluster.feeds.streams.start_query(name, frame, use.plan)
+    while not query.wait_known(TICK):
+        cluster.roster.check()
+        cluster.roster.check_agents()
+        draw()
+    feed = SpooledFeed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
+    state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
+    draw()
+    return feed
+
+
+def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, SpooledFeed]) -> list[str]:
+    """What to say of DataFrames whose rows are not those with the marks ``before``."""
+    notices = []
+    for name, feed in feeds.items():
+        then = before.get(name)
+        if then and feed.mark and list(then) != feed.mark:
+            counts = f"{then[0]:,} rows then, {feed.rows:,} now" if then[0] != feed.rows else f"{feed.rows:,} rows"
+            notices.append(
+                f"{name}: its rows are not those of the run that goes on ({counts}), so the weights will be those of "
+                "neither. For the same weights feed the same rows; without --resume a new run begins."
+            )
+    return notices
+
+
+def uses_of(
+    cluster: TFCluster, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
+) -> dict[str, dict[str, Any]]:
+    """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
+    assert cluster.feeds is not None
+    uses: dict[str, dict[str, Any]] = {}
+    for name, use in request.frames.items():
+        uses[name] = {
+            "feed_id": feeds[name].feed_id,
+            "batch_size": request.batch_size,
+            "features": list(use.features) if use.features is not None else None,
+            "label": use.label,
+            "shuffle": request.shuffle,
+            "seed": seed,
+            "mark": feeds[name].mark,
+        }
+        if feeds[name].streamed:
+            ranks = request.ranks_of(cluster.size)
+            uses[name]["lease"] = cluster.feeds.streams.lease(name, use.frame, use.plan, feeds[name].schema, ranks)
+    return uses
+
+
+def _follow(
+    cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
+) -> SpooledFeed:
+    started = time.monotonic()
+    try:
+        while not job.wait(TICK):
+            cluster.roster.check()
+            cluster.roster.check_agents()
+            rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in cluster.workers)
+            state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
+            draw()
+    except BaseException:
+        job.cancel()
+        raise
+    try:
+        return job.result()
+    except FeedError:
+        # A feed to an agent that is lost fails before Spark says that it is.
+        cluster.roster.await_loss(LOSS_NEWS_SECONDS)
+        raise

@@ -1,0 +1,259 @@
+"""What is known of a run, folded from its messages: the one thing every view draws.
+
+:class:`RunState` is changed only by :func:`apply` and by the run's own thread; a view gets it read-only, at most four
+times a second, and keeps no state of the run itself.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.transport.messages import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
+
+_DOING = {"train": "training", "validate": "validating", "checkpoint": "saving"}
+
+
+class RunPhase(str, Enum):
+    """Where a run is. The last three are ends."""
+
+    STARTING = "starting"
+    FEEDING = "feeding"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (RunPhase.DONE, RunPhase.STOPPED, RunPhase.FAILED)
+
+
+@dataclass
+class FeedState:
+    """A DataFrame on its way to the workers; ``seconds`` runs until ``done``. ``reused`` feeds were there already.
+
+    ``streamed`` ones come anew in every epoch. ``columns`` tells dtype and shape of every column, each in words.
+    """
+
+    name: str
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    done: bool = False
+    reused: bool = False
+    columns: tuple[str, ...] = ()
+    streamed: bool = False
+
+
+@dataclass
+class RunState:
+    """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
+
+    ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
+    ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
+    again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
+    and ``printed`` counts the lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` have arrived.
+    """
+
+    run_id: str
+    name: str
+    strategy: str
+    workers: list[WorkerState]
+    servers: list[WorkerState] = field(default_factory=list)
+    phase: RunPhase = RunPhase.STARTING
+    started: float = 0.0
+    ended: float = 0.0
+    epoch: int = 0
+    epochs: int = 0
+    step: int = 0
+    steps: int = 0
+    stage: str = "train"
+    metrics: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    generation: int = 0
+    restarts: int = 0
+    replaying: bool = False
+    epochs_done: list[int] = field(default_factory=list)
+    feeds: dict[str, FeedState] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    error: str = ""
+    log_dir: str = ""
+    clock: Callable[[], float] = time.monotonic
+    traces: dict[str, MetricSeries] = field(default_factory=dict)
+    pace: MetricSeries = field(default_factory=MetricSeries)
+    printed: int = 0
+    returned: int = 0
+    returning: int = 0
+    _times: Stopwatch = field(init=False, repr=False)
+    _first: tuple[float, float] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._times = Stopwatch("start", self.started)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the cell was started, up to its end."""
+        return (self.ended or self.clock()) - self.started
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Seconds of ``elapsed`` by what rank 0 did: ``start`` (feeds included), ``cell``, ``train``, ``validate``,
+        ``checkpoint``."""
+        return self._times.read(self.ended or self.clock())
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to the end at the pace since the first step, its own time left out; None while nothing says."""
+        if self._first is None or self.phase is not RunPhase.RUNNING:
+            return None
+        then, before = self._first
+        done, took = self.fraction - before, self.clock() - then
+        return took * (1.0 - self.fraction) / done if done > 0.005 and took > 0 else None
+
+    def enter(self, activity: str) -> None:
+        """From now on it is ``activity`` that takes the run's time."""
+        self._times.switch(activity, self.clock())
+
+    def begin_estimate(self) -> None:
+        """Judge the time that remains from here on."""
+        self._first = (self.clock(), self.fraction)
+
+    @property
+    def estimating(self) -> bool:
+        return self._first is not None and self._first[1] <= self.fraction
+
+    @property
+    def rows_per_second(self) -> float:
+        return sum(worker.rows_per_second for worker in self.workers)
+
+    @property
+    def sent_per_epoch(self) -> float:
+        """Bytes that all workers together sent in a finished epoch, on the average; 0 before there is one."""
+        return sum(worker.sent for worker in self.workers) / len(self.history) if self.history else 0.0
+
+    @property
+    def fraction(self) -> float:
+        """Share of all epochs that is done, 0 to 1; 0 while the number of epochs or steps is unknown."""
+        if self.phase is RunPhase.DONE:
+            return 1.0
+        if not self.epochs:
+            return 0.0
+        within = min(1.0, self.step / self.steps) if self.steps else 0.0
+        return min(1.0, (len(self.history) + (within if self.epoch >= len(self.history) else 0.0)) / self.epochs)
+
+
+def apply(state: RunState, message: Message) -> None:
+    """Fold one message of the run into ``state``; messages of other runs and unknown kinds change nothing."""
+    if getattr(message, "run_id", state.run_id) != state.run_id:
+        return
+    rank = getattr(message, "rank", None)
+    if not isinstance(rank, int) or not 0 <= rank < len(state.workers):
+        return
+    worker = state.workers[rank]
+    match message:
+        case RunStarted():
+            worker.state = "running"
+            if rank == 0:
+                state.enter("cell")
+            if state.phase in (RunPhase.STARTING, RunPhase.FEEDING):
+                state.phase = RunPhase.RUNNING
+        case Progress():
+            _progress(state, worker, message)
+        case EpochEnd():
+            _epoch_end(state, message)
+        case Output():
+            for line in filter(str.strip, message.text.splitlines()):
+                state.printed += 1
+                worker.print(line, state.printed)
+        case Notice():
+            if message.text not in state.notices:
+                state.notices.append(message.text)
+        case RunFinished():
+            worker.state = {"ok": "done", "stopped": "stopped"}.get(message.status, "failed")
+            worker.rows_per_second = 0.0 if message.status == "error" else worker.rows_per_second
+
+
+def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
+    worker.state = _DOING.get(message.phase, message.phase)
+    worker.mark(state.clock(), message)
+    if message.rank == 0:
+        _forget_from(state, message.epoch)
+        state.stage, state.epoch, state.epochs = message.phase, message.epoch, message.epochs
+        state.enter(message.phase)
+        if message.phase == "train":
+            state.step, state.steps = message.step, message.steps
+            running = _over_workers(state, message)
+            state.metrics.update(running)
+            _trace(state, message, running)
+
+
+def _over_workers(state: RunState, message: Progress) -> dict[str, float]:
+    """What rank 0 has in this epoch so far, averaged over the workers by the rows that each has seen in it."""
+    there = [worker for worker in state.workers if worker.epoch == message.epoch and worker.epoch_rows > 0]
+    averaged = dict(message.metrics)
+    for name in averaged:
+        told = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
+        if told:
+            averaged[name] = sum(value * rows for value, rows in told) / sum(rows for _, rows in told)
+    return averaged
+
+
+def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> None:
+    """Draw the curves on, and begin to judge the time that remains with the first step that is done."""
+    if message.step and not state.estimating:
+        state.begin_estimate()
+    if state.rows_per_second > 0:
+        state.pace.add(state.elapsed, state.rows_per_second)
+    if not message.steps:
+        return
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            state.traces.setdefault(name, MetricSeries()).add(message.epoch + message.step / message.steps, value)
+
+
+def _epoch_end(state: RunState, message: EpochEnd) -> None:
+    if message.past and (state.replaying or message.epoch in state.epochs_done):
+        return  # known from the attempt before
+    _forget_from(state, message.epoch)
+    state.epochs = message.epochs
+    state.metrics = dict(message.metrics)
+    if message.epoch == 0 and state.history:
+        state.history.clear()  # a second fit in the same cell starts its own curve
+        state.epochs_done.clear()
+    state.history.append(dict(message.metrics))
+    state.epochs_done.append(message.epoch)
+
+
+def lose(state: RunState, rank: int) -> None:
+    """A process of the run is gone: a worker, or one of the parameter servers, which are counted after them."""
+    everyone = [*state.workers, *state.servers]
+    if rank < len(everyone):
+        everyone[rank].state, everyone[rank].rows_per_second = "lost", 0.0
+
+
+def rewind(state: RunState) -> None:
+    """The run begins again, a worker having been lost: count it, and await what the new attempt trains again."""
+    state.restarts += 1
+    state.replaying = True
+    state.enter("start")
+    state.phase, state.step, state.metrics = RunPhase.STARTING, 0, {}
+    for worker in state.workers:
+        worker.state, worker.rows_per_second = "waiting", 0.0
+        worker.forget_pace()
+
+
+def _forget_from(state: RunState, epoch: int) -> None:
+    """After a restart: take back from the history what is trained again, so that no epoch is in it twice."""
+    if not state.replaying:
+        return
+    state.replaying = False
+    kept = [(done, metrics) for done, metrics in zip(state.epochs_done, state.history, strict=True) if done < epoch]
+    state.epochs_done[:] = [done for done, _ in kept]
+    state.history[:] = [metrics for _, metrics in kept]

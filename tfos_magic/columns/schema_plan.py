@@ -1,0 +1,184 @@
+"""Which columns of a DataFrame become tensors, and of what kind: decided from the schema, before any job starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tfos_magic.columns.columns import BYTES, LIST, SCALAR, STRUCT, VECTOR, Column, FeedPlan
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.errors import DataError
+
+NUMBERS = {
+    "boolean": "bool",
+    "byte": "int8",
+    "short": "int16",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+}
+TEXT = ("string", "binary", "varchar", "char")
+UNITS = {
+    "date": "days since 1970-01-01",
+    "timestamp": "microseconds since 1970-01-01 UTC",
+    "timestamp_ntz": "microseconds since 1970-01-01, local",
+    "time": "nanoseconds of the day",
+    "daytimeinterval": "microseconds",
+}
+_REMEDIES = {
+    "map": "take its values as an array, F.map_values({name!r}), or one of them, F.col({name!r})['key']",
+    "void": "it holds nothing but nulls, so leave it out",
+    "matrixudt": "turn it into an array of numbers before",
+}
+
+
+def plan_feed(
+    schema: Any,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    missing: Missing = NOTHING_MISSING,
+) -> FeedPlan:
+    """Plan a feed from a Spark ``StructType`` (of a classic or a Connect session alike).
+
+    ``features`` of ``None`` means every column but the label. Numbers, booleans, decimals (as float64), dates and times
+    (as int64), strings, binary, arrays of all these at any depth, Spark ML vectors, and structs become tensors.
+    ``missing`` says what nulls and short arrays become. Raises :class:`DataError` for an unknown, repeated, unsupported
+    or contradictory column.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    names = chosen([field.name for field in schema.fields], features, label)
+    columns = [_column(name, types, "label" if name == label else "column") for name in names]
+    return with_missing(columns, missing, label)
+
+
+def chosen(known: Sequence[str], features: Sequence[str] | None, label: str | None) -> list[str]:
+    """The names of the columns to carry, the label last. Raises :class:`DataError` as :func:`plan_feed` does."""
+    refuse_twins(known)
+    wanted = list(known) if features is None else list(features)
+    if features is not None and label is not None and label in wanted:
+        raise DataError(f"column {label!r} is both the label and a feature: leave it out of the features")
+    refuse_twins(wanted)
+    wanted = [name for name in wanted if name != label]
+    if not wanted:
+        raise DataError("no feature columns are left: name at least one column besides the label")
+    return wanted if label is None else [*wanted, label]
+
+
+def with_missing(columns: list[Column], missing: Missing, label: str | None) -> FeedPlan:
+    """The plan of these columns, with what is said of their nulls and lengths."""
+    plan = FeedPlan(tuple(_with_missing(columns, missing, label)), label)
+    refuse_twins(plan.names)
+    return plan
+
+
+def _column(name: str, types: dict[str, Any], role: str) -> Column:
+    if name not in types and role == "label" and set(name.split(",")) <= types.keys():
+        raise DataError(
+            f"a label is one column, and {name!r} names several: give all as features, and make targets of them in the "
+            "cell with map()"
+        )
+    if name not in types:
+        raise DataError(f"the DataFrame has no {role} {name!r}: {suggestion(name, list(types))}")
+    try:
+        return _typed(name, types[name])
+    except _Unfit as unfit:
+        raise DataError(
+            f"{role} {name!r} of type {types[name].simpleString()} cannot become a tensor: {unfit}, or name only other "
+            "columns as features"
+        ) from None
+
+
+class _Unfit(Exception):
+    """No tensor can be made of a type; the text says what to do."""
+
+
+def _typed(name: str, spark_type: Any) -> Column:
+    """The column of a type; nested ones name their fields by themselves."""
+    kind = spark_type.typeName()
+    if kind == "vectorudt":
+        return Column(name, VECTOR, "float64")
+    if kind == "struct":
+        return _struct(name, spark_type)
+    depth = 0
+    while spark_type.typeName() == "array":
+        spark_type, depth = spark_type.elementType, depth + 1
+    dtype = _dtype(name, spark_type, depth)
+    unit = UNITS.get(spark_type.typeName(), "")
+    if depth:
+        return Column(name, LIST, dtype, depth, unit)
+    return Column(name, BYTES if dtype == BYTES else SCALAR, dtype, unit=unit)
+
+
+def _struct(name: str, spark_type: Any) -> Column:
+    fields = [(field.name, field.dataType) for field in spark_type.fields]
+    if not fields:
+        raise _Unfit(f"the struct {name!r} has no fields, so leave it out")
+    refuse_twins([field for field, _ in fields])
+    return Column(name, STRUCT, fields=tuple(_typed(field, kind) for field, kind in fields))
+
+
+def _dtype(name: str, spark_type: Any, depth: int) -> str:
+    kind = spark_type.typeName()
+    if kind in NUMBERS:
+        return NUMBERS[kind]
+    if kind in TEXT:
+        return BYTES
+    if kind == "decimal":
+        return "float64"
+    if kind in UNITS:
+        return "int64"
+    if depth and kind == "struct":
+        raise _Unfit(f"take each field as an array of its own, such as F.col({name!r})[{spark_type.names[0]!r}]")
+    if depth and kind == "vectorudt":
+        raise _Unfit(f"make it an array of arrays, F.transform({name!r}, vector_to_array)")
+    raise _Unfit(
+        _REMEDIES.get(kind, "turn it into a number, an array of numbers, a string or binary").format(name=name)
+    )
+
+
+def _with_missing(columns: list[Column], missing: Missing, label: str | None) -> list[Column]:
+    """Give the columns with what is said of their nulls and their lengths."""
+    known = _paths(columns)
+    for name in missing.columns:
+        if name not in known:
+            raise DataError(f"--fill, --pad or --null-mask names a column {name!r}: {suggestion(name, known)}")
+    return [
+        dataclasses.replace(_treated(column, (column.name,), missing, label), masked=column.name in missing.masks)
+        for column in columns
+    ]
+
+
+def _treated(column: Column, path: tuple[str, ...], missing: Missing, label: str | None) -> Column:
+    if column.kind == STRUCT:
+        if path[0] in missing.masks:
+            raise DataError(f"--null-mask: {path[0]!r} is a struct; select its fields as columns to mask them")
+        fields = [_treated(each, (*path, each.name), missing, label) for each in column.fields]
+        return dataclasses.replace(column, fields=tuple(fields))
+    # A row whose label is made up teaches something: that takes the label's own name.
+    fill = missing.fill_of(path, column.dtype, by_name=path[0] == label)
+    pad, lengths = missing.pad_of(path, column.dtype, column.depth) if column.is_list else (None, ())
+    return dataclasses.replace(column, fill=fill, pad=pad, pad_to=lengths)
+
+
+def _paths(columns: Sequence[Column]) -> list[str]:
+    """The names by which options know columns: their own, and those of fields with dots."""
+    inner = [f"{column.name}.{path}" for column in columns for path in _paths(column.fields)]
+    return [column.name for column in columns] + inner
+
+
+def suggestion(name: str, known: list[str]) -> str:
+    """What to say of a name that is not among ``known``: the nearest one, or all there are."""
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[near[0]]!r}?" if near else f"it has {', '.join(map(repr, known)) or 'no columns'}"
+
+
+def refuse_twins(names: Sequence[str]) -> None:
+    """Raise :class:`DataError` where a name comes twice."""
+    twins = [name for name, count in Counter(names).items() if count > 1]
+    if twins:
+        raise DataError(f"column {twins[0]!r} is named twice: rename or drop one, names of tensors are unique")

@@ -1,0 +1,140 @@
+"""A trainer's disk while it runs a cell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+
+from tfos_magic.disk import SHARED_VARIABLE
+from tfos_magic.disk.downloads import shared_downloads
+from tfos_magic.disk.imports import set_states
+from tfos_magic.disk.links import guarded
+from tfos_magic.disk.modules import local_modules, write_sources
+from tfos_magic.disk.place import is_here
+from tfos_magic.disk.view import SnapshotView, copied, mounted, tidy
+from tfos_magic.transport.messages import RunCell
+
+
+class Disk:
+    """The disk of the trainer with ``rank``, one of ``local_size`` on its host, that ``may_mount`` or not.
+
+    Files that it needs by itself are in its temporary folder; what ranks of a host share for a run, in the folder that
+    :data:`~tfos_magic.disk.SHARED_VARIABLE` names in its environment. Modules named in ``spared`` are never
+    imported anew.
+    """
+
+    def __init__(self, rank: int, local_size: int, may_mount: bool, spared: Collection[str]) -> None:
+        self._rank, self._local_size, self._may_mount, self._spared = rank, local_size, may_mount, spared
+        self._private = os.path.realpath(tempfile.gettempdir())
+        self._shared = os.environ.get(SHARED_VARIABLE, "")
+        self._outside = os.getcwd()
+        self._here = False
+
+    @contextmanager
+    def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[SnapshotView | None]:
+        """Work where the cell is to work until the block ends; gives the rank's own view, where it has one.
+
+        That is the notebook's directory, if it is on this host. Of ranks that train together, all but rank 0 see copies
+        of it and of the folders for temporary files and for Keras's data. ``notice`` is told what differs from that.
+        """
+        self._here = here = is_here(cell.place)
+        directory = cell.place["directory"] if here else self._outside
+        temporary = (cell.place["temporary"] if here else "") or self._private
+        with ExitStack() as stack:
+            stack.callback(os.chdir, self._outside)
+            view = None
+            if self._rank > 0 and cell.strategy != "none":
+                view = self._view(stack, directory, temporary, notice)
+                directory = view.directory
+            elif self._local_size > 1 and cell.strategy != "none":
+                stack.enter_context(guarded([directory, *_others(directory), temporary]))  # others have links to files
+            stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
+            os.chdir(directory)
+            stack.enter_context(self._downloads(cell.run_id, view))
+            self._open_modules(stack, cell, directory)
+            yield view
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Where the notebook's directory is not at hand, let the error say so of a relative path that is missing."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if not self._here and isinstance(error.filename, str) and not os.path.isabs(error.filename):
+                error.strerror = (
+                    f"{error.strerror} (worker {self._rank} is not on the notebook's host, or may not enter its "
+                    "directory, so relative paths are those of its executor: put files where all workers see them, and "
+                    "give their absolute path)"
+                )
+            raise
+
+    def tidy(self) -> None:
+        """Remove what is left of views: after the end of a cell was told, for it takes time."""
+        tidy()
+
+    def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> SnapshotView:
+        if self._may_mount:
+            places, kept = [*_others(directory), temporary], [self._private, self._shared]
+            with suppress(OSError):  # there is no more that such a system allows
+                return stack.enter_context(mounted(directory, places, kept))
+        return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, self._shared, notice)))
+
+    def _downloads(self, run_id: str, view: SnapshotView | None) -> AbstractContextManager[None]:
+        if not self._shared:
+            return nullcontext()
+        for name in os.listdir(self._shared):
+            if name != run_id:  # of a run that has ended
+                shutil.rmtree(os.path.join(self._shared, name), ignore_errors=True)
+        name = str(self._rank) if view and view.covers else ""
+        return shared_downloads(os.path.join(self._shared, run_id), self._local_size, name)
+
+    def _open_modules(self, stack: ExitStack, cell: RunCell, directory: str) -> None:
+        folder, path = directory, cell.place.get("path", [])
+        if not self._here:
+            folder, path = os.path.join(self._private, "modules"), [directory]
+            shutil.rmtree(folder, ignore_errors=True)
+            write_sources(cell.sources, folder)
+        stack.enter_context(local_modules(folder, path, self._spared))
+        stack.enter_context(set_states(folder, cell.module_states))
+
+
+class _Elsewhere:
+    """Tells once that a file which all ranks see was written."""
+
+    def __init__(self, rank: int, shared: str, notice: Callable[[str], None]) -> None:
+        self._rank, self._notice, self._told = rank, notice, False
+        self._locked = tuple(os.path.join(folder, "") for folder in (shared, _keras_folder()) if folder)
+
+    def __call__(self, path: str) -> None:
+        if self._told or path.startswith(self._locked):
+            return
+        self._told = True
+        self._notice(
+            f"Worker {self._rank} writes {path}, and so do others of its host at the same time: it may not mount a "
+            "view of its own, so that only files with relative paths, and those of tempfile, are apart. Write "
+            "relative paths, or let rank 0 write alone (if tfos.rank() == 0)."
+        )
+
+
+def _others(directory: str) -> list[str]:
+    """The folders besides the working one that programs write to."""
+    parent = os.path.dirname(directory)
+    return [*([parent] if os.access(parent, os.W_OK) else []), "/tmp", "/var/tmp", _keras_folder()]
+
+
+def _keras_folder() -> str:
+    return os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
+
+
+@contextmanager
+def _temporary(folder: str) -> Iterator[None]:
+    """Let temporary files of this process, and of what it starts, be made in ``folder``."""
+    before = os.environ.get("TMPDIR", folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        os.environ["TMPDIR"] = tempfile.tempdir = before

@@ -1,0 +1,69 @@
+"""The modules beside the notebook that a cell may use, as texts for workers that do not see its directory."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tfos_magic.disk.modules import is_local
+
+MOST_BYTES = 4 << 20
+
+
+def local_sources(cell: str) -> dict[str, str]:
+    """The texts of the modules below the working directory that ``cell`` imports, and of those that this process has
+    loaded, with what they import in turn; by path relative to that directory. ``MOST_BYTES`` of them at most.
+    """
+    folder, found, size = os.getcwd(), dict[str, str](), 0
+    names = [*_imported(cell), *_loaded(folder)]
+    while names:
+        path = _path_of(names.pop(0), folder)
+        if not path or os.path.relpath(path, folder) in found:
+            continue
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        size += len(text)
+        if size > MOST_BYTES:
+            break
+        found[os.path.relpath(path, folder)] = text
+        package = os.path.relpath(os.path.dirname(path), folder).replace(os.sep, ".").strip(".")
+        names += _imported(text, package)
+    return found
+
+
+def _loaded(folder: str) -> list[str]:
+    return [name for name, module in list(sys.modules.items()) if is_local(module, folder)]
+
+
+def _imported(text: str, package: str = "") -> Iterator[str]:
+    """The names of modules that a text may import, and their packages; relative ones are of ``package``."""
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield from _with_parents(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+                base = ".".join([*parts, *([node.module] if node.module else [])])
+                yield from _with_parents(base)
+                for alias in node.names:
+                    yield f"{base}.{alias.name}"
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _path_of(name: str, folder: str) -> str:
+    """The text of a module below ``folder`` and not installed there; empty where it is none."""
+    module = sys.modules.get(name)
+    if module is not None:
+        path = getattr(module, "__file__", None) or ""
+        return path if is_local(module, folder) and path.endswith(".py") else ""
+    base = os.path.join(folder, *name.split("."))
+    return next((path for path in (f"{base}.py", os.path.join(base, "__init__.py")) if os.path.isfile(path)), "")

@@ -1,0 +1,110 @@
+"""The agent's desk for feeds: the kernel's orders are carried out in spool and streams, and what these say is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tfos_magic.errors import FeedError, SpoolFull
+from tfos_magic.feed.agent.disk_quota import GIGABYTE
+from tfos_magic.feed.agent.flight_server import FeedFlightServer, error_of
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.agent.stream_buffers import StreamBuffers
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.messages import (
+    CommitFeed,
+    ConfirmStream,
+    EndStream,
+    FeedAttached,
+    FeedOpened,
+    Message,
+    NeedRoom,
+    OpenFeed,
+    OpenStream,
+    RefuseFeed,
+    ReleaseFeed,
+    RunCell,
+)
+
+
+class FeedService:
+    """Owns spool, streams and receiver of an agent on ``host``. ``tell`` sends to the kernel, from any thread."""
+
+    def __init__(self, config: AgentConfig, host: str, tell: Callable[[Message], None]) -> None:
+        limit = None if config.spool_gb is None else int(config.spool_gb * GIGABYTE)
+        self.spool = Spool(config.spool_dir, limit)
+        self.spool.need_room = lambda feed_id, held: tell(NeedRoom(feed_id, held))
+        self.streams = StreamBuffers(self.spool, tell)
+        self.receiver = FeedFlightServer(host, config.feed_token, self.spool, self.streams)
+        self._token, self._tell = config.feed_token, tell
+
+    def obey(self, message: Message) -> None:
+        """Carry out an order about feeds; other messages are none of its business."""
+        match message:
+            case OpenFeed():
+                self._answer_opened(
+                    message.feed_id,
+                    lambda: self.spool.open(message.feed_id, message.rank, message.world, message.schema),
+                )
+            case OpenStream():
+                self._answer_opened(message.stream, lambda: self._open_stream(message))
+            case CommitFeed():
+                self._commit(message)
+            case RefuseFeed():
+                self.spool.fail(message.feed_id, SpoolFull(message.reason))
+            case EndStream():
+                self._end(message)
+            case ConfirmStream():
+                if (stream := self.streams.get(message.stream)) is not None:
+                    stream.confirm(message.partitions)
+            case ReleaseFeed():
+                if not self.streams.release(message.feed_id):
+                    self.spool.release(message.feed_id)
+
+    def prepared(self, cell: RunCell, rank: int) -> RunCell:
+        """The cell with all that the trainer of ``rank`` needs to read its feeds: for its private link alone."""
+        feeds = {name: {**use, "handle": self._handle(use, rank)} for name, use in cell.feeds.items()}
+        return dataclasses.replace(cell, feeds=feeds)
+
+    def rows(self) -> dict[str, int]:
+        """Rows that have come, by feed and by stream."""
+        return {**self.spool.rows(), **self.streams.rows()}
+
+    def close(self) -> None:
+        self.streams.close()
+        self.receiver.close()
+        self.spool.close()
+
+    def _handle(self, use: dict[str, Any], rank: int) -> dict[str, Any]:
+        lease = use.get("lease")
+        if lease is None:
+            return self.spool.handle(str(use["feed_id"]))
+        self.streams.lease(lease["lease"])
+        return {**lease, "rank": rank, "uri": self.receiver.uri, "token": self._token}
+
+    def _open_stream(self, order: OpenStream) -> None:
+        self.streams.open(order.stream, order.rank, order.world, order.schema, wanted=order.wanted, live=order.live)
+
+    def _answer_opened(self, feed_id: str, open_it: Callable[[], None]) -> None:
+        try:
+            open_it()
+            self._tell(FeedOpened(feed_id))
+        except FeedError as error:
+            self._tell(FeedOpened(feed_id, str(error)))
+
+    def _commit(self, message: CommitFeed) -> None:
+        try:
+            rows, size = self.spool.commit(message.feed_id, message.partitions, message.schema)
+            self._tell(FeedAttached(message.feed_id, rows, size))
+        except FeedError as error:
+            self._tell(FeedAttached(message.feed_id, 0, 0, str(error)))
+
+    def _end(self, message: EndStream) -> None:
+        stream = self.streams.get(message.stream)
+        if stream is None:
+            return
+        if message.error:
+            stream.fail(error_of(message.kind, message.error))
+        else:
+            stream.finish(message.partitions)

@@ -1,0 +1,236 @@
+"""The door of an agent for rows: an Arrow Flight server that serves whoever holds the cluster's token.
+
+One ``DoPut`` call brings a run of rows of one task, its command naming feed, partition and attempt; gRPC's flow control
+holds back feeders that are faster than the disk, or than the trainer where a feed is streamed. One ``DoGet`` call gives
+the trainer its rows of one epoch of a streamed feed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tfos_magic.columns.arrow import agree
+from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
+from tfos_magic.feed.agent.stream_buffers import StreamBuffers
+from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
+
+FAIL_ACTION = "fail-feed"
+CLOSE_TIMEOUT = 5.0
+_LOG = logging.getLogger("tfos_magic.worker")
+
+
+@dataclass(frozen=True)
+class PutCommand:
+    """What a ``DoPut`` call brings."""
+
+    feed_id: str
+    partition: int
+    attempt: int
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, command: bytes | None) -> PutCommand:
+        try:
+            fields = json.loads(command or b"")
+            return cls(str(fields["feed_id"]), int(fields["partition"]), int(fields["attempt"]))
+        except (ValueError, KeyError, TypeError):
+            raise FeedError(
+                "a stream of rows came without feed, partition and attempt: it is no feed of tfos_magic"
+            ) from None
+
+
+def encode_ticket(lease: str, epoch: int) -> bytes:
+    """Give the ticket by which a trainer reads one epoch of a streamed feed."""
+    return json.dumps({"lease": lease, "epoch": epoch}).encode()
+
+
+def decode_ticket(ticket: bytes) -> tuple[str, int]:
+    """Read what :func:`encode_ticket` gave."""
+    try:
+        fields = json.loads(ticket)
+        return str(fields["lease"]), int(fields["epoch"])
+    except (ValueError, KeyError, TypeError):
+        raise FeedError("a reader came without lease and epoch: it is no trainer of tfos_magic") from None
+
+
+def encode_end(rows: int) -> bytes:
+    """Give what accompanies the last message of a partition of ``rows`` rows, whose batch is the partition's tail."""
+    return json.dumps({"rows": rows}).encode()
+
+
+def decode_end(metadata: Any) -> int | None:
+    """Read what :func:`encode_end` gave; ``None`` for a message that is not the last."""
+    return None if metadata is None else int(json.loads(metadata.to_pybytes())["rows"])
+
+
+def encode_error(error: TFOSError) -> bytes:
+    """Give an error as bytes that cross Flight beside the message gRPC makes of it."""
+    return json.dumps({"kind": type(error).__name__, "message": str(error)}).encode()
+
+
+def error_of(kind: str, message: str) -> DataError | FeedError:
+    """Make an error of a feed anew from the name of its class and its text."""
+    known: dict[str, type[DataError | FeedError]] = {kind.__name__: kind for kind in (DataError, SpoolFull, Superseded)}
+    return known.get(kind, FeedError)(message)
+
+
+def decode_error(info: bytes | None) -> TFOSError | None:
+    """Read what :func:`encode_error` gave; ``None`` for anything else."""
+    try:
+        fields = json.loads(info or b"")
+        return error_of(fields["kind"], str(fields["message"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class FeedFlightServer:
+    """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token.
+
+    Rows of ``streams`` go there, and are read from there by ``DoGet`` calls.
+    """
+
+    def __init__(self, host: str, token: str, spool: Spool, streams: StreamBuffers | None = None) -> None:
+        self._host = f"[{host}]" if ":" in host else host
+        self._token = token
+        self._spool = spool
+        self._streams = streams or StreamBuffers(spool, lambda message: None)
+        self._server: _Server | None = None
+
+    @property
+    def uri(self) -> str:
+        """Flight location of the running server. Raises :class:`FeedError` before ``start`` and after ``close``."""
+        if self._server is None:
+            raise FeedError("the feed receiver is not running: start it first")
+        return f"grpc://{self._host}:{self._server.port}"
+
+    def start(self) -> None:
+        """Listen. Raises :class:`FeedError` where ``host`` is no address of this machine."""
+        guard = {"token": _TokenGuard(self._token)}
+        try:
+            self._server = _Server(f"grpc://{self._host}:0", self._spool, self._streams, guard)
+        except (pa.ArrowException, OSError) as error:
+            raise FeedError(
+                f"no feed can be received on {self._host}: {error}; check the executor's host name"
+            ) from error
+
+    def close(self) -> None:
+        """Stop listening and wait, at most 5 s, for calls under way; one whose peer is gone ends by its deadline."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        stopper = threading.Thread(target=server.shutdown, name="tfos-feed-receiver-close", daemon=True)
+        stopper.start()
+        stopper.join(CLOSE_TIMEOUT)
+        if stopper.is_alive():
+            _LOG.warning("the feed receiver still had a stream open %.0f s after it was closed", CLOSE_TIMEOUT)
+
+
+class _TokenGuard(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token before their first message is read."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+        self._refused = 0
+        self._lock = threading.Lock()
+
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> None:
+        given = next(iter(headers.get("authorization", [])), "")
+        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._expected):
+            self._log_refusal(info.method)
+            raise flight.FlightUnauthenticatedError("the cluster's token is missing or wrong")
+
+    def _log_refusal(self, method: Any) -> None:
+        with self._lock:
+            self._refused += 1
+            count = self._refused
+        # gRPC does not tell who called before the call is accepted; powers of two keep a hostile caller from filling
+        # the log.
+        if count & (count - 1) == 0:
+            _LOG.warning(
+                "refused a %s call without this cluster's token (%d so far)", getattr(method, "name", method), count
+            )
+
+
+class _Server(flight.FlightServerBase):
+    def __init__(self, location: str, spool: Spool, streams: StreamBuffers, guard: dict[str, _TokenGuard]) -> None:
+        super().__init__(location, middleware=guard)
+        self._spool, self._streams = spool, streams
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with _told():
+            command = PutCommand.decode(descriptor.command)
+            if (stream := self._streams.get(command.feed_id)) is not None:
+                _put_stream(stream, command, reader, context.is_cancelled)
+            else:
+                self._put_spool(command, reader)
+
+    def _put_spool(self, command: PutCommand, reader: Any) -> None:
+        task = command.feed_id, command.partition, command.attempt
+        self._spool.append(*task, pa.RecordBatch.from_pylist([], schema=reader.schema))
+        for chunk in reader:
+            if decode_end(chunk.app_metadata) is None:
+                self._spool.append(*task, chunk.data)
+            else:
+                self._spool.append_tail(*task, chunk.data)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with _told():
+            lease, epoch = decode_ticket(ticket.ticket)
+            stream = self._streams.begin(lease, epoch, context.is_cancelled)
+            deliveries = self._streams.read(lease, epoch, stream, context.is_cancelled)
+            return flight.GeneratorStream(stream.schema, _outgoing(deliveries))
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        if action.type != FAIL_ACTION:
+            raise flight.FlightServerError(f"there is no action {action.type!r}")
+        body = json.loads(action.body.to_pybytes())
+        reason = decode_error(body["error"].encode())
+        feed_id = str(body["feed_id"])
+        if reason is None:
+            return []
+        if (stream := self._streams.get(feed_id)) is not None:
+            stream.refuse(reason)
+        else:
+            self._spool.fail(feed_id, reason)
+        return []
+
+
+def _put_stream(stream: StreamBuffer, command: PutCommand, reader: Any, cancelled: Cancelled) -> None:
+    task = command.partition, command.attempt
+    agree(stream.schema, stream.schema, reader.schema)
+    for chunk in reader:
+        rows = decode_end(chunk.app_metadata)
+        if rows is None:
+            stream.append(*task, chunk.data, cancelled)
+        else:
+            stream.end_partition(*task, chunk.data, rows)
+
+
+def _outgoing(deliveries: Iterator[NextRows]) -> Iterator[Any]:
+    with _told():
+        for each in deliveries:
+            yield each.batch if each.rows is None else (each.batch, encode_end(each.rows))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Let an error of ours reach the caller with its kind."""
+    try:
+        yield
+    except TFOSError as error:
+        raise flight.FlightServerError(str(error), extra_info=encode_error(error)) from error

@@ -1,0 +1,245 @@
+"""``tfos.dataset``: files read in place by the workers, each its share of every global batch."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import tensorflow as tf
+
+from tfos_magic.columns.arrow import WireConverter
+from tfos_magic.columns.columns import FeedPlan
+from tfos_magic.columns.file_types import plain_batch, plan_files
+from tfos_magic.columns.list_lengths import settle
+from tfos_magic.columns.missing import Missing
+from tfos_magic.errors import DataError, TFOSError
+from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
+from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
+from tfos_magic.feed.trainer.spooled_rows import assemble, tensor_arrays, tensor_specs
+from tfos_magic.files import Unit, open_source
+from tfos_magic.files.file_sharding import FileShares, in_order, in_runs, overlaps, recut, unit_order
+from tfos_magic.files.sources import FileSource
+from tfos_magic.spark.locations import absolute_path
+from tfos_magic.training import ranks
+from tfos_magic.training.inputs.sharding import mark_sharded
+
+READERS = 8
+
+
+def dataset(
+    path: str | Sequence[str],
+    format: str = "parquet",
+    *,
+    batch_size: int,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    schema: Any = None,
+    fill: Any = None,
+    pad: Any = None,
+    null_mask: Sequence[str] = (),
+    **options: Any,
+) -> tf.data.Dataset:
+    """Give this worker's share of files on local disks, HDFS or object stores, as batches for ``fit``.
+
+    ``path`` is a file, a folder (with what lies below it), a glob, or several; :func:`absolute_path` says what a path
+    without a scheme means. Every worker must find the same files there. ``format`` is ``"parquet"``, ``"tfrecord"``
+    (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``).
+    ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
+    DataFrame: ``(features, label)`` with a ``label``, one tensor for one feature and a dict for several, else a dict of
+    all columns of the files (not those that only names of folders tell); ``fill``, ``pad`` and ``null_mask`` are those
+    of ``%%tfos_train``. Lists are as long as the first rows have them; where those differ they are ragged.
+
+    ``batch_size`` is that of the global batch, of which a worker gets its part, maybe of no rows. The workers together
+    read every row once in an epoch, and all have ``ceil(rows / batch_size)`` steps. What a global batch holds:
+
+    * ``shuffle=False``: batch ``k`` is rows ``[k*batch_size, (k+1)*batch_size)`` of the files, sorted by name, as one
+      plain process would take them. For that, every worker reads and decodes all files.
+    * by default every worker reads row groups of Parquet, runs of TFRecords or CSV files that no other worker reads
+      (but for one at each end of its share): these come in a random order, each worker takes an equal run of rows,
+      shuffled within windows of 16,384 rows or 64 MB, and a batch has rows of all runs. The order is new in every
+      epoch, and follows from the files, ``seed`` (default: the run's) and the number of workers. ``sync`` training is
+      equal to one process that reads the batches so composed, not to one that shuffles by itself.
+
+    Outside of a run, one process reads all. Raises :class:`DataError` for files that are not there, that differ in
+    their columns, or that workers see differently, naming them.
+    """
+    if batch_size < 1:
+        raise DataError(f"the batch size is {batch_size}: it must be at least 1")
+    paths = [absolute_path(one) for one in ([path] if isinstance(path, str) else path)]
+    rank, world = ranks.place()
+
+    def look(first: int, step: int) -> _Found:
+        source = open_source(paths, format, schema, **options)
+        plan = plan_files(source.schema, features, label, Missing.of(fill, pad, null_mask))
+        return _Found(source, plan, _count(source, first, step))
+
+    source, plan, units = _agreed(look)
+    total = sum(unit.rows for unit in units)
+    if not total:
+        raise DataError(f"{', '.join(map(repr, paths))}: the files have no rows")
+    divide = in_runs if shuffle else in_order
+    shares = divide(total, batch_size=batch_size, rank=rank, world=world)
+    order = (ranks.seed() if seed is None else seed) if shuffle else None
+    reader = _Reader(source, plan, units, shares, rank, order)
+    dataset = _batches(reader, choose_columns(plan.names, None, label), label)
+    return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, batch=batch_size)
+
+
+class _Reader:
+    """Reads a rank's share, epoch after epoch. Thread-safe: several iterators may read at once."""
+
+    def __init__(
+        self, source: FileSource, plan: FeedPlan, units: list[Unit], shares: FileShares, rank: int, seed: int | None
+    ) -> None:
+        self._source, self._plan, self._units = source, plan, units
+        self._rank, self._seed = rank, seed
+        self.shares = shares
+        self.schema = _settled(source, plan, units)
+        self.epochs = ShuffledEpochs()
+
+    def epoch(self) -> Iterator[list[npt.NDArray[Any]]]:
+        """Give the arrays of every step of the next epoch."""
+        epoch = self.epochs.begin()
+        rows = self._rows(epoch)
+        if self._seed is not None:
+            rows = shuffled(rows, seed=self._seed, rank=self._rank, epoch=epoch)
+        steps = 0
+        for batch in recut(rows, self.shares.sizes.tolist(), self.schema):
+            steps += 1
+            yield tensor_arrays(batch)
+        if steps < len(self.shares.sizes):
+            raise DataError("the files have fewer rows than they had: they were written anew; run the cell again")
+
+    def _rows(self, epoch: int) -> Iterator[pa.RecordBatch]:
+        """This rank's rows in the order of the epoch's units; units without any are not opened."""
+        units = self._units
+        if self._seed is not None:
+            units = [units[index] for index in unit_order(len(units), self._seed, epoch)]
+        first = 0
+        for unit in units:
+            if own := overlaps(self.shares, first, unit.rows):
+                with closing(self._read(unit, first, own[-1][1])) as batches:
+                    yield from batches
+            first += unit.rows
+
+    def _read(self, unit: Unit, first: int, end: int) -> Generator[pa.RecordBatch, None, None]:
+        """This rank's rows of a unit, whose first row is number ``first``; it has none from row ``end`` of it on."""
+        converter = WireConverter(self._plan, self.schema)
+        at = 0
+        for batch in self._source.read(unit, self._plan.sources):
+            for start, stop in overlaps(self.shares, first + at, batch.num_rows):
+                yield _wire(converter, batch.slice(start, stop - start), self._plan, unit)
+            at += batch.num_rows
+            if at >= end:
+                return
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a rank found: the files, and the units that it counted, int64 rows of ``(file, start, stop, rows)``."""
+
+    source: FileSource
+    plan: FeedPlan
+    table: npt.NDArray[np.int64]
+
+    @property
+    def mark(self) -> int:
+        """A number that tells one list of files, with their sizes and columns, from another."""
+        told = [f"{file.url} {file.bytes}" for file in self.source.files]
+        return zlib.crc32("\n".join([*told, str(self.source.schema)]).encode())
+
+
+def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, list[Unit]]:
+    """Look at the files, each rank at some of them where ranks meet in this run; gives all units on every rank.
+
+    Raises :class:`DataError` on all ranks where one fails, or finds other files than the rest.
+    """
+    peers = ranks.peers()
+    if peers is None:
+        found = look(0, 1)
+        return found.source, found.plan, _units(found.source, found.table)
+    try:
+        found = look(peers.rank, peers.size)
+    except Exception:
+        peers.gather([1, 0])
+        raise
+    told = peers.gather([0, found.mark])
+    if failed := np.flatnonzero(told[:, 0]).tolist():
+        raise DataError(f"rank {failed[0]} cannot read the files: its own error says why")
+    if others := np.flatnonzero(told[:, 1] != told[0, 1]).tolist():
+        raise DataError(
+            f"ranks 0 and {others[0]} find different files under the same path: put them where all workers see the "
+            "same ones, on HDFS, an object store or a shared disk"
+        )
+    (table,) = peers.concat([tf.constant(found.table)])
+    return found.source, found.plan, _units(found.source, np.asarray(table))
+
+
+def _batches(reader: _Reader, names: list[str], label: str | None) -> tf.data.Dataset:
+    """A dataset that begins an epoch of ``reader`` with the first element of every iterator.
+
+    TensorFlow ties a Python function to the process's default graph for good, so it must not hold the reader.
+    """
+    sizes = reader.shares.sizes
+    common = int(sizes[0]) if (sizes == sizes[0]).all() else None
+    wanted = names if label is None else [*names, label]
+    specs, held = tensor_specs(reader.schema, reader.schema.names, common), weakref.ref(reader)
+
+    def epoch() -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        alive = held()
+        if alive is None:
+            raise DataError("the dataset of these files is gone while it is still read: keep it in a variable")
+        for arrays in alive.epoch():
+            yield tuple(arrays)
+
+    @tf.autograph.experimental.do_not_convert
+    def load(*tensors: tf.Tensor) -> Any:
+        columns = assemble(reader_names, specs, tensors)
+        return structured({name: columns[name] for name in wanted}, names, label)
+
+    reader_names = list(reader.schema.names)
+    flat = tf.data.Dataset.from_generator(epoch, output_signature=tuple(specs))
+    steps = flat.map(load).apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)
+    # Datasets made from this one, and their iterators, keep it, and so the reader, for as long as they are used.
+    steps._tfos_reader = reader
+    return steps
+
+
+def _wire(converter: WireConverter, batch: pa.RecordBatch, plan: FeedPlan, unit: Unit) -> pa.RecordBatch:
+    try:
+        return converter.convert(plain_batch(batch, plan.sources))
+    except TFOSError as error:
+        raise DataError(f"{unit.file.url}: {error}") from error
+
+
+def _settled(source: FileSource, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
+    """The wire schema with the lengths of lists as the first rows have them."""
+    converter = WireConverter(plan)
+    unit = next(unit for unit in units if unit.rows)
+    with closing(source.read(unit, plan.sources)) as batches:
+        _wire(converter, next(batches), plan, unit)
+    return settle(converter.schema, converter.widths)
+
+
+def _count(source: FileSource, first: int, step: int) -> npt.NDArray[np.int64]:
+    """The units of every ``step``-th file: int64, rows of ``(file, start, stop, rows)``."""
+    numbers = range(first, len(source.files), step)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
+        counts = list(pool.map(lambda number: source.count(source.files[number]), numbers))
+    found = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def _units(source: FileSource, table: npt.NDArray[np.int64]) -> list[Unit]:
+    ordered = table[np.lexsort((table[:, 1], table[:, 0]))]
+    return [Unit(source.files[file], *piece) for file, *piece in ordered.tolist()]

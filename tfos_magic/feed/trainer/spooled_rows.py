@@ -1,0 +1,126 @@
+"""The rows of a spooled feed, read where they lie. Runs of rows are Arrow record batches until they become tensors."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import tensorflow as tf
+
+from tfos_magic.columns.columns import BYTES, STRUCT, Column, decode_schema, field_column
+from tfos_magic.columns.numpy_arrays import settled_shape, tensor_arrays
+from tfos_magic.errors import FeedError
+
+__all__ = ["SpooledRows", "TensorSpecs", "assemble", "tensor_arrays", "tensor_specs"]
+
+BLOCKS_KEPT = 1024
+
+
+class SpooledRows:
+    """The rows of a committed feed on one rank, mapped into memory; addressed by their index in this rank's order.
+
+    ``starts`` is where each block begins among these rows, and how many there are: int64, shape ``(blocks + 1,)``;
+    ``memory`` is the buffer that all blocks lie in; ``block`` gives one of them by its index.
+    """
+
+    def __init__(self, handle: dict[str, Any]) -> None:
+        self.schema = decode_schema(handle["schema"])
+        self.memory = pa.py_buffer(_map_file(handle["path"], bytes.fromhex(handle["mark"])))
+        blocks = np.array(handle["blocks"], dtype=np.int64).reshape(-1, 4)
+        self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(blocks[:, 3])])
+        # An open block takes kilobytes, and a large spool has a hundred thousand of them.
+        self.block = lru_cache(BLOCKS_KEPT)(_BlockReader(self.memory, blocks, self.schema))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.schema.names)
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
+        """Give rows ``[start, stop)`` of the named columns; a view of the file where they lie in one block."""
+        if stop <= start:
+            return pa.RecordBatch.from_pylist([], schema=pa.schema([self.schema.field(name) for name in names]))
+        first = int(np.searchsorted(self.starts, start, side="right")) - 1
+        last = int(np.searchsorted(self.starts, stop, side="left"))
+        parts = []
+        for index in range(first, last):
+            at = int(self.starts[index])
+            begin = max(0, start - at)
+            parts.append(self.block(index).select(list(names)).slice(begin, stop - at - begin))
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockReader:
+    """Gives a block as a view of the file; it does not know the cache before it, so that neither keeps the other."""
+
+    memory: pa.Buffer
+    blocks: npt.NDArray[np.int64]
+    schema: pa.Schema
+
+    def __call__(self, index: int) -> pa.RecordBatch:
+        offset, size, first, rows = self.blocks[index].tolist()
+        return pa.ipc.read_record_batch(self.memory.slice(offset, size), self.schema).slice(first, rows)
+
+
+class TensorSpecs(list[tf.TensorSpec]):
+    """Specs of flat tensors, column after column, and the ``columns`` that they are the parts of."""
+
+    def __init__(self, specs: Iterable[tf.TensorSpec], columns: Sequence[Column]) -> None:
+        super().__init__(specs)
+        self.columns = tuple(columns)
+
+
+def tensor_specs(schema: pa.Schema, names: Sequence[str], rows: int | None) -> TensorSpecs:
+    """Shapes and dtypes of the flat tensors that ``rows`` rows (``None``: any number) of the named columns become.
+
+    They are those of the arrays that :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` gives. ``schema`` is
+    settled.
+    """
+    columns = [field_column(schema.field(name)) for name in names]
+    return TensorSpecs((spec for column in columns for spec in _flat_specs(column, rows)), columns)
+
+
+def assemble(names: Sequence[str], specs: TensorSpecs, tensors: Sequence[tf.Tensor]) -> dict[str, Any]:
+    """Give the columns by name, in a graph, from flat tensors: dense and ragged ones, and dicts of them for structs."""
+    for tensor, spec in zip(tensors, specs, strict=True):
+        tensor.set_shape(spec.shape)
+    flat = iter(tensors)
+    return {name: _assembled(column, flat) for name, column in zip(names, specs.columns, strict=True)}
+
+
+def _assembled(column: Column, flat: Iterator[tf.Tensor]) -> Any:
+    if column.kind == STRUCT:
+        return {each.name: _assembled(each, flat) for each in column.fields}
+    values = next(flat)
+    splits = [next(flat) for _ in range(column.ragged_rank)]
+    return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False) if splits else values
+
+
+def _flat_specs(column: Column, rows: int | None) -> list[tf.TensorSpec]:
+    if column.kind == STRUCT:
+        return [spec for each in column.fields for spec in _flat_specs(each, rows)]
+    dtype = tf.string if column.dtype == BYTES else tf.as_dtype(column.dtype)
+    shape = settled_shape(column) if column.is_list else ()
+    if not (ragged := column.ragged_rank):
+        return [tf.TensorSpec([rows, *shape], dtype, column.name)]
+    counts = [None if rows is None else rows + 1] + [None] * (ragged - 1)
+    splits = [tf.TensorSpec([count], tf.int64, f"{column.name}/splits{level}") for level, count in enumerate(counts)]
+    return [tf.TensorSpec([None, *shape[ragged:]], dtype, column.name), *splits]
+
+
+def _map_file(path: str, mark: bytes) -> mmap.mmap:
+    """Map the spool's file for reading, after a look that the path still leads to it."""
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise FeedError(f"the rows of this feed are gone ({error}): run the cell again to feed them anew") from error
+    if mapped[: len(mark)] != mark:
+        raise FeedError("the rows of this feed were released: run the cell again to feed them anew")
+    return mapped

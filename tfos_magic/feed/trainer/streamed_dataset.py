@@ -1,0 +1,165 @@
+"""A streamed feed as a ``tf.data.Dataset``: each iterator reads the rows anew, as its agent gets them from Spark."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+import tensorflow as tf
+from pyarrow import flight
+
+from tfos_magic.columns.columns import decode_schema
+from tfos_magic.errors import DataError, FeedError
+from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
+from tfos_magic.feed.row_assignment import BatchSizes
+from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
+from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
+from tfos_magic.feed.trainer.spooled_rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
+from tfos_magic.training.inputs.sharding import mark_sharded
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def stream_dataset(
+    handle: dict[str, Any],
+    *,
+    batch_size: int,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Give this rank's share of every global batch, as :func:`~tfos_magic.feed.trainer.spooled_dataset.feed_dataset`
+    does.
+
+    Batches are those of a spooled feed; only their number is not known beforehand. With ``shuffle`` rows change places
+    within a window, as :func:`~tfos_magic.feed.trainer.shuffle_order.shuffled` says, with another order for every
+    iterator; those of a query that runs are ``live`` and keep their order, for nobody knows when a window would be
+    full. ``handle`` holds ``uri`` and ``token`` of the agent's receiver, ``lease``, ``live``, ``schema`` (settled),
+    ``rank`` and ``world``.
+
+    Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
+    """
+    if batch_size < 1:
+        raise DataError(f"the batch size is {batch_size}: it must be at least 1")
+    schema = decode_schema(handle["schema"])
+    names = choose_columns(list(schema.names), features, label)
+    wanted = names if label is None else [*names, label]
+    shuffle = shuffle and not handle.get("live", False)
+    specs = tensor_specs(schema, wanted, None)
+    epochs = ShuffledEpochs()
+
+    def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        epoch = epochs.begin()
+        sizes = BatchSizes(batch_size=batch_size, rank=handle["rank"], world=handle["world"])
+        reader = _Reader(handle, epoch, schema, wanted, sizes)
+        rows = reader.rows()
+        mixed = shuffled(rows, seed=seed, rank=handle["rank"], epoch=epoch) if shuffle else rows
+        try:
+            for batch in _cut(mixed, reader.sizes, schema, wanted):
+                yield tuple(tensor_arrays(batch))
+        finally:
+            reader.close()
+
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
+    dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
+    return mark_sharded(dataset, ends_alike=True, skip=epochs.skip, batch=batch_size)
+
+
+class _Reader:
+    """One epoch of a rank: its rows as they come, and the ``sizes`` of the batches that are complete by then."""
+
+    def __init__(
+        self, handle: dict[str, Any], epoch: int, schema: pa.Schema, wanted: list[str], sizes: BatchSizes
+    ) -> None:
+        self.sizes: deque[int] = deque()
+        self._schema, self._wanted, self._known = schema, wanted, sizes
+        self._ticket = flight.Ticket(encode_ticket(handle["lease"], epoch))
+        headers = [(b"authorization", b"Bearer " + handle["token"].encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
+        self._client = flight.connect(handle["uri"])
+        self._stream: Any = None
+
+    def rows(self) -> Batches:
+        """Give this rank's rows in the DataFrame's order, in batches as they come."""
+        with _explained():
+            self._stream = self._client.do_get(self._ticket, self._options)
+        while (chunk := self._next()) is not None:
+            rows = decode_end(chunk.app_metadata)
+            batch = pa.RecordBatch.from_arrays(chunk.data.columns, schema=self._schema).select(self._wanted)
+            if rows is None:
+                self.sizes.extend(self._known.dealt(batch.num_rows))
+                yield batch
+                continue
+            mine, sizes = self._known.ended(rows)
+            self.sizes.extend(sizes)
+            if mine is not None:
+                yield batch.slice(mine, 1)
+        self.sizes.extend(self._known.finished())
+
+    def close(self) -> None:
+        """Let the agent know that nothing more is wanted."""
+        with suppress(pa.ArrowException):  # a stream that has ended, or failed, cannot be cancelled
+            if self._stream is not None:
+                self._stream.cancel()
+        self._client.close()
+
+    def _next(self) -> Any:
+        with _explained():
+            try:
+                return self._stream.read_chunk()
+            except StopIteration:
+                return None
+
+
+class _explained:
+    """Raises what the agent said instead of what Flight makes of it."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (pa.ArrowException, OSError)):
+            reason = str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
+            cause = decode_error(getattr(error, "extra_info", None))
+            raise cause or FeedError(f"the worker's agent cannot be read from ({reason}): see %tfos logs") from None
+
+
+def _cut(rows: Batches, sizes: deque[int], schema: pa.Schema, wanted: list[str]) -> Batches:
+    """Cut rows into batches of ``sizes``, which grows while rows are taken."""
+    held: deque[pa.RecordBatch] = deque()
+    count = 0
+    nothing = pa.RecordBatch.from_pylist([], schema=schema).select(wanted)
+    for batch in rows:
+        held.append(batch)
+        count += batch.num_rows
+        while sizes and sizes[0] <= count:
+            size = sizes.popleft()
+            count -= size
+            yield _take(held, size) or nothing
+    while sizes:
+        yield _take(held, sizes.popleft()) or nothing
+
+
+def _take(held: deque[pa.RecordBatch], size: int) -> pa.RecordBatch | None:
+    """Take the first ``size`` rows off what is held; None for none."""
+    parts = []
+    while size:
+        first = held.popleft()
+        parts.append(first.slice(0, size))
+        if first.num_rows > size:
+            held.appendleft(first.slice(size))
+        size -= min(size, first.num_rows)
+    return pa.concat_batches(parts) if parts else None
+
+
+def _assembler(specs: TensorSpecs, wanted: list[str], names: list[str], label: str | None) -> Callable[..., Any]:
+    @tf.autograph.experimental.do_not_convert
+    def build(*tensors: tf.Tensor) -> Any:
+        return structured(assemble(wanted, specs, tensors), names, label)
+
+    return build

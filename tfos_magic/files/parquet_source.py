@@ -1,0 +1,60 @@
+"""Parquet files in place: the units are row groups, and footers tell their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfos_magic.columns.file_types import plain_type
+from tfos_magic.errors import DataError
+from tfos_magic.files.parquet import open_parquet, read_groups
+from tfos_magic.files.sources import Piece, Unit
+from tfos_magic.tfrecord.record_files import DataFile
+
+
+class ParquetSource:
+    """The columns are those of the first file; all files must have them, in the same types."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.files = files
+        with _opened(files[0]) as file:
+            self.schema: pa.Schema = file.schema_arrow
+
+    def count(self, file: DataFile) -> list[Piece]:
+        with _opened(file) as opened:
+            groups = range(opened.metadata.num_row_groups)
+            return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
+
+    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        with _opened(unit.file) as file:
+            self._check(unit.file, file.schema_arrow, names)
+            yield from read_groups(file, range(unit.start, unit.stop), names)
+
+    def _check(self, file: DataFile, found: pa.Schema, names: Sequence[str]) -> None:
+        for name in names:
+            if found.get_field_index(name) < 0:
+                raise DataError(
+                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
+                    "columns that all files have"
+                )
+            one, other = plain_type(self.schema.field(name).type), plain_type(found.field(name).type)
+            if one != other:
+                raise DataError(
+                    f"column {name!r} is {found.field(name).type} in {file.url} and {self.schema.field(name).type} in "
+                    f"{self.files[0].url}: write them with one type, or read them as a Spark DataFrame"
+                )
+
+
+@contextmanager
+def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
+    """Open a file; what Arrow and the file system find wrong with it becomes a :class:`DataError` that names it."""
+    try:
+        with open_parquet(file.url, file.bytes) as opened:
+            yield opened
+    except FileNotFoundError:
+        raise DataError(f"{file.url} has gone since it was listed: list the files again, by running the cell") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file.url} cannot be read as Parquet: {error}") from error

@@ -1,0 +1,146 @@
+"""The notebook's Spark session: classic or Connect, its slots, its address, its job tags.
+
+Everything here uses the user's session without changing it: no setting is written, no job but our own is cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from tfos_magic.errors import ClusterError
+from tfos_magic.spark.shipping import Session as Session
+from tfos_magic.spark.shipping import is_connect as is_connect
+from tfos_magic.spark.shipping import master_of as master_of
+from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
+
+_DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
+
+
+def make_local_session(slots: int) -> Session:
+    """A local session with ``slots`` task slots, whose workers run this very Python."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Another Python need not have this package.
+    daemon = _DAEMON if os.environ["PYSPARK_PYTHON"] == sys.executable else _SPARKS_DAEMON
+    return (
+        SparkSession.builder.master(f"local[{slots}]")
+        .appName("tfos_magic")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", daemon)
+        .getOrCreate()
+    )
+
+
+def driver_address(spark: Session) -> str:
+    """The address of this machine that executors reach: loopback where all is on one machine."""
+    if not is_connect(spark):
+        if master_of(spark).startswith("local"):
+            return "127.0.0.1"
+        return str(spark.sparkContext.getConf().get("spark.driver.host", "") or socket.gethostname())
+    return _own_address_toward(_connect_host(spark))
+
+
+def _connect_host(spark: Session) -> str:
+    host = str(spark._client.host)
+    return urlsplit(f"//{host}").hostname or "127.0.0.1"
+
+
+def _own_address_toward(host: str) -> str:
+    """The local address a packet to ``host`` would leave from; nothing is sent."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def total_cores(spark: Session) -> int | None:
+    """Cores that Spark can give to tasks at this moment, or None where the session does not tell (Connect)."""
+    if is_connect(spark):
+        return None
+    jsc = spark.sparkContext._jsc.sc()
+    slots = int(jsc.maxNumConcurrentTasks(jsc.resourceProfileManager().defaultResourceProfile()))
+    return slots * task_cpus(spark)
+
+
+def task_cpus(spark: Session) -> int:
+    """``spark.task.cpus``: the cores of one ordinary task."""
+    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+
+
+def busy_cores(spark: Session) -> int:
+    """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell."""
+    if is_connect(spark):
+        return 0
+    tracker = spark.sparkContext.statusTracker()
+    infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return sum(info.numActiveTasks for info in infos if info) * task_cpus(spark)
+
+
+def refuse_dynamic_allocation(spark: Session) -> None:
+    """Barrier stages cannot run with dynamic allocation; say so before Spark does, in words that help."""
+    if is_connect(spark):
+        return
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ClusterError(
+            "This session uses spark.dynamicAllocation.enabled=true, under which Spark does not run barrier stages, "
+            "and the workers are one. Make the session with spark.dynamicAllocation.enabled=false and a fixed "
+            "spark.executor.instances."
+        )
+
+
+@contextmanager
+def job_tag(spark: Session, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled."""
+    if is_connect(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        spark.sparkContext.removeJobTag(tag)
+
+
+def cancel_tag(spark: Session, tag: str) -> None:
+    """Cancel the jobs with this tag; nothing happens where there are none or the session is gone."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    elif spark.sparkContext._jsc is not None:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def is_stopped(spark: Session) -> bool:
+    """True when the user has stopped the session, so that nothing of it may be called any more."""
+    if is_connect(spark):
+        return bool(getattr(spark, "is_stopped", False))
+    return spark.sparkContext._jsc is None
+
+
+def repeats(df: Any) -> bool:
+    """Whether Spark vouches that ``df``, computed again, has the same rows in the same order in each partition.
+
+    Not after a shuffle, whose blocks arrive in any order; a Connect session does not tell.
+    """
+    if is_connect(df.sparkSession):
+        return False
+    execution = df._jdf.queryExecution()
+    # An adaptive plan has a shuffle in it, and would be run to be looked at.
+    if "AdaptiveSparkPlan" in str(execution.executedPlan().getClass().getName()):
+        return False
+    return str(execution.toRdd().outputDeterministicLevel().toString()) == "DETERMINATE"

@@ -1,0 +1,41 @@
+"""Whether Spark has room for a cluster, asked before Spark is: it would only try again for minutes."""
+
+from __future__ import annotations
+
+import time
+
+from tfos_magic.errors import StartTimeout
+from tfos_magic.spark.session import Session, busy_cores, master_of, runs_in_this_process_tree, total_cores
+
+POLL_SECONDS = 0.2
+
+
+def await_slots(spark: Session, workers: int, cores: int, deadline: float, *, patient: bool = False) -> None:
+    """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
+
+    Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
+    have just been cancelled may still be ending. Raises :class:`StartTimeout` with the
+    numbers. A Connect session does not tell its slots: nothing is checked there.
+    """
+    while True:
+        total = total_cores(spark)
+        if total is None:
+            return
+        free = total - busy_cores(spark)
+        if free >= workers * cores + 1:
+            return
+        if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:
+            raise StartTimeout(_missing_slots(spark, workers, cores, total, free))
+        time.sleep(POLL_SECONDS)
+
+
+def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int) -> str:
+    each = f" of {cores} cores" if cores > 1 else ""
+    master = master_of(spark)
+    more = workers * cores + 1
+    anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
+    fix = anew if master.startswith("local[") else "add executor cores"
+    return (
+        f"{workers} workers{each} and 1 feed slot asked, {free} slots free ({total} in all on {master}): "
+        f"{fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
+    )

@@ -1,0 +1,147 @@
+"""A wire for CPUs: TensorFlow hands its tensors over as NumPy arrays, without a copy, and takes the results back."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.training.allreduce import AllReduce, Array, PeerLost
+from tfos_magic.training.allreduce.results import LentArrays
+
+
+class Turns:
+    """Calls Python functions of a graph in the order in which they were traced.
+
+    TensorFlow keeps such calls in order among each other, but not with those in a branch of ``tf.cond`` that uses
+    variables, too. What uses one variable it keeps in order wherever it is, so each call is between two uses of one.
+    """
+
+    @cached_property
+    def _variable(self) -> tf.Variable:
+        with tf.init_scope(), tf.device("CPU:0"):
+            return tf.Variable(0, trainable=False, name="tfos_turn")
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[tf.Tensor], kinds: Sequence[Any]) -> list[Any]:
+        """``tf.numpy_function``; raw operations, because this is no variable of the cell's."""
+        handle = self._variable.handle
+        turn = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
+        with tf.control_dependencies([turn]):
+            results = tf.numpy_function(function, tensors, kinds)
+        with tf.control_dependencies(results):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=turn)
+        return list(results)
+
+
+class ArrayWire:
+    """Sums tensors through ``exchange``."""
+
+    def __init__(self, exchange: AllReduce) -> None:
+        self.exchange = exchange
+        self.waited = 0.0
+        self._lock = threading.Lock()
+        self._results = LentArrays()
+        self._turns = Turns()
+        # A graph keeps the functions it calls for ever, so there is one of each for all graphs.
+        self._reducing = self.reduce_arrays
+        self._gathering = self.concat_arrays
+
+    @property
+    def name(self) -> str:
+        return self.exchange.name
+
+    @property
+    def sent(self) -> int:
+        return self.exchange.sent
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return self._reduce(tensors, 0, 1.0)
+
+    def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return self._reduce([*tensors, *summed], len(tensors), weight)
+
+    def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        if tf.executing_eagerly():
+            return [tf.convert_to_tensor(rows) for rows in self.concat_arrays(*(np.asarray(t) for t in tensors))]
+        everything = self._turns.call(self._gathering, tensors, [tensor.dtype for tensor in tensors])
+        for tensor, rows in zip(tensors, everything, strict=True):
+            rows.set_shape([None, *tensor.shape[1:]])
+        return everything
+
+    def align(self) -> None:
+        """Nothing is numbered here."""
+
+    def explain(self, error: Exception) -> str | None:
+        return self.exchange.failure or None
+
+    def abort(self, reason: str) -> None:
+        self.exchange.abort(reason)
+
+    def close(self) -> None:
+        self.exchange.close()
+
+    def sum_arrays(self, *arrays: Array) -> list[Array]:
+        """Sum NumPy arrays over the ranks. Raises :class:`PeerLost` when a peer is lost or late."""
+        return self.reduce_arrays(np.int64(0), np.float32(1.0), *arrays)
+
+    def reduce_arrays(self, averaged: np.int64, weight: np.float32, *arrays: Array) -> list[Array]:
+        """Sum arrays of any shapes; of the first ``averaged`` give the mean instead, each rank's by its ``weight``."""
+        with self._alone():
+            totals = self._results.empty([(array.shape, array.dtype) for array in arrays])
+            own, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
+            self.exchange.reduce(own, results, int(averaged), float(weight))
+        return totals
+
+    def concat_arrays(self, *arrays: Array) -> list[Array]:
+        """Concatenate arrays over the ranks, whose numbers of rows travel before the rows."""
+        operation = zlib.crc32(repr([(array.dtype, array.shape[1:]) for array in arrays]).encode())
+        count = np.array([arrays[0].shape[0]], np.int64)
+        with self._alone():
+            ranks = self.exchange.gather([_bytes_of(count), *map(_bytes_of, arrays)], operation)
+            counts = [int(np.frombuffer(rank[: count.nbytes].tobytes(), np.int64)[0]) for rank in ranks]
+            everything = self._results.empty([((sum(counts), *array.shape[1:]), array.dtype) for array in arrays])
+            begins = [count.nbytes] * len(ranks)
+            for rows in everything:
+                width = rows.dtype.itemsize * math.prod(rows.shape[1:])
+                ends = [begin + count * width for begin, count in zip(begins, counts, strict=True)]
+                parts = [rank[begin:end] for rank, begin, end in zip(ranks, begins, ends, strict=True)]
+                np.concatenate(parts, out=_bytes_of(rows))
+                begins = ends
+        return everything
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One call at a time, and timed; what goes wrong in it ends it for the peers, too."""
+        try:
+            with self._lock:
+                begun = time.monotonic()
+                yield
+                self.waited += time.monotonic() - begun
+        except PeerLost:
+            raise
+        except BaseException as error:
+            self.exchange.abort(f"a rank failed: {type(error).__name__}: {error}")
+            raise
+
+    def _reduce(self, tensors: Sequence[tf.Tensor], averaged: int, weight: tf.Tensor | float) -> list[tf.Tensor]:
+        if tf.executing_eagerly():
+            arrays = (np.asarray(tensor) for tensor in tensors)
+            totals = self.reduce_arrays(np.int64(averaged), np.float32(weight), *arrays)
+            return [tf.convert_to_tensor(total) for total in totals]
+        arguments = [tf.constant(averaged, tf.int64), tf.cast(weight, tf.float32), *tensors]
+        reduced = self._turns.call(self._reducing, arguments, [tensor.dtype for tensor in tensors])
+        for tensor, total in zip(tensors, reduced, strict=True):
+            total.set_shape(tensor.shape)
+        return reduced
+
+
+def _bytes_of(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,108 @@
+"""How a group of ranks comes to its wire: shared memory on a host, sockets between hosts."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from tfos_magic.errors import ClusterError
+from tfos_magic.training.allreduce import AllReduce
+from tfos_magic.training.allreduce.handshake import listen
+from tfos_magic.training.allreduce.hierarchical import HostGroups
+from tfos_magic.training.allreduce.links import link
+from tfos_magic.training.allreduce.rendezvous import Star
+from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
+from tfos_magic.training.allreduce.tcp_peers import TcpPeers
+from tfos_magic.training.allreduce.unix_peers import Invitation
+
+
+def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share: bool) -> AllReduce:
+    """Connect this rank to all others and return when all are connected.
+
+    ``addresses`` holds ``host:port`` by rank; a rank listens on its own, on that host's address alone, until all have
+    come. Ranks that do not know ``secret`` are not let in. Those of one host share memory where they can and ``share``
+    is true. Raises :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
+    """
+    key = secret.encode()
+    with ExitStack() as opened:
+        try:
+            listener = opened.enter_context(listen(addresses[rank]))
+        except OSError as error:
+            raise ClusterError(
+                f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address is not of "
+                "this host: start the cluster again."
+            ) from error
+        star = Star(rank, addresses, listener, key, timeout)
+        opened.callback(star.close)
+        nonce = star.gather({"nonce": os.urandom(16).hex()})[0]["nonce"]
+        hosts = _hosts(addresses) if share else [[peer] for peer in range(len(addresses))]
+        local = _share(star, rank, hosts, addresses, hmac.digest(key, nonce.encode(), "sha256"))
+        if local is None:
+            hosts = [[peer] for peer in range(len(addresses))]
+        elif len(hosts) == 1 and isinstance(local, SharedMemory):
+            return local
+        return _connect(star, rank, hosts, addresses, listener, key, timeout, local)
+
+
+def _hosts(addresses: Sequence[str]) -> list[list[int]]:
+    """The ranks of each host, hosts in the order of their first ranks."""
+    hosts: dict[str, list[int]] = {}
+    for rank, address in enumerate(addresses):
+        hosts.setdefault(address.rpartition(":")[0], []).append(rank)
+    return list(hosts.values())
+
+
+def _share(
+    star: Star, rank: int, hosts: list[list[int]], addresses: Sequence[str], key: bytes
+) -> SharedMemory | bool | None:
+    """This host's shared memory, True where the rank is alone on its host, None on all ranks where any cannot."""
+    ranks = next(members for members in hosts if rank in members)
+    if all(len(members) == 1 for members in hosts):
+        return True
+    with ExitStack() as opened:
+        invitation = Invitation.derive(key, addresses[ranks[0]].rpartition(":")[0])
+        listener: socket.socket | None = None
+        if ranks[0] == rank and len(ranks) > 1 and (listener := open_listener(invitation)) is not None:
+            opened.enter_context(listener)
+        listening = star.gather({"listening": listener is not None or ranks[0] != rank or len(ranks) == 1})
+        local: SharedMemory | None = None
+        if len(ranks) > 1 and all(said["listening"] for said in listening):
+            local = share_memory(ranks, rank, invitation, listener)
+        if all(said["shared"] for said in star.gather({"shared": local is not None or len(ranks) == 1})):
+            return local or True
+        if local is not None:
+            local.close()
+        return None
+
+
+def _connect(
+    star: Star,
+    rank: int,
+    hosts: list[list[int]],
+    addresses: Sequence[str],
+    listener: socket.socket,
+    key: bytes,
+    timeout: float,
+    local: SharedMemory | bool | None,
+) -> AllReduce:
+    """Link the first ranks of the hosts, and give the exchange of this rank."""
+    firsts = [members[0] for members in hosts]
+    between, trouble = None, ""
+    if rank in firsts:
+        try:
+            links = link(firsts.index(rank), firsts, [addresses[first] for first in firsts], listener, key, timeout)
+            between = TcpPeers(links)
+        except OSError as error:
+            trouble = str(error) or type(error).__name__
+    exchange = HostGroups(local if isinstance(local, SharedMemory) else None, between, hosts)
+    troubles = {peer: said["trouble"] for peer, said in enumerate(star.gather({"trouble": trouble})) if said["trouble"]}
+    if troubles:
+        exchange.close()
+        said = "; ".join(f"rank {peer} at {addresses[peer]}: {why}" for peer, why in troubles.items())
+        raise ClusterError(
+            f"the hosts cannot reach each other ({said}). Check that a firewall lets the executors reach each other."
+        )
+    return exchange

@@ -1,0 +1,251 @@
+"""TCP connections between the first ranks of hosts, on which they swap memory and hear of each other's end at once."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tfos_magic.training.allreduce import PeerLost, astray
+from tfos_magic.training.allreduce.handshake import accept, connect
+from tfos_magic.training.allreduce.unix_peers import close_in_forks
+
+_HEADER = struct.Struct("<IIQd")
+_MAX_WORDS = 512
+_MAX_VIEWS = 256  # in one system call, which takes 1,024
+
+Room = Callable[[int, float], Sequence[memoryview]]
+
+
+class ConnectionListener(Protocol):
+    """Other connections to listen to while a swap waits, by their descriptors; ``heed`` when one has something."""
+
+    @property
+    def descriptors(self) -> Sequence[int]: ...
+
+    def heed(self) -> None: ...
+
+
+@dataclass
+class _Traffic:
+    """What is left to send to a peer and to receive from it in one swap; ``headed`` once its header is here."""
+
+    out: list[memoryview]
+    into: list[memoryview]
+    head: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
+    headed: bool = False
+
+
+class Links:
+    """Connections of the member ``place`` to all others: one for data, and one for last words.
+
+    Members count from 0; ``names`` holds the ranks that messages call them by. Swaps are one thread's job, ``abort`` is
+    anyone's. ``seconds`` is the last resort of a swap; what calls it has limits of its own, and aborts.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        names: Sequence[int],
+        data: Mapping[int, socket.socket],
+        words: Mapping[int, socket.socket],
+        *,
+        seconds: float = 3600.0,
+    ) -> None:
+        self.place = place
+        self.names = names
+        self.seconds = seconds
+        self.failure = ""
+        self.sent = 0
+        self._data = dict(data)
+        self._words = dict(words)
+        self._swaps = 0
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._speakers = {peer.fileno(): other for other, peer in self._words.items()}
+        self._carriers = {peer.fileno(): other for other, peer in self._data.items()}
+        self._beside: ConnectionListener | None = None
+        for peer in [*self._data.values(), *self._words.values()]:
+            peer.setblocking(False)
+        for descriptor in self._speakers:
+            self._poll.register(descriptor, select.POLLIN)
+        close_in_forks(self)
+
+    def listen_to(self, beside: ConnectionListener) -> None:
+        """Heed ``beside`` too while a swap waits."""
+        self._beside = beside
+        for descriptor in beside.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def swap(
+        self, operation: int, out: Mapping[int, Sequence[memoryview]], room: Room, weight: float = 1.0
+    ) -> list[float]:
+        """Send the bytes ``out`` to the peers, put what each sends into its ``room``, and give all members' weights.
+
+        ``room`` is given the member and its weight, as soon as that is here. Every member must call it with the same
+        32-bit ``operation``. Raises :class:`PeerLost`, here and at the peers, when one ended, is late, came for
+        something else or sends another number of bytes than there is room for.
+        """
+        self._swaps = (self._swaps + 1) & 0xFFFFFFFF
+        weights = [weight] * len(self.names)
+        left = {other: self._traffic(operation, out[other], weight) for other in self._data}
+        deadline = time.monotonic() + self.seconds
+        for other in list(left):
+            self._send(other, left[other])
+        asked: dict[int, int] = {}
+        while left:
+            for other in list(left):
+                wanted = (select.POLLIN if left[other].into else 0) | (select.POLLOUT if left[other].out else 0)
+                if not wanted:
+                    _, _, _, weights[other] = _HEADER.unpack(left.pop(other).head)
+                    self._poll.unregister(self._data[other])
+                    del asked[other]
+                elif asked.get(other) != wanted:
+                    self._poll.register(self._data[other], wanted)
+                    asked[other] = wanted
+            if left:
+                self._move(left, operation, room, deadline)
+        return weights
+
+    def abort(self, reason: str) -> None:
+        """Break the links: a swap that waits fails now, here and at the peers."""
+        with self._lock:
+            if self.failure:
+                return
+            self.failure = reason
+        for other, peer in self._words.items():
+            with contextlib.suppress(OSError):  # that peer is gone already
+                peer.send(reason.encode()[:_MAX_WORDS])
+            for connection in (peer, self._data[other]):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Leave; for the end, when no rank has anything to sum any more."""
+        self.abort(f"rank {self.names[self.place]} left")
+        for peer in [*self._data.values(), *self._words.values()]:
+            peer.close()
+
+    def close_descriptors(self) -> None:
+        """Close this process's descriptors without a word to the peers."""
+        for peer in [*self._data.values(), *self._words.values()]:
+            with contextlib.suppress(OSError):
+                peer.close()
+
+    def _traffic(self, operation: int, out: Sequence[memoryview], weight: float) -> _Traffic:
+        length = sum(view.nbytes for view in out)
+        header = _HEADER.pack(operation, self._swaps, length, weight)
+        self.sent += length + len(header)
+        traffic = _Traffic([memoryview(header), *(view for view in out if view.nbytes)], [])
+        traffic.into = [memoryview(traffic.head)]
+        return traffic
+
+    def _move(self, left: dict[int, _Traffic], operation: int, room: Room, deadline: float) -> None:
+        ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            missing = ", ".join(str(self.names[other]) for other in left)
+            self._fail(f"rank {self.names[self.place]} had no answer from rank {missing} within {self.seconds:g} s")
+        for descriptor, _ in ready:
+            if descriptor in self._speakers:
+                self._heed(self._speakers[descriptor])
+            elif descriptor not in self._carriers and self._beside is not None:
+                self._beside.heed()
+        for descriptor, events in ready:
+            if (other := self._carriers.get(descriptor)) is None:
+                continue
+            if events & select.POLLOUT:
+                self._send(other, left[other])
+            if events & ~select.POLLOUT:
+                self._receive(other, left[other], operation, room)
+
+    def _send(self, other: int, traffic: _Traffic) -> None:
+        try:
+            while traffic.out:
+                _advance(traffic.out, self._data[other].sendmsg(traffic.out[:_MAX_VIEWS]))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._heed(other)
+
+    def _receive(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
+        try:
+            while traffic.into:
+                count = self._data[other].recvmsg_into(traffic.into[:_MAX_VIEWS])[0]
+                if count == 0:
+                    self._heed(other)
+                _advance(traffic.into, count)
+                if not traffic.into and not traffic.headed:
+                    self._open(other, traffic, operation, room)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._heed(other)
+
+    def _open(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
+        said, number, length, weight = _HEADER.unpack(traffic.head)
+        traffic.headed = True
+        if (said, number) == (operation, self._swaps):
+            traffic.into = [view for view in room(other, weight) if view.nbytes]
+        if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):
+            self._fail(astray(self.names[other]))
+
+    def _heed(self, other: int) -> None:
+        """The peer speaks, which it does only at its end."""
+        name, words = self.names[other], b""
+        with contextlib.suppress(OSError):  # reset, or not a word yet although its data ended
+            spoken = select.poll()
+            spoken.register(self._words[other], select.POLLIN)
+            spoken.poll(1000)
+            words = self._words[other].recv(_MAX_WORDS)
+        said = (
+            f"rank {name} gave up: {words.decode(errors='replace')}" if words else f"the process of rank {name} ended"
+        )
+        self._fail(said)
+
+    def _fail(self, reason: str) -> None:
+        self.abort(reason)
+        raise PeerLost(self.failure)
+
+
+def _advance(views: list[memoryview], count: int) -> None:
+    """Leave in ``views`` what comes after their first ``count`` bytes."""
+    done = 0
+    while done < len(views) and count >= views[done].nbytes:
+        count -= views[done].nbytes
+        done += 1
+    del views[:done]
+    if count:
+        views[0] = views[0][count:]
+
+
+def link(
+    place: int, names: Sequence[int], addresses: Sequence[str], listener: socket.socket, secret: bytes, seconds: float
+) -> Links:
+    """Connect the member ``place`` to all others, who do the same; ``addresses`` are those of the members.
+
+    Raises OSError (TimeoutError after ``seconds``) when one does not come.
+    """
+    deadline = time.monotonic() + seconds
+    found: dict[str, dict[int, socket.socket]] = {"data": {}, "words": {}}
+    with contextlib.ExitStack() as opened:
+        for use, sockets in found.items():
+            for other in range(place):
+                sockets[other] = connect(addresses[other], names[place], use, secret, deadline)
+                opened.callback(sockets[other].close)
+            wanted = set(range(place + 1, len(names)))
+            for rank, peer in accept(listener, use, secret, deadline) if wanted else ():
+                opened.callback(peer.close)
+                other = names.index(rank) if rank in names else -1
+                if other in wanted:
+                    wanted.remove(other)
+                    sockets[other] = peer
+                if not wanted:
+                    break
+        opened.pop_all()
+    return Links(place, names, found["data"], found["words"])

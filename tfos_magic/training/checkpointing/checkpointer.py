@@ -1,0 +1,290 @@
+"""Taking checkpoints while a cell trains, and knowing what an earlier attempt left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, encode, split
+from tfos_magic.errors import ClusterError
+from tfos_magic.training import metrics
+from tfos_magic.training.checkpointing import snapshot
+from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
+from tfos_magic.training.checkpointing.resume import Fit, Opening, Recorded, by_class, reopen_epoch
+from tfos_magic.training.context import RunContext
+from tfos_magic.training.progress import Reporter
+from tfos_magic.transport.messages import Message
+
+if TYPE_CHECKING:
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
+
+SHARE = 50
+SEND_SECONDS = 300.0
+BYTES_PER_SECOND = 100e6
+
+
+class Checkpointer:
+    """The checkpoints of a run on one rank. Every rank calls every method at the same time; rank 0 takes and sends.
+
+    Checkpoints that nobody asked for may cost at most one part in ``SHARE`` of the time.
+    """
+
+    def __init__(self, context: RunContext, session: Session) -> None:
+        self._context, self._session = context, session
+        self._plan = context.checkpoints
+        self._collectives = context.collectives
+        self._sender = Sender(context.run_id, context.emit, session.reporter)
+        self._fits = 0
+        self._last = time.monotonic()
+        self._recorded = Recorded(context.collectives, context.resume) if self._plan.enabled else None
+
+    @property
+    def watches_data(self) -> bool:
+        """Whether iterators over epochs must be ones that can be wound forward."""
+        return self._plan.enabled
+
+    def enter_fit(self, loop: Loop, arguments: dict[str, Any], callbacks: list[Any]) -> list[Any]:
+        """Count a call of ``fit`` with its bound ``arguments``; gives the callbacks it shall have."""
+        if not self._plan.enabled or len(self._session.loops) > 1:
+            return callbacks
+        found = next((c for c in callbacks if isinstance(c, keras.callbacks.History)), None)
+        history = found or keras.callbacks.History()
+        others = [c for c in callbacks if c is not history]
+        loop.fit = fit = Fit(
+            index=self._fits,
+            initial_epoch=arguments["initial_epoch"],
+            epochs=arguments["epochs"],
+            validation_freq=arguments["validation_freq"],
+            callbacks=by_class(others),
+            history=history,
+        )
+        self._fits += 1
+        if self._recorded:
+            self._recorded.claim(fit)
+        if fit.over:
+            arguments["verbose"] = 0
+            return [history]
+        if fit.position is not None:
+            for logger in (c for c in others if isinstance(c, keras.callbacks.CSVLogger)):
+                logger.append = True  # else it would empty the file that holds the epochs before
+        return [*others, history, *([StepCounter(self, loop)] if self._plan.every else [])]
+
+    def watch(self, data: ResumableIterator) -> None:
+        """An iterator over epochs was made: the first of a ``fit`` is over what it trains on, the second validates."""
+        loop = self._session.loop
+        if loop is None or loop.fit is None:
+            return
+        if loop.data is None:
+            loop.data = data
+        elif loop.fit.position is not None:
+            data.wind(loop.fit.validations_before(), 0)
+
+    def begin(self, loop: Loop) -> None:
+        """``fit`` is about to train; its callbacks have begun, its variables are not broadcast yet."""
+        if (fit := loop.fit) is None:
+            return
+        fit.recorded = self._is_built(loop)
+        if not fit.recorded:
+            return
+        self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
+        fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
+        if fit.position is not None and self._recorded is not None:
+            self._recorded.restore(loop, fit)
+        fit.began = time.monotonic()
+
+    def epoch_begins(self, loop: Loop) -> None:
+        """Keras has just set the metrics to zero."""
+        fit = loop.fit
+        if fit is None or not fit.recorded:
+            return
+        if not self._in_step:
+            fit.steps = 0
+        if fit.metrics is not None and fit.position is not None:
+            loop.step = fit.position.step
+            reopen_epoch(loop.model, fit)
+        if self._plan.every and loop.data.runs_python:
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            fit.opening = Opening(snapshot.python_states(arrays), arrays)
+
+    def step_ends(self, loop: Loop) -> None:
+        """Take a checkpoint in the middle of an epoch, every so many steps."""
+        fit = loop.fit
+        if fit is None or not fit.recorded:
+            return
+        fit.steps += loop.model.steps_per_execution
+        total = loop.data.num_batches
+        # After the last step the checkpoint of the epoch's end is due, which has validation in it.
+        if fit.steps >= self._plan.every and (total is None or loop.step < total):
+            self._take(loop, fit, loop.epoch, loop.step)
+
+    def epoch_ends(self, loop: Loop) -> None:
+        """Take a checkpoint after an epoch, unless the end of ``fit`` will bring one."""
+        fit = loop.fit
+        if fit is None or not fit.recorded or loop.epoch + 1 >= fit.epochs or loop.model.stop_training:
+            return
+        enough = fit.steps >= self._plan.every or not self._in_step
+        if enough if self._plan.every else self._is_due(self._last):
+            self._take(loop, fit, loop.epoch + 1, 0)
+
+    def end(self, loop: Loop) -> None:
+        """``fit`` has ended well, and so have its callbacks."""
+        fit = loop.fit
+        if fit is None:
+            return
+        if fit.position is not None:
+            loop.model._initial_epoch = None
+        if fit.recorded and not fit.over and self._is_due(fit.began):
+            epoch = fit.history.epoch[-1] + 1 if fit.history.epoch else fit.initial_epoch
+            self._take(loop, fit, epoch, 0, complete=True)
+
+    def close(self) -> None:
+        """Wait until what was taken has been sent."""
+        if self._fits == 0:
+            self.note_own_loop()
+        self._sender.join()
+
+    def note_own_loop(self) -> None:
+        """Say, where checkpoints were asked for, that there are none of a training loop of the cell's own."""
+        if self._plan.asked:
+            self._session.reporter.notice(
+                "Checkpoints are taken of fit() alone: a training loop of your own begins anew when the run is resumed."
+            )
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether all ranks have counted the same steps; elsewhere one may have come when an epoch began."""
+        return self._session.strategy.lockstep or not self._session.many
+
+    def _is_built(self, loop: Loop) -> bool:
+        """Build the model and its optimizer, as ranks that share data have done already."""
+        if not self._session.many:
+            self._session.replicas.build(loop.model, loop.data.element_spec)
+        if not loop.broadcast_late and all(optimizer.built for optimizer in snapshot.optimizers(loop.model)):
+            return True
+        if self._plan.asked:
+            self._session.reporter.notice(
+                f"No checkpoints are taken of this fit() of model {loop.model.name!r}, because the model, or an "
+                "optimizer of its train_step(), is not built before the first step. Give the model an Input layer, or "
+                "call the optimizer's build(variables) before fit()."
+            )
+        return False
+
+    def _is_due(self, since: float) -> bool:
+        """Whether a checkpoint costs little enough now; rank 0 decides for all."""
+        if self._plan.asked:
+            return True
+        due = time.monotonic() - since >= SHARE * self._sender.seconds
+        return bool(self._collectives.gather([int(due)])[0, 0])
+
+    def _take(self, loop: Loop, fit: Fit, epoch: int, step: int, *, complete: bool = False) -> None:
+        started = time.monotonic()
+        fit.steps = 0
+        self._session.report("checkpoint", loop)
+        if self._session.many:
+            self._session.strategy.settle(loop.model)
+        sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
+        if self._collectives.rank == 0:
+            position = Position(fit.index, epoch, step, complete, self._context.seed)
+            self._sender.send(_checkpoint(loop.model, fit, position, sums, self._context), started)
+        self._session.report("train", loop)
+        self._last = time.monotonic()
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Tells the recorder of each step, after the cell's callbacks have seen it; present only where steps count."""
+
+    def __init__(self, recorder: Checkpointer, loop: Loop) -> None:
+        super().__init__()
+        self._recorder, self._loop = recorder, loop
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._recorder.step_ends(self._loop)
+
+
+class Sender:
+    """Encodes and sends checkpoints in a thread, one at a time. ``seconds`` is what the last one took, in all."""
+
+    def __init__(self, run_id: str, emit: Callable[[Message], None], reporter: Reporter) -> None:
+        self._run_id, self._emit, self._reporter = run_id, emit, reporter
+        self._thread: threading.Thread | None = None
+        self.seconds = 0.01
+        self._measured = False
+
+    def expect(self, size: int) -> None:
+        """Before the first checkpoint, guess what one of ``size`` bytes will take."""
+        if not self._measured:
+            self.seconds = max(self.seconds, size / BYTES_PER_SECOND)
+
+    def send(self, checkpoint: Checkpoint, started: float) -> None:
+        """Send in the background what was taken from ``started`` on; waits for the one before."""
+        self.join()
+        copied = time.monotonic() - started
+        self._thread = threading.Thread(
+            target=self._send, args=(checkpoint, copied), name="tfos-checkpoint-sender", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Return when nothing is being sent. Raises :class:`ClusterError` after ``SEND_SECONDS`` seconds."""
+        if self._thread is None:
+            return
+        self._thread.join(SEND_SECONDS)
+        if self._thread.is_alive():
+            raise ClusterError(
+                f"a checkpoint did not leave the worker within {SEND_SECONDS:.0f} s: the kernel, or the way to it, is "
+                "too slow for the size of the model. Take fewer checkpoints with --checkpoint-every."
+            )
+        self._thread = None
+
+    def _send(self, checkpoint: Checkpoint, copied: float) -> None:
+        began = time.monotonic()
+        try:
+            data = encode(checkpoint)
+        except MemoryError:
+            self._reporter.notice("A checkpoint was left out: rank 0 has not the memory for a copy of the model.")
+            return
+        for part in split(self._run_id, f"{checkpoint.position.label}-{uuid4().hex[:8]}", checkpoint.position, data):
+            self._emit(part)
+        self.seconds, self._measured = copied + time.monotonic() - began, True
+
+
+def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:
+    found = snapshot.variables(model)
+    arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(found)}
+    arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
+    details: dict[str, Any] = {
+        "layout": snapshot.layout(found),
+        "broadcast": snapshot.broadcast_count(model),
+        "stopped": bool(model.stop_training),
+        "epochs": list(fit.history.epoch),
+        "history": _history(fit.history, arrays),
+        "callbacks": {
+            name: snapshot.changed(callback, fit.before[name], name, arrays) for name, callback in fit.callbacks.items()
+        },
+        "generators": snapshot.generator_states(arrays),
+        "feeds": {name: list(mark) for name, mark in context.feeds.items()},
+        "random": dict(context.random),
+    }
+    if position.step and fit.opening is not None:
+        details["generators"].update(fit.opening.states)
+        arrays.update(fit.opening.arrays)
+    return Checkpoint(position, details, arrays)
+
+
+def _history(history: keras.callbacks.History, arrays: snapshot.Arrays) -> Any:
+    """The history, without metrics whose values are neither numbers nor arrays."""
+    fit_values = {}
+    for name, values in history.history.items():
+        try:
+            fit_values[name] = snapshot.freeze(list(values), "history", arrays)
+        except snapshot.Unfit:
+            continue
+    return {"dict": fit_values}

@@ -1,0 +1,188 @@
+"""Going on from checkpoints: each ``fit`` of a cell that runs again finds the state it left, on every rank."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, decode, encode
+from tfos_magic.training import metrics
+from tfos_magic.training.checkpointing import snapshot
+from tfos_magic.training.collectives import Collectives
+
+if TYPE_CHECKING:
+    from tfos_magic.training.loop import Loop
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Python's and NumPy's generators as an epoch began, before Python code that reads data drew from them."""
+
+    states: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass
+class Fit:
+    """One ``fit`` of the cell, the ``index``-th. ``callbacks`` are this rank's, by class and number of that class.
+
+    ``position`` is where it goes on from, if it does; ``over`` says that it was complete. ``metrics`` are the sums that
+    rank 0 had counted in an epoch that goes on in its middle, ``opening`` what Python code drew from when it began.
+    """
+
+    index: int
+    initial_epoch: int
+    epochs: int
+    validation_freq: Any
+    callbacks: Mapping[str, Any]
+    history: keras.callbacks.History
+    position: Position | None = None
+    over: bool = False
+    recorded: bool = True
+    before: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: Sequence[npt.NDArray[Any]] | None = None
+    began: float = 0.0
+    steps: int = 0
+    opening: Opening | None = None
+
+    def validations_before(self) -> int:
+        """How many epochs before the one that goes on ended with validation."""
+        first, last = self.initial_epoch, self.position.epoch if self.position else 0
+        if isinstance(self.validation_freq, int):
+            return sum((epoch + 1) % self.validation_freq == 0 for epoch in range(first, last))
+        return sum(epoch + 1 in self.validation_freq for epoch in range(first, last))
+
+
+def by_class(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Callbacks under names that are the same on all ranks, whichever of them act on one rank only."""
+    names: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        counts[kind] = counts.get(kind, -1) + 1
+        names[f"{kind}.{counts[kind]}"] = callback
+    return names
+
+
+class Recorded:
+    """What an earlier attempt at the run left: ``checkpoints``, which rank 0 has, and their positions, known to all."""
+
+    def __init__(self, collectives: Collectives, checkpoints: Sequence[Checkpoint]) -> None:
+        self._collectives = collectives
+        self._checkpoints = {checkpoint.position.fit: checkpoint for checkpoint in checkpoints}
+        known = [[c.position.meta(), bool(c.details.get("stopped"))] for c in self._checkpoints.values()]
+        shared = json.loads(broadcast_bytes(collectives, json.dumps(known).encode()))
+        self._positions = {p.fit: (p, stopped) for p, stopped in ((Position.from_meta(m), s) for m, s in shared)}
+
+    def __bool__(self) -> bool:
+        return bool(self._positions)
+
+    def claim(self, fit: Fit) -> None:
+        """Tell ``fit`` where it goes on. One that was complete trains on when the cell now asks for more epochs."""
+        if fit.index not in self._positions:
+            return
+        position, stopped = self._positions[fit.index]
+        fit.position = position
+        fit.over = position.complete and (stopped or position.epoch >= fit.epochs)
+        if position.complete and not fit.over:
+            self._positions = {index: known for index, known in self._positions.items() if index <= fit.index}
+
+    def restore(self, loop: Loop, fit: Fit) -> None:
+        """Put back model, optimizer, callbacks and history, wind the data forward and move the first epoch.
+
+        To be called on every rank, when the model is built, before rank 0's variables are broadcast. Raises
+        :class:`TrainingError`, on all ranks, when the checkpoint is of another model.
+        """
+        assert fit.position is not None
+        checkpoint = self._checkpoints.pop(fit.index, None)
+        shared = decode(broadcast_bytes(self._collectives, encode(_shared(checkpoint)) if checkpoint else b""))
+        found = snapshot.variables(loop.model)
+        snapshot.check_layout(shared.details["layout"], found)
+        arrays = checkpoint.arrays if checkpoint else shared.arrays
+        for i, variable in enumerate(found):
+            if f"v{i}" in arrays:
+                snapshot.write(variable, arrays[f"v{i}"])
+        if fit.position.step:
+            fit.metrics = [arrays[f"m{i}"] for i in itertools.takewhile(lambda i: f"m{i}" in arrays, itertools.count())]
+        _restore_callbacks(fit, shared)
+        self._rewind(loop, fit)
+        self._restore_generators(shared, loop, fit)
+
+    def _rewind(self, loop: Loop, fit: Fit) -> None:
+        """Set the first epoch, and the data to where that epoch goes on."""
+        assert fit.position is not None
+        loop.model._initial_epoch = max(fit.epochs, 1) if fit.over else fit.position.epoch
+        if not (fit.over and loop.data.is_own):
+            loop.data.wind(max(0, fit.position.epoch - fit.initial_epoch), fit.position.step)
+
+    def _restore_generators(self, shared: Checkpoint, loop: Loop, fit: Fit) -> None:
+        """Put back the generators that the process shares, unless the ranks' differ by the cell's own wish.
+
+        Python code that reads data ahead has drawn more than training has seen. So its generators are put back as they
+        were when the epoch began; where one iterator spans epochs, winding it forward has drawn all that was drawn.
+        """
+        equal = self._are_equal()
+        states = {kind: state for kind, state in shared.details["generators"].items() if equal[kind]}
+        if loop.data.runs_python and (loop.data.spans_epochs or fit.position is None or fit.position.step):
+            python = {kind: states.pop(kind) for kind in ("python", "numpy") if kind in states}
+            fit.opening = None if loop.data.spans_epochs else Opening(python, shared.arrays)
+        put_back_generators(states, shared.arrays)
+
+    def _are_equal(self) -> dict[str, bool]:
+        """Of each kind of generator, whether it has the same state on all ranks."""
+        own = snapshot.generator_digests()
+        table = self._collectives.gather([own[kind] for kind in sorted(own)])
+        return {kind: len(set(column.tolist())) == 1 for kind, column in zip(sorted(own), table.T, strict=True)}
+
+
+def put_back_generators(states: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for kind, state in states.items():
+        snapshot.put_back_generator(kind, snapshot.thaw(state, arrays))
+
+
+def reopen_epoch(model: Any, fit: Fit) -> None:
+    """Begin the epoch that goes on in its middle. Rank 0 has the sums of all ranks, the others begin at zero."""
+    sums, fit.metrics = fit.metrics, None
+    if sums:
+        for variable, array in zip(metrics.state(model), sums, strict=True):
+            snapshot.write(variable, array)
+    if fit.opening is not None:
+        put_back_generators(fit.opening.states, fit.opening.arrays)
+
+
+def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
+    """Give every rank the bytes of rank 0. A rank that others have not let in yet keeps its own."""
+    if collectives.size == 1:
+        return data
+    length = int(collectives.gather([len(data)])[0, 0])
+    padded = np.frombuffer(data[:length].ljust(-(-length // 4) * 4, b"\0"), np.int32)
+    return bytes(collectives.broadcast([tf.constant(padded)])[0].numpy().tobytes()[:length])
+
+
+def _shared(checkpoint: Checkpoint) -> Checkpoint:
+    """The part of a checkpoint that every rank needs in full: all but what the ranks broadcast as tensors, and sums."""
+    first = checkpoint.details["layout"][: checkpoint.details["broadcast"]]
+    whole = {f"v{i}" for i, (_, dtype, _) in enumerate(first) if dtype in metrics.NUMBERS}
+    arrays = {
+        name: array
+        for name, array in checkpoint.arrays.items()
+        if name not in whole and not (name[0] == "m" and name[1:].isdigit())
+    }
+    return Checkpoint(checkpoint.position, checkpoint.details, arrays)
+
+
+def _restore_callbacks(fit: Fit, shared: Checkpoint) -> None:
+    for name, values in shared.details["callbacks"].items():
+        if name in fit.callbacks:
+            for attribute, value in values.items():
+                setattr(fit.callbacks[name], attribute, snapshot.thaw(value, shared.arrays))
+    fit.history.history = snapshot.thaw(shared.details["history"], shared.arrays)
+    fit.history.epoch = list(shared.details["epochs"])

@@ -1,0 +1,136 @@
+"""What a cell does by itself with a fed DataFrame, of which each rank holds a share: told, or refused where it would
+take this worker's rows for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training.inputs.sharding import inputs_of, is_fed, is_marked
+from tfos_magic.training.keras_seam.patching import wrap
+
+if TYPE_CHECKING:
+    from tfos_magic.training.session import Session
+
+# Transformations that cut rows into other elements than the global batches, by the names of TensorFlow's classes.
+_RECUT = {
+    "_UnbatchDataset": "unbatch()",
+    "_RebatchDataset": "rebatch()",
+    "_BatchDataset": "batch()",
+    "_ParallelBatchDataset": "batch()",
+    "_PaddedBatchDataset": "padded_batch()",
+    "_WindowDataset": "window()",
+    "_GroupByWindowDataset": "group_by_window()",
+}
+# Those that keep or drop an element by what is in it, so that ranks would part.
+_CHOOSING = {"_FilterDataset": "filter()", "_TakeWhileDataset": "take_while()", "_UniqueDataset": "unique()"}
+
+
+def refuse_recut(dataset: Any) -> None:
+    """Raise :class:`TrainingError` where batches of a fed DataFrame are cut anew."""
+    if name := _found(dataset, _RECUT):
+        raise TrainingError(
+            f"{name} on a fed DataFrame would cut up this worker's rows of each batch alone. Say how many rows a batch "
+            "has with --batch-size (batch_size=); single rows to look at come from Spark: df.limit(5).toPandas()."
+        )
+
+
+def refuse_cut(dataset: Any) -> None:
+    """As :func:`refuse_recut`, and where a loop of the cell's own would leave out elements by their rows."""
+    refuse_recut(dataset)
+    if name := _found(dataset, _CHOOSING):
+        raise TrainingError(
+            f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not go "
+            "over the same batches. Filter in Spark before: df.filter(...)."
+        )
+
+
+def refuse_unlike(dataset: Any) -> None:
+    """Raise :class:`TrainingError` where a ``fit`` would choose elements by what this worker's rows are."""
+    if name := _found(dataset, _CHOOSING):
+        raise TrainingError(
+            f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not "
+            "train on the batches of one process. Filter in Spark before: df.filter(...)."
+        )
+
+
+def _found(dataset: Any, names: dict[str, str]) -> str:
+    """The first of the transformations ``names`` on the way to a fed dataset; empty where there is none."""
+    if is_marked(dataset):
+        return ""
+    own = names.get(type(dataset).__name__, "") if is_fed(dataset) else ""
+    return own or next((found for source in inputs_of(dataset) if (found := _found(source, names))), "")
+
+
+class Looks:
+    """Loops over fed DataFrames in which the cell trains nothing: their rows are this worker's, which is said once.
+
+    ``looked`` tells whether there was one on this rank, of which numbers may be that train a model afterwards.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._before: tuple[int, int] | None = None
+        self.looked = False
+        self.reducing = False
+
+    def begin(self, dataset: Any) -> None:
+        """A loop over ``dataset`` begins; raises :class:`TrainingError` where it is not over whole global batches."""
+        refuse_cut(dataset)
+        self.settle()
+        self._before = self._now()
+
+    def forget(self) -> None:
+        """The loop under way gets what is about the rows of all ranks."""
+        self._before = None
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Let TensorFlow reduce datasets for loops in graphs."""
+        before, self.reducing = self.reducing, True
+        try:
+            yield
+        finally:
+            self.reducing = before
+
+    def close(self) -> None:
+        """Say, where there were such loops, what they saw."""
+        self.settle()
+        if self.looked:
+            self._session.reporter.notice(
+                "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
+                "what is counted, averaged or collected in that loop is about these alone. "
+                'tfos.allreduce(value, op="sum") adds up over the workers; fit, evaluate and predict do by themselves.'
+            )
+
+    def settle(self) -> None:
+        """The loop under way is over: it was a look if nothing was trained or exchanged since it began."""
+        self.looked = self.looked or self._before == self._now()
+        self._before = None
+
+    def _now(self) -> tuple[int, int]:
+        return self._session.rows_trained, self._session.context.calls.exchanged
+
+
+def install(stack: ExitStack, looks: Looks) -> None:
+    """Refuse what would take this worker's rows for all, until ``stack`` closes."""
+
+    def reduce(original: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_fed(dataset) and not looks.reducing:
+            raise TrainingError(
+                "reduce() on a fed DataFrame would see this worker's rows alone. Compute it in Spark (df.agg, df.count)"
+                ', or in a loop over the batches whose result tfos.allreduce(value, op="sum") adds up over the workers.'
+            )
+        return original(dataset, *args, **kwargs)
+
+    def cardinality(original: Any, dataset: Any) -> Any:
+        refuse_recut(dataset)
+        return original(dataset)
+
+    stack.callback(looks.close)
+    wrap(stack, tf.data.Dataset, "reduce", reduce)
+    wrap(stack, tf.data.Dataset, "cardinality", cardinality)

@@ -1,0 +1,80 @@
+"""Gradients that a training loop of a cell's own takes of a batch of which ranks have shares."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from tfos_magic.training import refusals
+from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.strategies.sync import SyncStrategy
+
+if TYPE_CHECKING:
+    from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
+    from tfos_magic.training.session import Session
+
+
+class Tapes:
+    """Makes gradients by weights those of all rows as they are taken, for a loop may clip them before it applies them.
+
+    That is Horovod's ``DistributedGradientTape``. Within another tape, which could not follow that, they stay those of
+    this rank's rows, and so do gradients of single rows.
+    """
+
+    def __init__(self, own: OwnLoop, session: Session) -> None:
+        self._own, self._session = own, session
+        self._by_row = self._unites = self._parts = False
+        self._taken: set[tuple[int, ...]] = set()
+
+    @property
+    def united(self) -> bool:
+        """Whether what the loop applies is made of gradients of all rows alone; of these the mean over ranks is the
+        same again."""
+        return self._unites and not self._parts and not self._own.over_copies
+
+    def begin(self) -> None:
+        """A batch was drawn."""
+        self._taken.clear()
+
+    def install(self, stack: ExitStack) -> None:
+        """Watch gradients being taken until ``stack`` closes."""
+
+        def by_row(original: Any, *args: Any, **kwargs: Any) -> Any:
+            before, self._by_row = self._by_row, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._by_row = before
+
+        for owner, name in ((tf.GradientTape, "jacobian"), (tf.GradientTape, "batch_jacobian"), (tf, "vectorized_map")):
+            wrap(stack, owner, name, by_row)
+        wrap(stack, tf, "map_fn", by_row)
+        wrap(stack, tf, "gradients", lambda original, ys, xs, *a, **k: self.taken(original(ys, xs, *a, **k), xs))
+
+    def taken(self, found: Any, sources: Any) -> Any:
+        """Give the gradients ``found`` by ``sources`` as those of all rows, where they can be."""
+        session, strategy = self._session, self._session.strategy
+        own = session.step is None and session.loop is None and session.exact and not self._own.over_copies
+        names = tf.nest.flatten(sources)
+        weights = [i for i, source in enumerate(names) if of_variables(source)]
+        if not (own and weights and isinstance(strategy, SyncStrategy)):
+            return found
+        if self._by_row or record.could_possibly_record():
+            self._parts = True
+            if not self._by_row:
+                refusals.note_nested(session.reporter)
+            return found
+        self._note_again(tuple(id(names[i]) for i in weights))
+        self._unites, flat = True, tf.nest.flatten(found)
+        for i, mean in zip(weights, strategy.combine(self._own.step(), [flat[i] for i in weights]), strict=True):
+            flat[i] = mean
+        return tf.nest.pack_sequence_as(found, flat)
+
+    def _note_again(self, sources: tuple[int, ...]) -> None:
+        if sources in self._taken and tf.executing_eagerly():
+            refusals.note_several(self._session.reporter)
+        self._taken.add(sources)

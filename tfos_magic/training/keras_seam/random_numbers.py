@@ -1,0 +1,121 @@
+"""Random numbers of a run: inside a step each worker draws its own, outside of one all draw alike.
+
+All of TensorFlow's and Keras's random numbers come from some thirty operations, which take a seed or the key of a
+counter-based generator (Salmon et al. 2011). Seeds are the same on all workers; inside a step, where workers have rows
+of their own, each mixes its rank into them, so that states of generators stay equal everywhere. Sources that ask the
+system for entropy are given the run's seed, or each worker would shuffle the data in an order of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common.name_scope import current_path
+from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2
+
+from tfos_magic.training.keras_seam.patching import replace, wrap
+
+_MODULES = (gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2)
+_SEEDS = ("seed2", "key", "seed")
+_NAMED = 5
+
+Around = Callable[..., Any]
+"""Called as ``around(original, arguments)`` with an operation and its bound arguments, by name."""
+
+
+def operations() -> list[tuple[Any, str]]:
+    """The module and the name of each operation that draws random numbers."""
+    return [
+        (module, name)
+        for module in _MODULES
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and _draws(function, name)
+    ]
+
+
+def _draws(function: Callable[..., Any], name: str) -> bool:
+    known = inspect.signature(function).parameters
+    return name[0].islower() and "ctx" not in known and "_get_" not in name and any(s in known for s in _SEEDS)
+
+
+def install_around(stack: ExitStack, around: Around) -> None:
+    """Let every operation that draws random numbers pass through ``around`` until ``stack`` closes."""
+    for module, name in operations():
+        signature = inspect.signature(getattr(module, name))
+
+        def call(original: Any, *args: Any, _signature: inspect.Signature = signature, **kwargs: Any) -> Any:
+            bound = _signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return around(original, dict(bound.arguments))
+
+        wrap(stack, module, name, call)
+
+
+class RandomStreams:
+    """The streams of one worker. ``inside`` tells whether a step is under way, or traced, on rows of its own."""
+
+    def __init__(self, rank: int, inside: Callable[[], bool]) -> None:
+        self._mix = rank * 0x9E3779B1 & 0x7FFFFFFF
+        self._inside = inside
+        self._drawn: dict[str, None] = {}
+
+    def install(self, stack: ExitStack) -> None:
+        """Part the streams of steps until ``stack`` closes."""
+        install_around(stack, self._draw)
+
+    def taken(self) -> str:
+        """Where steps have drawn random numbers since this was last asked, in words; empty where they have not."""
+        names, self._drawn = list(self._drawn), {}
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
+
+    def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        if not self._inside():
+            return original(**arguments)
+        self._drawn[_place(original)] = None
+        return original(**{**arguments, **self._parted(arguments)})
+
+    def _parted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        name = next(name for name in _SEEDS if name in arguments)
+        if not self._mix:
+            return {}
+        if name == "seed2":
+            return {"seed": arguments["seed"] or 0, "seed2": (arguments["seed2"] or 0) ^ self._mix}
+        seeds = tf.convert_to_tensor(arguments[name])
+        return {name: tf.bitwise.bitwise_xor(seeds, tf.cast(self._mix, seeds.dtype))}
+
+
+def _place(original: Any) -> str:
+    """The layer that draws, else the operation."""
+    path = str(current_path() or "")
+    return path.rsplit("/", 1)[-1] or f"tf.random ({original.__name__})"
+
+
+def install_entropy(stack: ExitStack, seed: int) -> None:
+    """Give generators that are made without a seed one that follows from the run's, until ``stack`` closes.
+
+    That is ``random.Random()`` and ``random.seed()``, NumPy's ``default_rng()`` and its kin, and
+    ``tf.random.Generator.from_non_deterministic_state()``. What the system gives (``os.urandom``, clocks) stays.
+    """
+    source = random.Random(seed)
+    bits = source.getrandbits
+
+    def reseed(original: Any, generator: random.Random, a: Any = None, version: int = 2) -> None:
+        original(generator, bits(128) if a is None else a, version)
+
+    def seed_module(original: Any, a: Any = None, version: int = 2) -> None:
+        original(bits(128) if a is None else a, version)
+
+    def from_seed(cls: Any, alg: Any = None) -> Any:
+        return cls.from_seed(bits(62), alg)
+
+    wrap(stack, random.Random, "seed", reseed)
+    wrap(stack, random, "seed", seed_module)
+    replace(stack, np.random.bit_generator, "randbits", bits)
+    replace(stack, tf.random.Generator, "from_non_deterministic_state", classmethod(from_seed))

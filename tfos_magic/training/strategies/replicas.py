@@ -1,0 +1,107 @@
+"""Models that are the same on every rank: built alike, rank 0's values taken over."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_magic.errors import TrainingError
+from tfos_magic.training.agreement import REMEDY
+from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.metrics import NUMBERS
+
+if TYPE_CHECKING:
+    from tfos_magic.training.loop import Loop
+    from tfos_magic.training.session import Session
+
+
+class Replicas:
+    """The models of a run on this rank, and what of them the ranks have in common by now."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
+        spec = tf.nest.map_structure(_buildable, element_spec)
+        for build in (lambda: model._symbolic_build(data_batch=spec), lambda: self._trace(model, spec)):
+            try:
+                build()
+                return
+            except TrainingError:
+                raise
+            except Exception:  # whatever a user's call() may raise: training itself will raise it again, if it is real
+                continue
+        self._session.loops[-1].broadcast_late = True
+
+    def _trace(self, model: Any, spec: Any) -> None:
+        """Trace a step that never runs, of a model that Keras cannot build by itself."""
+        training = self._session.loops[-1].training
+        step = model.train_step if training else model.test_step
+        with self._session.building():
+            tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
+        model._clear_losses()
+
+    def take_over(self, model: Any, loop: Loop) -> None:
+        """Give every rank rank 0's variables, and each random layer numbers of its own."""
+        if not self._session.many:
+            return
+        if loop.kind == "evaluate" and model in self._synced:
+            if any(outer.kind == "fit" and outer.model is model for outer in self._session.loops):
+                self._session.strategy.settle(model)
+            return
+        if not loop.broadcast_late:
+            self._broadcast(model)
+
+    def unify(self, model: Any) -> None:
+        """After training: what layers gathered on the side is rank 0's everywhere, should a layer gather its own."""
+        self._session.strategy.end(model)
+        self.broadcast(model.non_trainable_weights)
+
+    def _broadcast(self, model: Any) -> None:
+        self.refuse_other_values(model.trainable_variables)
+        state = getattr(getattr(model, "optimizer", None), "variables", [])  # tf_keras has methods of that name
+        self.broadcast([*model.variables, *(state() if callable(state) else state)])
+        self._synced.add(model)
+
+    def refuse_other_values(self, variables: Sequence[Any]) -> None:
+        """Before rank 0's values are taken: refuse those that a number made of a worker's own rows has made others."""
+        session = self._session
+        if not session.strategy.lockstep or not session.collectives.gather([session.looks.looked]).any():
+            return
+        digests = session.collectives.gather([of_arrays([np.asarray(read(v)) for v in variables])])
+        if (digests != digests[0]).any() and not session.context.calls.rank:
+            raise TrainingError(f"the workers have other weights to begin with. {REMEDY}")
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
+        found = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in NUMBERS}.values()
+        for variable, value in zip(found, self._session.collectives.broadcast(list(map(read, found))), strict=True):
+            variable.assign(value)
+
+    def knows(self, model: Any) -> bool:
+        """Whether all ranks have the weights of ``model`` from rank 0."""
+        return model in self._synced
+
+    def take_over_late(self, model: Any, loop: Loop) -> None:
+        """Take over rank 0's values after the first step of a model that could not be built before."""
+        loop.broadcast_late = False
+        self._broadcast(model)
+
+
+def _buildable(leaf: Any) -> Any:
+    """What Keras can build from: not a batch that is known to be empty on this rank, for it may fail where others do
+    not."""
+    if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank and leaf.shape[0] == 0:
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+    return leaf if hasattr(leaf, "dtype") else None
+
+
+def read(variable: Any) -> tf.Tensor:
+    """The value of a variable, which may be Keras's or TensorFlow's."""
+    return variable.read_value() if isinstance(variable, tf.Variable) else variable.value

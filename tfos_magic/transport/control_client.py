@@ -1,0 +1,91 @@
+"""An agent's connection to the kernel: found again when it breaks, and then nothing is lost or comes twice."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tfos_magic.errors import ProtocolError
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
+from tfos_magic.transport.redelivery import Redelivery
+
+log = logging.getLogger("tfos_magic.worker")
+
+
+class ControlClient:
+    """Dials the kernel's control socket with the cluster's key. To be used in one thread."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._context = zmq.Context()
+        self.socket = _dial(self._context, config)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._delivery = Redelivery()
+        self._lost_at: float | None = time.monotonic()
+
+    @property
+    def out_of_reach(self) -> float:
+        """Seconds since the kernel was lost; 0 while it is there."""
+        return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
+
+    def send(self, message: Message) -> None:
+        """Send now, or as soon as the kernel is there again."""
+        frames = encode(message)
+        passing = isinstance(message, (Heartbeat, Reconnected))
+        self._put(self._delivery.passing(frames) if passing else self._delivery.numbered(frames))
+
+    def receive(self) -> Message | None:
+        """Take a message that has come; None where it came before, or is malformed."""
+        try:
+            frames = self._delivery.take(self.socket.recv_multipart())
+            return decode(frames) if frames else None
+        except ProtocolError as error:
+            log.warning("dropped a malformed command: %s", error)
+            return None
+
+    def note_connection(self) -> None:
+        """Take an event of the connection; one that is there again makes both sides repeat what was lost with it."""
+        event = recv_monitor_message(self.monitor)["event"]
+        if event == zmq.EVENT_DISCONNECTED:
+            self._lost_at = time.monotonic()
+            return
+        self._lost_at = None
+        self.send(Reconnected())
+        for frames in self._delivery.again():
+            self._put(frames)
+
+    def close(self) -> None:
+        """Send what is left, for at most a second."""
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()
+        self._context.term()
+
+    def _put(self, frames: list[bytes]) -> None:
+        self.socket.send_multipart(frames, copy=False)
+
+
+def report_failure(config: AgentConfig, host: str, reason: str) -> None:
+    """Tell the kernel that no agent can run on this host, and why."""
+    uplink = ControlClient(config)
+    uplink.send(AgentFailed(host, reason))
+    uplink.close()
+
+
+def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:
+    control = context.socket(zmq.DEALER)
+    # By this name the kernel knows the agent when it comes back.
+    control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
+    control.curve_serverkey = config.server_public
+    control.curve_publickey, control.curve_secretkey = config.public, config.secret
+    control.linger = 1000
+    control.sndhwm = control.rcvhwm = 0
+    # Answered by the library's own thread, so that a busy kernel is not taken for a dead one.
+    control.heartbeat_ivl, control.heartbeat_timeout = 1000, 10_000
+    control.reconnect_ivl = 100
+    control.connect(config.endpoint)
+    return control

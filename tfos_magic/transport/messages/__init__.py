@@ -1,0 +1,102 @@
+"""The messages between kernel, agents and trainers, and their only wire format.
+
+A message is a frozen dataclass. On the wire it is two frames: a JSON header with the message's type and fields, and
+the raw bytes of its ``payload`` field (empty where it has none). Nothing here is pickled: where a payload holds a
+pickle, only the authenticated peer it is meant for opens it.
+
+Directions: *agent* messages go from an agent to the kernel, *command* messages from the kernel to an agent (which
+hands those for its trainer on), *event* messages from a trainer through its agent to the kernel.
+"""
+
+from __future__ import annotations
+
+from tfos_magic.transport.messages.agents import (
+    AgentEnded,
+    AgentFailed,
+    Heartbeat,
+    Reconnected,
+    Register,
+    TrainerExited,
+)
+from tfos_magic.transport.messages.commands import (
+    Heard,
+    KillTrainer,
+    OutputTaken,
+    RunCell,
+    Shutdown,
+    StartTrainer,
+    StopRun,
+)
+from tfos_magic.transport.messages.events import (
+    Alive,
+    CheckpointPart,
+    Display,
+    EpochEnd,
+    EventFilePart,
+    Notice,
+    Output,
+    OutputPart,
+    Progress,
+    RunFinished,
+    RunStarted,
+    TrainerReady,
+)
+from tfos_magic.transport.messages.feeds import (
+    CommitFeed,
+    ConfirmStream,
+    EndStream,
+    FeedAttached,
+    FeedDropped,
+    FeedOpened,
+    FeedWanted,
+    NeedRoom,
+    OpenFeed,
+    OpenStream,
+    RefuseFeed,
+    ReleaseFeed,
+)
+from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
+
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "AgentEnded",
+    "AgentFailed",
+    "Alive",
+    "CheckpointPart",
+    "CommitFeed",
+    "ConfirmStream",
+    "Display",
+    "EndStream",
+    "EpochEnd",
+    "EventFilePart",
+    "FeedAttached",
+    "FeedDropped",
+    "FeedOpened",
+    "FeedWanted",
+    "Heard",
+    "Heartbeat",
+    "KillTrainer",
+    "Message",
+    "NeedRoom",
+    "Notice",
+    "OpenFeed",
+    "OpenStream",
+    "Output",
+    "OutputPart",
+    "OutputTaken",
+    "Progress",
+    "Reconnected",
+    "RefuseFeed",
+    "Register",
+    "ReleaseFeed",
+    "RunCell",
+    "RunFinished",
+    "RunStarted",
+    "Shutdown",
+    "StartTrainer",
+    "StopRun",
+    "TrainerExited",
+    "TrainerReady",
+    "decode",
+    "encode",
+]

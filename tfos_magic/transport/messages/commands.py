@@ -1,0 +1,98 @@
+"""What the kernel tells agents; those for their trainers they hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfos_magic.transport.messages.message import Message
+
+
+@dataclass(frozen=True)
+class StartTrainer(Message):
+    """Spawn a trainer for this generation. ``addresses`` holds ``host:port`` by rank.
+
+    ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
+    the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
+    another, finds the servers and no other worker. ``hash_seed`` is Python's, so that sets of strings have one order.
+    """
+
+    generation: int
+    rank: int
+    addresses: list[str]
+    local_rank: int = 0
+    local_size: int = 1
+    sys_path: list[str] = field(default_factory=list)
+    timeout: float = 60.0
+    role: str = "worker"
+    servers: list[str] = field(default_factory=list)
+    secret: str = ""
+    late: bool = False
+    hash_seed: str = "0"
+
+
+@dataclass(frozen=True)
+class RunCell(Message):
+    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
+
+    ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
+    (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
+    says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
+    never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the version
+    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
+    ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells
+    where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the texts of
+    modules that lie there, by relative path; ``module_states`` is what the notebook has set in them, as
+    :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins
+    with, as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
+    """
+
+    run_id: str
+    source: str
+    filename: str
+    strategy: str
+    seed: int
+    outputs: list[str]
+    feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+    event_files: bool = False
+    keras: str = ""
+    keras_settings: dict[str, Any] = field(default_factory=dict)
+    place: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    module_states: dict[str, str] = field(default_factory=dict)
+    random: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class StopRun(Message):
+    """End the run at the next step that all ranks share; the trainer lives on."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class OutputTaken(Message):
+    """One more :class:`OutputPart` has arrived, so that the next can be sent."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class KillTrainer(Message):
+    """End the trainer process now."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Heard(Message):
+    """The answer to a heartbeat, so that the agent knows what has arrived."""
+
+
+@dataclass(frozen=True)
+class Shutdown(Message):
+    """End the trainer, drop the spool, end the agent: the Spark task returns."""

@@ -1,0 +1,277 @@
+"""The agent: a Spark task that holds its slot, receives the feed and supervises one trainer process.
+
+It dials the kernel's control socket, does what it is told, and passes its trainer's messages on. It ends when told to,
+when its Spark task is cancelled, or by itself when the kernel has been gone for ``GRACE`` seconds; with it go the
+trainer, the Flight server and the spool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+import psutil
+import zmq
+
+import tfos_magic
+from tfos_magic.feed.agent.feed_service import FeedService
+from tfos_magic.processes.child_process import TrainerProcess
+from tfos_magic.spark.liveness import SparkLiveness
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.control_client import ControlClient
+from tfos_magic.transport.messages import (
+    AgentEnded,
+    CheckpointPart,
+    Display,
+    Heartbeat,
+    KillTrainer,
+    Message,
+    Output,
+    OutputTaken,
+    Register,
+    RunCell,
+    RunFinished,
+    RunStarted,
+    Shutdown,
+    StartTrainer,
+    StopRun,
+    TrainerExited,
+)
+from tfos_magic.transport.wake_queue import WakeQueue
+from tfos_magic.worker.host import HostSlot, hold_port
+
+log = logging.getLogger("tfos_magic.worker")
+
+GRACE = 5.0
+HEARTBEAT = 1.0
+LOADING_TIMEOUT = 60.0
+LAST_WORDS = 1.0
+ASKED = "asked to stop"
+OUTPUT_INTERVAL = 0.1
+
+
+class Agent:
+    """One loop over the control socket, the trainer's link and its output; commands are carried out in it."""
+
+    def __init__(self, config: AgentConfig, place: HostSlot) -> None:
+        self._config = config
+        self.place = place
+        self._lifeline = SparkLiveness()
+        self._uplink = ControlClient(config)
+        self._poller = zmq.Poller()
+        self._mailbox = WakeQueue()
+        self._feeds = FeedService(config, self.place.host, self._mailbox.put)
+        self._port = hold_port(self.place.host)
+        self._trainer: TrainerProcess | None = None
+        self._run_id = ""
+        self._pending: dict[str, list[str]] = {}
+        self._flushed = self._beat = 0.0
+        self._turned = time.monotonic()
+        self._outcome = ""
+
+    def run(self) -> str:
+        """Serve until the end; gives why it ended. Everything that was opened is closed on the way out."""
+        previous = [(s, signal.signal(s, self._on_signal)) for s in (signal.SIGTERM, signal.SIGHUP)]
+        try:
+            self._feeds.receiver.start()
+            self._send(self._register())
+            self._poller.register(self._uplink.socket, zmq.POLLIN)
+            self._poller.register(self._uplink.monitor, zmq.POLLIN)
+            self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+            while not self._outcome:
+                self._turn()
+            if self._outcome != ASKED:
+                self._send(AgentEnded(self._outcome))
+            return self._outcome
+        finally:
+            self._close()
+            for number, handler in previous:
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP and self._lifeline.known:
+            return
+        self._outcome = self._outcome or f"signal {number}"
+
+    def _register(self) -> Register:
+        return Register(
+            slot=self.place.slot,
+            host=self.place.host,
+            pid=os.getpid(),
+            tensor_port=int(self._port.getsockname()[1]),
+            feed_uri=self._feeds.receiver.uri,
+            gpus=self.place.gpus,
+            cores=self.place.cores,
+            job=self._config.job,
+            versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
+        )
+
+    def _send(self, message: Message) -> None:
+        self._uplink.send(message)
+
+    def _turn(self) -> None:
+        """One round: what arrived, then what is due."""
+        wait = OUTPUT_INTERVAL if self._pending else HEARTBEAT / 2
+        ready = dict(self._poller.poll(int(wait * 1000)))
+        if self._uplink.monitor in ready:
+            self._uplink.note_connection()
+        if self._uplink.socket in ready and (message := self._uplink.receive()) is not None:
+            self._obey(message)
+        for message in self._mailbox.messages():
+            self._send(message)
+        if self._trainer:
+            self._listen_to_trainer(self._trainer, ready)
+        self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        if self._pending and now - self._flushed >= OUTPUT_INTERVAL:
+            self._flush_output()
+        if now - self._beat >= HEARTBEAT:
+            self._beat = now
+            self._send(self._heartbeat())
+        if self._lifeline.cut:
+            self._outcome = "its Spark task has ended"
+        if self._uplink.out_of_reach > GRACE:
+            self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
+        if self._trainer:
+            self._check_life(self._trainer)
+        self._turned = time.monotonic()
+
+    def _check_life(self, trainer: TrainerProcess) -> None:
+        """Report a trainer that has ended without closing its link, and end one that does not answer any more."""
+        if time.monotonic() - self._turned > 2 * HEARTBEAT:
+            # This process itself did not run for a while: what the trainer said meanwhile has yet to be read.
+            trainer.heard = time.monotonic()
+        limit = self._config.heartbeat_timeout
+        # Importing TensorFlow keeps all other threads from running for seconds, on a busy host for many.
+        limit = limit if trainer.ready else max(limit, LOADING_TIMEOUT)
+        if trainer.silence > limit:
+            self._report_exit(trainer, f"did not answer for {limit:.0f} s and was ended")
+        elif trainer.exit_status() is not None and trainer.silence > LAST_WORDS:
+            self._report_exit(trainer)
+
+    def _heartbeat(self) -> Heartbeat:
+        pid = rss = 0
+        if self._trainer:
+            pid = self._trainer.pid
+            try:
+                rss = psutil.Process(pid).memory_info().rss
+            except psutil.NoSuchProcess:
+                rss = 0
+        return Heartbeat(pid, rss, self._feeds.spool.budget.used, self._feeds.rows())
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case StartTrainer():
+                self._start_trainer(message)
+            case RunCell():
+                self._run_id = message.run_id
+                if self._trainer is not None:
+                    self._trainer.send(self._feeds.prepared(message, self._trainer.rank))
+            case StopRun() | CheckpointPart() | OutputTaken():
+                self._to_trainer(message)
+            case KillTrainer():
+                self._end_trainer()
+            case Shutdown():
+                self._outcome = ASKED
+            case _:
+                self._feeds.obey(message)
+
+    def _start_trainer(self, message: StartTrainer) -> None:
+        self._end_trainer()
+        trainer = TrainerProcess(
+            message.generation, message.rank, self._trainer_environment(message), _shared_by(message)
+        )
+        self._trainer = trainer
+        for fd in (trainer.wake.fileno(), *trainer.streams):
+            self._poller.register(fd, zmq.POLLIN)
+        trainer.send(message)
+
+    def _trainer_environment(self, message: StartTrainer) -> dict[str, str]:
+        env = dict(os.environ)
+        env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(self.place.gpus) or "-1"
+        # Spark's workers write every piece of a print by itself; whole lines are what people read.
+        env.pop("PYTHONUNBUFFERED", None)
+        env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+        env["KERAS_BACKEND"] = "tensorflow"
+        env["PYTHONHASHSEED"] = message.hash_seed
+        return env
+
+    def _to_trainer(self, message: Message) -> None:
+        if self._trainer is not None:
+            self._trainer.send(message)
+
+    def _listen_to_trainer(self, trainer: TrainerProcess, ready: dict[Any, int]) -> None:
+        for fd in [fd for fd in trainer.streams if fd in ready]:
+            self._read_output(trainer, fd)
+        if trainer.wake.fileno() not in ready:
+            return
+        for message in trainer.messages():
+            if message is None:
+                self._report_exit(trainer)
+                return
+            self._pass_on(trainer, message)
+
+    def _pass_on(self, trainer: TrainerProcess, message: Message) -> None:
+        if isinstance(message, (RunStarted, RunFinished, Display)):
+            for fd in list(trainer.streams):
+                self._read_output(trainer, fd)
+            self._flush_output()
+        self._send(message)
+
+    def _read_output(self, trainer: TrainerProcess, fd: int) -> None:
+        stream = trainer.streams[fd][0]
+        if text := trainer.read(fd):
+            self._pending.setdefault(stream, []).append(text)
+        elif fd not in trainer.streams:
+            self._poller.unregister(fd)
+
+    def _flush_output(self) -> None:
+        self._flushed = time.monotonic()
+        rank = self._trainer.rank if self._trainer else self.place.slot
+        for stream, parts in self._pending.items():
+            self._send(Output(self._run_id, rank, stream, "".join(parts)))
+        self._pending.clear()
+
+    def _report_exit(self, trainer: TrainerProcess, reason: str = "") -> None:
+        """Tell the kernel that the trainer has ended; one that is ended for a ``reason`` has not, yet."""
+        for fd in list(trainer.streams):
+            self._read_output(trainer, fd)
+        self._flush_output()
+        deadline = time.monotonic() + (0 if reason else 5)
+        while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        code, number = status or (0, int(signal.SIGKILL))
+        tail = "\n".join(trainer.tail)
+        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail, reason))
+        self._end_trainer()
+
+    def _end_trainer(self) -> None:
+        trainer, self._trainer = self._trainer, None
+        if trainer is None:
+            return
+        for fd in (trainer.wake.fileno(), *trainer.streams):
+            self._poller.unregister(fd)
+        trainer.kill()
+
+    def _close(self) -> None:
+        self._end_trainer()
+        self._feeds.close()
+        self._mailbox.close()
+        self._port.close()
+        self._uplink.close()
+
+
+def _shared_by(message: StartTrainer) -> str:
+    """A folder for the trainers of this generation on this host; its name tells nothing of their secret."""
+    name = hashlib.sha256(message.secret.encode()).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"tfos-shared-{name}")

@@ -1,0 +1,42 @@
+"""The function of an agent's Spark job. Light to import: it must load, and complain, where much is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from tfos_magic.spark.locations import HOME
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.worker.host import find_place, missing_packages
+
+RESULT_SCHEMA = "slot bigint, outcome string"
+
+
+class AgentTask:
+    """Run an agent in the slot of ``config`` until it ends; the result row says why it ended."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import BarrierTaskContext
+
+        for _ in batches:
+            pass
+        os.environ[HOME] = self._config.home  # for the trainer, which gets this environment
+        place = find_place(BarrierTaskContext.get(), self._config.endpoint, self._config.slot)
+        missing = missing_packages()
+        if not missing:
+            from tfos_magic.worker.agent import Agent
+
+            outcome = Agent(self._config, place).run()
+        else:
+            outcome = missing
+            if importlib.util.find_spec("zmq") and importlib.util.find_spec("psutil"):
+                from tfos_magic.transport.control_client import report_failure
+
+                report_failure(self._config, place.host, missing)
+        yield pa.RecordBatch.from_pydict({"slot": [place.slot], "outcome": [outcome]})

@@ -1,0 +1,170 @@
+"""Running one cell in a trainer: a fresh main module with the notebook's names, errors told in the cell's lines."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib
+import linecache
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
+from typing import Any
+
+import tfos_magic
+from tfos_magic.errors import RunStopped
+from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
+from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
+from tfos_magic.tracebacks import essence, lines_in_message
+from tfos_magic.transport.messages import RunCell
+from tfos_magic.values import cache_source, unpack
+from tfos_magic.worker.cell_excerpt import mark_lines
+from tfos_magic.worker.display import display
+
+_SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
+
+
+def fill(names: dict[str, Any], cell: RunCell) -> None:
+    """Give the cell its global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets.
+
+    Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process.
+    """
+    names.update({"display": display, "tfos": tfos_magic})
+    names.update(unpack(cell.payload, names))
+    for name, module in cell.modules.items():
+        names[name] = _import(name, module)
+    for name, use in cell.feeds.items():
+        read = stream_dataset if "lease" in use else feed_dataset
+        names[name] = read(
+            use["handle"],
+            batch_size=use["batch_size"],
+            features=use["features"],
+            label=use["label"],
+            shuffle=use["shuffle"],
+            seed=use["seed"],
+        )
+
+
+class Given:
+    """What a cell's names were when it began; of large values no more than a weak reference is kept."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._given = {name: _reference(value) for name, value in names.items()}
+
+    def set_anew(self, names: Mapping[str, Any]) -> set[str]:
+        """Which of ``names`` are new, or have other values than they had."""
+        return {n for n, value in names.items() if n not in self._given or self._given[n]() is not value}
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    if type(value) in (list, dict, set):
+        parts = _parts_of(value)
+        return lambda: value if _parts_of(value) == parts else None
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """What a list, dict or set holds: small values as they are, others by who they are."""
+    parts = [part for pair in value.items() for part in pair] if isinstance(value, dict) else list(value)
+    return [part if isinstance(part, (bool, int, float, str, bytes)) else id(part) for part in parts]
+
+
+def execute(cell: RunCell, namespace: dict[str, Any], *, show_last: bool) -> None:
+    """Run the cell's code. With ``show_last`` the value of a last expression is shown, as a notebook does."""
+    tree = ast.parse(cell.source, cell.filename)
+    last = tree.body.pop() if show_last and tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, cell.filename, "exec"), namespace)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), cell.filename, "eval"), namespace)
+        if value is not None:
+            display(value)
+
+
+def _import(name: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"the cell uses the notebook's module {name!r} ({module}), which this worker cannot import ({error}): "
+            "install it on the executors, or send it with spark.sparkContext.addPyFile / spark.addArtifacts."
+        ) from None
+
+
+@contextmanager
+def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
+    """A fresh ``__main__`` for the cell, so that what it defines is pickled by value; the old one returns after."""
+    previous = sys.modules["__main__"]
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    known = set(linecache.cache)
+    cache_source(cell.filename, cell.source)
+    _set_up_keras(cell.keras_settings)
+    try:
+        yield module.__dict__
+    finally:
+        sys.modules["__main__"] = previous
+        for filename in linecache.cache.keys() - known:
+            linecache.cache.pop(filename, None)
+        module.__dict__.clear()
+        _forget_session()
+
+
+def _set_up_keras(settings: dict[str, Any]) -> None:
+    """Let Keras have the kernel's settings, else its own: not what an earlier cell set here."""
+    if keras := sys.modules.get("keras"):
+        # Layers follow floatx until a policy was set, or asked for.
+        keras.src.backend.common.global_state.set_global_attribute("dtype_policy", None)
+        for name, value in {**_SETTINGS, **settings}.items():
+            getattr(keras.config, f"set_{name}")(value)
+
+
+def _forget_session() -> None:
+    """Give back what Keras keeps between models, so that a hundred cells cost what one does."""
+    if keras := sys.modules.get("keras"):
+        keras.backend.clear_session(free_memory=False)
+    gc.collect()
+
+
+def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
+    """The failure as the notebook shows it: kind, message, traceback from the cell on, and the cell's lines."""
+    frames = _from_the_cell_on(error.__traceback__, cell.filename)
+    lines = _cell_lines(error, cell.filename)
+    kind = type(error).__name__
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return {
+        "kind": kind,
+        "message": essence(str(error)).removeprefix(f"{kind}: "),
+        "traceback": text,
+        "line": lines[-1] if lines else 0,
+        "cell_lines": mark_lines(cell.source, lines),
+        "stopped": isinstance(error, RunStopped),
+    }
+
+
+def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackType | None:
+    at = frames
+    while at is not None and at.tb_frame.f_code.co_filename != filename:
+        at = at.tb_next
+    return at or frames
+
+
+def _cell_lines(error: BaseException, filename: str) -> list[int]:
+    """The cell's last line on the way to the error, from 1; before it the one of the cell itself that led there.
+
+    In a graph it is known from the error's message alone, which tells where the operation was written.
+    """
+    if isinstance(error, SyntaxError) and error.filename == filename:
+        return [error.lineno or 0]
+    passed = [lineno for frame, lineno in traceback.walk_tb(error.__traceback__) if _file_of(frame) == filename]
+    passed += lines_in_message(str(error), filename)
+    return list(dict.fromkeys([passed[0], passed[-1]])) if passed else []
+
+
+def _file_of(frame: Any) -> str:
+    return str(frame.f_code.co_filename)

@@ -1,0 +1,84 @@
+"""What an executor can do for a cluster, found out by a Spark task that starts nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import platform
+import shutil
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from tfos_magic.feed.agent.spool import local_directory
+from tfos_magic.worker.host import find_place, missing_packages
+
+RESULT_SCHEMA = "slot bigint, found string"
+PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pyarrow", "pyzmq")
+CONNECT_SECONDS = 3.0
+
+
+class Probe:
+    """One call per barrier task; its row holds JSON: host, versions, missing packages, GPUs, disk, unreachable peers.
+
+    ``endpoint`` is where the kernel listens at the moment, ``tcp://host:port``.
+    """
+
+    def __init__(self, endpoint: str, spool_dir: str | None) -> None:
+        self._endpoint, self._spool_dir = endpoint, spool_dir
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import BarrierTaskContext
+
+        for _ in batches:
+            pass
+        context = BarrierTaskContext.get()
+        place = find_place(context, self._endpoint, int(context.partitionId()))
+        found = {
+            "host": place.host,
+            "python": platform.python_version(),
+            "versions": _versions(),
+            "missing": missing_packages(),
+            "gpus": place.gpus,
+            "disk": _disk(self._spool_dir or local_directory()),
+            "unreachable": self._unreachable(context, place.host),
+        }
+        yield pa.RecordBatch.from_pydict({"slot": [place.slot], "found": [json.dumps(found)]})
+
+    def _unreachable(self, context: Any, host: str) -> list[str]:
+        """The addresses among kernel and peers that do not take a connection from here, and why."""
+        with socket.socket() as listener:
+            listener.bind((host, 0))
+            listener.listen(128)
+            peers = context.allGather("{}:{}".format(*listener.getsockname()))
+            kernel = self._endpoint.removeprefix("tcp://")
+            troubles = [trouble for address in (kernel, *peers) if (trouble := _try(address))]
+            context.barrier()
+        return troubles
+
+
+def _try(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        return f"{address} ({error})"
+    return ""
+
+
+def _disk(directory: str) -> dict[str, Any]:
+    try:
+        return {"directory": directory, "free": shutil.disk_usage(directory).free, "error": ""}
+    except OSError as error:
+        return {"directory": directory, "free": 0, "error": str(error.strerror)}
+
+
+def _versions() -> dict[str, str]:
+    """Installed versions without importing anything: TensorFlow would take seconds and hundreds of megabytes."""
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,300 @@
+"""The trainer: a child process of the agent in which TensorFlow lives and cells run, one after another.
+
+Its main thread loads TensorFlow, forms the cluster of its generation once, then runs cells. A second thread reads
+commands, so that a stop reaches a run that is under way.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from tfos_magic.disk import mounts
+from tfos_magic.lean import load_tensorflow
+from tfos_magic.processes.child_process import RANK_VARIABLE, Link, die_with_parent
+from tfos_magic.transport.messages import (
+    Alive,
+    CheckpointPart,
+    Display,
+    Message,
+    Notice,
+    OutputTaken,
+    RunCell,
+    RunFinished,
+    RunStarted,
+    StartTrainer,
+    StopRun,
+    TrainerReady,
+)
+from tfos_magic.worker.display import FIGURES_BACKEND
+from tfos_magic.worker.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from tfos_magic.disk.view import SnapshotView
+
+LIFE_SECONDS = 1.0
+QUERY_PATIENCE = 7 * 24 * 3600.0
+"""Seconds that a step may take where its rows come from a query, which may have none for long."""
+
+
+class Trainer:
+    """One process's life: start, cells, end with the link."""
+
+    def __init__(self, link: Link, may_mount: bool) -> None:
+        self._link, self._may_mount = link, may_mount
+        self._cells: SimpleQueue[RunCell | None] = SimpleQueue()
+        self._parts: list[CheckpointPart] = []
+        self._servers: Any = None
+        self._stop: Any = None
+        self._stopped_runs: set[str] = set()
+        self._running = ""
+        self._taken: SimpleQueue[None] = SimpleQueue()
+        self._interrupts = Interrupts()
+        self._random: dict[str, Any] = {}
+
+    def serve(self) -> None:
+        """Run until the agent closes the link."""
+        threading.Thread(target=self._show_life, name="tfos-alive", daemon=True).start()
+        start = self._link.receive()
+        if not isinstance(start, StartTrainer):
+            raise SystemExit("the first message to a trainer must be StartTrainer")
+        if not self._prepare(start):
+            return
+        reader = threading.Thread(target=self._read, name="tfos-commands", daemon=True)
+        reader.start()
+        while (cell := self._cells.get()) is not None:
+            self._run(cell)
+
+    def _show_life(self) -> None:
+        """Tell the agent each second that this process is neither stopped nor stuck where no thread can run."""
+        while True:
+            self._send(Alive())
+            time.sleep(LIFE_SECONDS)
+
+    def _prepare(self, start: StartTrainer) -> bool:
+        """Load TensorFlow, form the cluster and say so; False when that failed, which is also said."""
+        sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
+        self._rank, self._local_rank = start.rank, start.local_rank
+        try:
+            with _loading():
+                load_tensorflow()
+                import keras
+                import tensorflow as tf
+
+                # First use of the runtime and of the training code costs a second; better now than in the user's cell.
+                from tfos_magic.disk.disk import Disk
+
+            self._disk = Disk(start.rank, start.local_size, self._may_mount, frozenset(sys.modules))
+            self._connect(start)
+            gpus = tf.config.list_physical_devices("GPU")
+        except Exception as error:
+            self._link.send(
+                TrainerReady(start.generation, start.rank, os.getpid(), error=f"{type(error).__name__}: {error}")
+            )
+            return False
+        versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "keras": keras.__version__}
+        device = f"gpu {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if gpus else "cpu"
+        self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), versions, device))
+        return True
+
+    def _connect(self, start: StartTrainer) -> None:
+        """Join the other workers and find the parameter servers, or be one of these."""
+        from tfos_magic.training.collectives import Collectives, form_cluster
+        from tfos_magic.training.parameter_server.client import ServerGroup
+        from tfos_magic.training.parameter_server.server import ParameterServer
+
+        if start.role == "ps":
+            self._server = ParameterServer(start.servers[start.rank - len(start.addresses)], start.secret)
+            return
+        threads = threads_of_operations(start.local_size)
+        if start.late:
+            self._collectives = Collectives(start.rank, len(start.addresses))
+        else:
+            self._collectives = form_cluster(
+                start.rank, start.addresses, timeout=start.timeout, threads=threads, secret=start.secret
+            )
+        self._step_timeout = self._collectives.timeout
+        if start.servers:
+            self._servers = ServerGroup(
+                start.rank, len(start.addresses), start.servers, start.secret, start_seconds=start.timeout
+            )
+
+    def _read(self) -> None:
+        """Take commands off the link until it closes; then the process has no reason to live."""
+        while True:
+            try:
+                message = self._link.receive()
+            except (EOFError, OSError):
+                os._exit(0)
+            if isinstance(message, RunCell):
+                self._cells.put(message)
+            elif isinstance(message, CheckpointPart):
+                self._parts.append(message)
+            elif isinstance(message, OutputTaken) and message.run_id == self._running:
+                self._taken.put(None)
+            elif isinstance(message, StopRun):
+                self._stopped_runs.add(message.run_id)
+                if self._stop is not None and self._running == message.run_id:
+                    self._halt()
+
+    def _halt(self) -> None:
+        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program."""
+        self._stop.request()
+        self._interrupts.send()
+
+    def _run(self, cell: RunCell) -> None:
+        from tfos_magic.training.run import StopSignal
+
+        self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
+        self._random = {}
+        if cell.run_id in self._stopped_runs:
+            self._stop.request()
+        try:
+            self._send(self._outcome(cell))
+            self._disk.tidy()
+        finally:
+            self._stop, self._running = None, ""
+            self._stopped_runs.discard(cell.run_id)
+
+    def _outcome(self, cell: RunCell) -> RunFinished:
+        """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
+        from tfos_magic.errors import ClusterError, RunStopped
+        from tfos_magic.worker.cell import Given, describe_error, fill, main_module
+        from tfos_magic.worker.display import showing
+        from tfos_magic.worker.outputs import bring_back
+
+        with main_module(cell) as namespace, ExitStack() as opened:
+            given = Given({})
+            try:
+                view = opened.enter_context(self._disk.opened(cell, self._note))
+                with self._disk.explaining():
+                    fill(namespace, cell)
+                    given = Given(namespace)
+                    self._send(RunStarted(cell.run_id, self._rank))
+                    with showing(lambda data, metadata: self._show(cell, data, metadata)):
+                        self._execute(cell, namespace, view)
+                end = RunFinished(cell.run_id, self._rank, "ok")
+            except (RunStopped, KeyboardInterrupt) as stopped:
+                end = RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
+            except BaseException as error:
+                # After a broken collective TensorFlow's cluster cannot be used again in this process.
+                clean = not isinstance(error, ClusterError)
+                end = RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            end = replace(end, random=self._random)
+            if not (cell.outputs and end.clean and self._speaks(cell)):
+                return end
+            return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
+
+    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None) -> None:
+        from tfos_magic.checkpoints.checkpoint import assemble
+        from tfos_magic.training import ranks
+        from tfos_magic.training.context import CheckpointPlan
+        from tfos_magic.training.run import RunContext, distributed
+        from tfos_magic.values.random_state import taken
+        from tfos_magic.worker.cell import execute
+
+        parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
+        context = RunContext(
+            run_id=cell.run_id,
+            collectives=self._collectives,
+            emit=self._send,
+            stop=self._stop,
+            strategy=cell.strategy,
+            seed=cell.seed,
+            options=cell.options,
+            servers=self._servers,
+            checkpoints=CheckpointPlan(enabled=True, **cell.checkpoints) if cell.checkpoints else CheckpointPlan(),
+            resume=assemble(part for part in parts if part.run_id == cell.run_id),
+            local_rank=self._local_rank,
+            event_files=cell.event_files,
+            feeds={name: use.get("mark", []) for name, use in cell.feeds.items()},
+            random=cell.random,
+        )
+        if view is not None:
+            context = replace(context, owns=view.owns, refresh=view.refresh)
+        live = any(use.get("lease", {}).get("live") for use in cell.feeds.values())
+        self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
+        if cell.strategy == "none":
+            with ranks.current(context), self._interrupts.allowed():
+                execute(cell, namespace, show_last=True)
+            return
+        with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
+            try:
+                execute(cell, namespace, show_last=False)
+            finally:
+                self._random = taken() if self._rank == 0 else {}
+
+    def _speaks(self, cell: RunCell) -> bool:
+        """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""
+        return self._rank == 0 or cell.strategy == "none"
+
+    def _show(self, cell: RunCell, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Show something in the notebook; of a cell that trains, what rank 0 shows."""
+        if self._speaks(cell):
+            sys.stdout.flush()
+            self._send(Display(cell.run_id, self._rank, data, metadata))
+
+    def _note(self, text: str) -> None:
+        self._send(Notice(self._running, self._rank, text))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._link.send(message)
+        except OSError:
+            os._exit(0)
+
+
+def threads_of_operations(local_size: int) -> int:
+    """Threads for one operation, of a trainer among ``local_size`` on its host: what TensorFlow's own variable says.
+
+    Else it is a share of the cores, of which a container sees all that the machine has.
+    """
+    said = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    return max(1, (os.cpu_count() or 1) // max(1, local_size))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Seek no garbage in what is loaded here, now or later: that is a quarter of TensorFlow's import, and of a cell."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def main() -> None:
+    """Entry of the child process."""
+    die_with_parent()
+    # Before there are threads, which would keep the mounts of before. Rank 0 works on the disk as it is.
+    may_mount = os.environ.get(RANK_VARIABLE, "0") != "0" and mounts.separate()
+    os.environ["MPLBACKEND"] = FIGURES_BACKEND  # the notebook's own, where it was inherited, needs the notebook
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    try:
+        Trainer(Link.from_environment(), may_mount).serve()
+    finally:
+        sys.stdout.flush()
+        # TensorFlow's server threads do not join; nothing is left to be lost.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
