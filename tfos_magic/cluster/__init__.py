@@ -1,1 +1,4 @@
-"""The driver side: launch, control, feed job, TensorBoard and the cluster's life cycle."""
+"""The cluster, seen from the kernel: :class:`TFCluster`, the agents it launches, who takes part, and its end.
+
+A Spark session and sizes come in, runs of cells go out to the workers. What a run is, is in ``runs``.
+"""

@@ -13,7 +13,21 @@ from weakref import WeakKeyDictionary
 
 import tfos_magic
 
-SHIPPED_ROOMS = ("protocol", "values", "records", "training", "node", "frames")
+SHIPPED_ROOMS = (
+    "checkpoints",
+    "columns",
+    "disk",
+    "feed",
+    "files",
+    "frames",
+    "processes",
+    "spark",
+    "tfrecord",
+    "training",
+    "transport",
+    "values",
+    "worker",
+)
 
 _shipped: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 

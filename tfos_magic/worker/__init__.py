@@ -1,1 +1,4 @@
-"""The executor side: the agent that supervises, the trainer that runs cells, the spool and its feed."""
+"""A worker, on a Spark executor: the agent that supervises, and the trainer process that runs cells.
+
+Commands of the kernel come in; the events of runs, what cells show, and the names they leave go out.
+"""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-
 import tf_keras
+
 from tfos_magic.training.keras_seam.callbacks import has_own
 from tfos_magic.training.keras_seam.tf_keras import steps
 from tfos_magic.training.loop import Loop

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-
 from tf_keras.src.engine.data_adapter import TensorLikeDataAdapter
+
 from tfos_magic.training import refusals as common
 from tfos_magic.training.firststep.maps import paddings, refuse_padding
 from tfos_magic.training.inputs.joined_elements import of_equal_rows

@@ -17,6 +17,7 @@ from tf_keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 from tf_keras.src.utils import tf_utils
+
 from tfos_magic.training import agreement
 from tfos_magic.training import refusals as common
 from tfos_magic.training.keras_seam.callbacks import verbosity

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
-
 from tf_keras.src.engine.compile_utils import LossesContainer
 from tf_keras.src.losses import Loss
 from tf_keras.src.metrics.base_metric import Reduce
 from tf_keras.src.utils import losses_utils
+
 from tfos_magic.training import refusals as common
 from tfos_magic.training.keras_seam.patching import wrap
 from tfos_magic.training.keras_seam.tf_keras import refusals

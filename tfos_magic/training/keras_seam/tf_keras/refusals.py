@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
-
 import tf_keras
 from tf_keras.src.layers.normalization.batch_normalization import BatchNormalizationBase
 from tf_keras.src.layers.rnn.base_rnn import RNN
 from tf_keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptimizer
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
+
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session

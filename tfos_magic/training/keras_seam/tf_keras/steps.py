@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
-
 from tf_keras.src.engine.base_layer import BaseRandomLayer
+
 from tfos_magic.training import refusals
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
