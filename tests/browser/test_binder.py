@@ -63,7 +63,7 @@ def session(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def notebook(browser: Browser, session: Lab, project: Path) -> Iterator[Notebook]:
     """A notebook that shows TensorBoard in two ways, and then a run that goes on until it is stopped."""
-    path = session.write("binder", BOARDS, PANEL.format(folder=str(project / "tests" / "unit" / "views")))
+    path = session.write("binder", BOARDS, PANEL.format(folder=str(project / "tests" / "unit" / "notebook" / "views")))
     with browser.new_context(viewport={"width": 1100, "height": 1100}) as context:
         context.set_default_timeout(ACTION_MS)
         opened = open_notebook(context, session, path)

@@ -32,7 +32,7 @@ view.close(moment)
 
 def simulation(gates: Gates, project: Path, world: int = 2) -> str:
     gates.make("fed", "trained")
-    return gates.code + SIMULATION.format(folder=str(project / "tests" / "unit" / "views"), world=world)
+    return gates.code + SIMULATION.format(folder=str(project / "tests" / "unit" / "notebook" / "views"), world=world)
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
@@ -195,7 +195,7 @@ def test_two_hundred_workers_stay_smooth_and_those_in_trouble_stand_out(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path, heard: list[str]
 ) -> None:
     gates.make("begin", "end")
-    cell = gates.code + CROWD.format(folder=str(project / "tests" / "unit" / "views"))
+    cell = gates.code + CROWD.format(folder=str(project / "tests" / "unit" / "notebook" / "views"))
     notebook = open_notebook(context, lab, lab.write("panel-crowd", cell))
     notebook.start_run()
     panel = notebook.output(".tfos-panel")
@@ -255,7 +255,7 @@ view.close(state)
 def test_stop_and_stop_now_interrupt_the_kernel_while_the_cell_runs(
     context: BrowserContext, lab: Lab, project: Path
 ) -> None:
-    cell = ENDLESS.format(folder=str(project / "tests" / "unit" / "views"))
+    cell = ENDLESS.format(folder=str(project / "tests" / "unit" / "notebook" / "views"))
     notebook = open_notebook(context, lab, lab.write("panel-stop", cell))
     notebook.start_run()
     panel = notebook.output(".tfos-panel")
@@ -308,7 +308,7 @@ def test_a_page_loaded_again_mid_run_shows_the_live_panel_and_its_end(
     context: BrowserContext, lab: Lab, project: Path, tmp_path: Path, artefacts: Path
 ) -> None:
     ending = tmp_path / "end"
-    cell = RELOADED.format(folder=str(project / "tests" / "unit" / "views"), ending=str(ending))
+    cell = RELOADED.format(folder=str(project / "tests" / "unit" / "notebook" / "views"), ending=str(ending))
     notebook = open_notebook(context, lab, lab.write("panel-reload", cell, "print(6 * 7)"))
     notebook.start_run()
     panel = notebook.output(".tfos-panel")

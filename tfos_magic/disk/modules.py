@@ -59,5 +59,6 @@ def lies_in(place: str, folder: str) -> bool:
 
 def _forget(folder: str, spared: Collection[str]) -> None:
     for name, module in list(sys.modules.items()):
-        if name not in spared and isinstance(module, ModuleType) and is_local(module, folder):
+        ours = name.partition(".")[0] == __name__.partition(".")[0]  # which a checkout may have beside the notebook
+        if not ours and name not in spared and isinstance(module, ModuleType) and is_local(module, folder):
             del sys.modules[name]

@@ -92,6 +92,8 @@ class Trainer:
                 import tensorflow as tf
 
                 # First use of the runtime and of the training code costs a second; better now than in the user's cell.
+                import tfos_magic.training.run
+                import tfos_magic.worker.cell  # noqa: F401
                 from tfos_magic.disk.disk import Disk
 
             self._disk = Disk(start.rank, start.local_size, self._may_mount, frozenset(sys.modules))
