@@ -156,7 +156,7 @@ def test_what_was_written_before_an_error_arrives_and_nothing_of_runs_before(
 
 
 def test_what_is_too_much_is_left_out_and_said(tmp_path: Path) -> None:
-    prepare = "from tfos_magic.training import eventfiles\neventfiles.FILE_BYTES = 100_000"
+    prepare = "from tfos_magic.training.keras_seam import summary_files\nsummary_files.FILE_BYTES = 100_000"
     cell = (
         DATA
         + """
