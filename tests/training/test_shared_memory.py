@@ -276,7 +276,7 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent() -> None:
 )
 def test_all_ranks_use_sockets_where_one_cannot_share(prepare: str) -> None:
     refuse = """
-from tfos_magic.training.allreduce import shared as wires
+from tfos_magic.training.allreduce import shared_memory as wires
 wires.SETUP_SECONDS = 2.0
 def refuse(*args, **kwargs):
     raise PermissionError("not here")
