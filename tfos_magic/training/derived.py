@@ -14,7 +14,7 @@ from tfos_magic.training import metrics
 from tfos_magic.training.progress import flat
 
 
-class Elsewhere(Exception):
+class _Elsewhere(Exception):
     """A value is made of more than states of metrics and constants."""
 
 
@@ -58,7 +58,7 @@ class _Log:
         """Computes the value anew, outside of the step."""
         try:
             return tf.function(lambda: _built(self.value, self.captured, {})).get_concrete_function()
-        except Elsewhere:
+        except _Elsewhere:
             return None
 
 
@@ -91,10 +91,10 @@ def _operation(op: tf.Operation, captured: Mapping[str, Any], made: dict[str, li
             or constant.dtype in (tf.resource, tf.variant)
             or tf.is_symbolic_tensor(constant)
         ):
-            raise Elsewhere
+            raise _Elsewhere
         return [tf.identity(constant)]
     if op.op_def.is_stateful or any(attribute.HasField("func") for attribute in op.node_def.attr.values()):
-        raise Elsewhere
+        raise _Elsewhere
     inputs = [_built(each, captured, made) for each in op.inputs]
     attributes = {name: value for name, value in op.node_def.attr.items() if not name.startswith("_")}
     graph = tf.compat.v1.get_default_graph()

@@ -47,10 +47,12 @@ def results_in(model: Any, logs: Any) -> set[str]:
 
 def under_other_names(model: Any, logs: Any) -> dict[str, str]:
     """Which of the ``logs`` of an eager step are the very result of one metric of another name, and of which one."""
+    if not isinstance(logs, Mapping):
+        return {}
     results = {name: value for name, value in model.get_metrics_result().items() if np.ndim(value) == 0}
     same = {
         name: [other for other, result in results.items() if np.array_equal(value, result)]
-        for name, value in (flat(logs).items() if isinstance(logs, Mapping) else ())
+        for name, value in flat(logs).items()
     }
     return {name: others[0] for name, others in same.items() if len(others) == 1 and name not in others}
 

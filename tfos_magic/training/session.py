@@ -307,7 +307,8 @@ class Session:
             logs = flat(logs)
             made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - own)
             refusals.note_derived(mixed, self.reporter)
-            made.update({name: model.get_metrics_result()[other] for name, other in others.items()})
+            results = model.get_metrics_result() if others else {}
+            made.update({name: results[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
             return metrics.average_logs(model, {**logs, **made}, own, self.collectives, rows)
         return result

@@ -40,6 +40,13 @@ class Turns:
             tf.raw_ops.AssignVariableOp(resource=handle, value=turn)
         return list(results)
 
+    def reduce(self, function: Callable[..., Any], tensors: Sequence[tf.Tensor], *before: tf.Tensor) -> list[Any]:
+        """Call ``function`` with what is ``before`` the tensors and these, for which it gives as many like them."""
+        reduced = self.call(function, [*before, *tensors], [tensor.dtype for tensor in tensors])
+        for tensor, result in zip(tensors, reduced, strict=True):
+            result.set_shape(tensor.shape)
+        return reduced
+
 
 class ArrayWire:
     """Sums tensors through ``exchange``."""
@@ -136,11 +143,8 @@ class ArrayWire:
             arrays = (np.asarray(tensor) for tensor in tensors)
             totals = self.reduce_arrays(np.int64(averaged), np.float32(weight), *arrays)
             return [tf.convert_to_tensor(total) for total in totals]
-        arguments = [tf.constant(averaged, tf.int64), tf.cast(weight, tf.float32), *tensors]
-        reduced = self._turns.call(self._reducing, arguments, [tensor.dtype for tensor in tensors])
-        for tensor, total in zip(tensors, reduced, strict=True):
-            total.set_shape(tensor.shape)
-        return reduced
+        before = tf.constant(averaged, tf.int64), tf.cast(weight, tf.float32)
+        return self._turns.reduce(self._reducing, tensors, *before)
 
 
 def _bytes_of(array: Array) -> Array:

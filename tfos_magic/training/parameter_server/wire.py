@@ -74,10 +74,7 @@ class ServerWire:
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if tf.executing_eagerly():
             return [tf.convert_to_tensor(total) for total in self.sum_arrays(*(np.asarray(t) for t in tensors))]
-        totals = self._turns.call(self.sum_arrays, tensors, [tensor.dtype for tensor in tensors])
-        for tensor, total in zip(tensors, totals, strict=True):
-            total.set_shape(tensor.shape)
-        return totals
+        return self._turns.reduce(self.sum_arrays, tensors)
 
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return mean_by_sum(self, tensors, weight, summed)
