@@ -35,7 +35,7 @@ PANEL = """
 import sys, time; sys.path.insert(0, {folder!r})
 from simulated import finish, new_state, progress, tell
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING
 view.tensorboard(served.url)

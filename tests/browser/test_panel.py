@@ -13,7 +13,7 @@ from .jupyter import Lab, open_notebook
 SIMULATION = """
 import sys; sys.path.insert(0, {folder!r})
 from simulated import epoch_end, finish, new_state, pass_time, progress, run_through, tell
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 view = choose_view("auto").view
 moments = run_through(new_state({world}))
 view.open(next(moments))
@@ -141,7 +141,7 @@ import sys, time; sys.path.insert(0, {folder!r})
 from dataclasses import replace
 from simulated import RUN, finish, new_state, pass_time, progress, tell
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.transport.messages import Output
 state, view = new_state(200), choose_view("widget")
 state.phase = RunPhase.RUNNING
@@ -230,7 +230,7 @@ ENDLESS = """
 import sys, time; sys.path.insert(0, {folder!r})
 from simulated import finish, new_state, progress, tell
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING
 view.open(state)
@@ -287,7 +287,7 @@ import sys, time; sys.path.insert(0, {folder!r})
 from pathlib import Path
 from simulated import epoch_end, finish, new_state, pass_time, progress, tell
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 state, view = new_state(), choose_view("widget")
 state.phase = RunPhase.RUNNING
 view.open(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traitlets import Bool, Enum, Float, Int, Unicode
 from traitlets.config import Configurable
 
-from tfos_magic.notebook.view import CHOICES
+from tfos_magic.notebook.views.choice import CHOICES
 
 
 class TFOS(Configurable):

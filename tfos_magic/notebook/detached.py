@@ -9,8 +9,8 @@ from typing import Any
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import RunInterrupted, UsageError
-from tfos_magic.notebook.view import View
 from tfos_magic.notebook.views.picture import summary
+from tfos_magic.notebook.views.view import View
 
 STOP_SECONDS = 10.0
 

@@ -40,9 +40,10 @@ from tfos_magic.notebook.options import (
 )
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
-from tfos_magic.notebook.view import View, choose_view, request_of_cell, shows_frames
+from tfos_magic.notebook.views.choice import choose_view, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
+from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.tensorboard.server_process import Serving, embed
 

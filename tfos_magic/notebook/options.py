@@ -22,7 +22,7 @@ from tfos_magic.notebook.texts import (
     ranks,
     unquoted,
 )
-from tfos_magic.notebook.view import CHOICES
+from tfos_magic.notebook.views.choice import CHOICES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -20,7 +20,7 @@ from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
-from tfos_magic.notebook.view import View
+from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark.session import is_stopped, make_local_session
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder

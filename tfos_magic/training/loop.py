@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from tfos_magic.training.checkpointing.resume import Fit
+import keras
+import numpy.typing as npt
+
+from tfos_magic.checkpoints.checkpoint import Position
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Python's and NumPy's generators as an epoch began, before Python code that reads data drew from them."""
+
+    states: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass
+class Fit:
+    """One ``fit`` of the cell, the ``index``-th. ``callbacks`` are this rank's, by class and number of that class.
+
+    ``position`` is where it goes on from, if it does; ``over`` says that it was complete. ``metrics`` are the sums that
+    rank 0 had counted in an epoch that goes on in its middle, ``opening`` what Python code drew from when it began.
+    """
+
+    index: int
+    initial_epoch: int
+    epochs: int
+    validation_freq: Any
+    callbacks: Mapping[str, Any]
+    history: keras.callbacks.History
+    position: Position | None = None
+    over: bool = False
+    recorded: bool = True
+    before: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: Sequence[npt.NDArray[Any]] | None = None
+    began: float = 0.0
+    steps: int = 0
+    opening: Opening | None = None
+
+    def validations_before(self) -> int:
+        """How many epochs before the one that goes on ended with validation."""
+        first, last = self.initial_epoch, self.position.epoch if self.position else 0
+        if isinstance(self.validation_freq, int):
+            return sum((epoch + 1) % self.validation_freq == 0 for epoch in range(first, last))
+        return sum(epoch + 1 in self.validation_freq for epoch in range(first, last))
 
 
 class Loop:

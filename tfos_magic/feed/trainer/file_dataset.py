@@ -24,9 +24,9 @@ from tfos_magic.errors import DataError, TFOSError
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
 from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
 from tfos_magic.feed.trainer.spooled_rows import assemble, tensor_arrays, tensor_specs
-from tfos_magic.files import Unit, open_source
 from tfos_magic.files.file_sharding import FileShares, in_order, in_runs, overlaps, recut, unit_order
-from tfos_magic.files.sources import FileSource
+from tfos_magic.files.opening import open_source
+from tfos_magic.files.sources import FileSource, Unit
 from tfos_magic.spark.locations import absolute_path
 from tfos_magic.training import ranks
 from tfos_magic.training.inputs.sharding import mark_sharded

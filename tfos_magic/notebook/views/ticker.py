@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.notebook.view import View
+from tfos_magic.notebook.views.view import View
 
 INTERVAL_SECONDS = 0.25
 

@@ -17,8 +17,9 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.training import metrics
 from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
-from tfos_magic.training.checkpointing.resume import Fit, Opening, Recorded, by_class, reopen_epoch
+from tfos_magic.training.checkpointing.resume import Recorded, by_class, reopen_epoch
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.loop import Fit, Opening
 from tfos_magic.training.progress import Reporter
 from tfos_magic.transport.messages import Message
 

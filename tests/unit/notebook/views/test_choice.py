@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.view import choose_view, detect, shows_frames
+from tfos_magic.notebook.views.choice import choose_view, detect, shows_frames
 from tfos_magic.notebook.views.html import HtmlView
 from tfos_magic.notebook.views.text import TextView
 from tfos_magic.notebook.views.ticker import Throttled
@@ -81,7 +81,7 @@ def test_vs_code_gets_links_instead_of_frames() -> None:
 
 def test_choosing_a_widget_loads_no_widget_library_before_it_is_opened() -> None:
     code = (
-        "import sys; from tfos_magic.notebook.view import choose_view\n"
+        "import sys; from tfos_magic.notebook.views.choice import choose_view\n"
         "choose_view('widget')\n"
         "sys.exit(bool({'anywidget', 'ipywidgets', 'tensorflow', 'pyspark'} & set(sys.modules)))"
     )

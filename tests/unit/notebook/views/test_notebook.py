@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 RUN = """
 import sys; sys.path.insert(0, {folder!r})
 from simulated import new_state, run_through
-from tfos_magic.notebook.view import choose_view
+from tfos_magic.notebook.views.choice import choose_view
 view = choose_view({view!r})
 moments = run_through(new_state())
 view.open(next(moments))

@@ -49,7 +49,7 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.source: Any = None
-        self.tapes = Tapes(self, session)
+        self.tapes = Tapes(session, self.step, lambda: self.over_copies)
         self._steps = 0
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ from tensorflow.python.eager import record
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
 
 if TYPE_CHECKING:
-    from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
     from tfos_magic.training.session import Session
 
 
@@ -22,11 +23,12 @@ class Tapes:
     """Makes gradients by weights those of all rows as they are taken, for a loop may clip them before it applies them.
 
     That is Horovod's ``DistributedGradientTape``. Within another tape, which could not follow that, they stay those of
-    this rank's rows, and so do gradients of single rows.
+    this rank's rows, and so do gradients of single rows. ``step`` gives the step of the loop, and ``over_copies`` tells
+    whether every rank has all rows of the batch.
     """
 
-    def __init__(self, own: OwnLoop, session: Session) -> None:
-        self._own, self._session = own, session
+    def __init__(self, session: Session, step: Callable[[], Step], over_copies: Callable[[], bool]) -> None:
+        self._session, self._step, self._over_copies = session, step, over_copies
         self._by_row = self._unites = self._parts = False
         self._taken: set[tuple[int, ...]] = set()
 
@@ -34,7 +36,7 @@ class Tapes:
     def united(self) -> bool:
         """Whether what the loop applies is made of gradients of all rows alone; of these the mean over ranks is the
         same again."""
-        return self._unites and not self._parts and not self._own.over_copies
+        return self._unites and not self._parts and not self._over_copies()
 
     def begin(self) -> None:
         """A batch was drawn."""
@@ -58,7 +60,7 @@ class Tapes:
     def taken(self, found: Any, sources: Any) -> Any:
         """Give the gradients ``found`` by ``sources`` as those of all rows, where they can be."""
         session, strategy = self._session, self._session.strategy
-        own = session.step is None and session.loop is None and session.exact and not self._own.over_copies
+        own = session.step is None and session.loop is None and session.exact and not self._over_copies()
         names = tf.nest.flatten(sources)
         weights = [i for i, source in enumerate(names) if of_variables(source)]
         if not (own and weights and isinstance(strategy, SyncStrategy)):
@@ -70,7 +72,7 @@ class Tapes:
             return found
         self._note_again(tuple(id(names[i]) for i in weights))
         self._unites, flat = True, tf.nest.flatten(found)
-        for i, mean in zip(weights, strategy.combine(self._own.step(), [flat[i] for i in weights]), strict=True):
+        for i, mean in zip(weights, strategy.combine(self._step(), [flat[i] for i in weights]), strict=True):
             flat[i] = mean
         return tf.nest.pack_sequence_as(found, flat)
 

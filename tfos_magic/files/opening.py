@@ -1,0 +1,60 @@
+"""Finding the files of a format, and reading the head of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_magic.errors import DataError
+from tfos_magic.files.csv import CSVSource
+from tfos_magic.files.parquet_source import ParquetSource
+from tfos_magic.files.sources import FileSource
+from tfos_magic.files.tfrecord import TFRecordFiles
+from tfos_magic.tfrecord.record_files import list_files
+
+FORMATS = ("parquet", "tfrecord", "csv")
+
+
+def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **options: Any) -> FileSource:
+    """Find the files that a path, folder or glob (or several) names, sorted by name, and read the head of one.
+
+    ``schema`` (an Arrow schema, or a mapping from names to Arrow types or their names) takes the place of what a
+    TFRecord or CSV file seems to hold. Raises :class:`DataError` where nothing is there or the format is not known.
+    """
+    if kind not in FORMATS:
+        raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
+    paths = [path] if isinstance(path, str) else list(path)
+    try:
+        files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
+    except OSError as error:
+        raise DataError(f"{', '.join(map(repr, paths))} cannot be listed: {error}") from error
+    if not files:
+        raise DataError(f"{', '.join(map(repr, paths))}: there are no files with anything in them")
+    given = _schema(schema)
+    if kind == "parquet":
+        if given is not None:
+            raise DataError("Parquet files tell their schema themselves: leave schema= out and choose with features=")
+        return ParquetSource(files, **_none(kind, options))
+    if kind == "tfrecord":
+        return TFRecordFiles(files, given, **options)
+    return CSVSource(files, given, **options)
+
+
+def _none(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if options:
+        raise DataError(f"format {kind!r} has no option {next(iter(options))!r}")
+    return {}
+
+
+def _schema(given: Any) -> pa.Schema | None:
+    if given is None or isinstance(given, pa.Schema):
+        return given
+    fields = []
+    for name, kind in given.items():
+        try:
+            fields.append(pa.field(name, pa.type_for_alias(kind) if isinstance(kind, str) else kind))
+        except ValueError:
+            raise DataError(f"schema: {name!r} has the type {kind!r}, which Arrow does not know") from None
+    return pa.schema(fields)
