@@ -73,8 +73,10 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     assert fresh.workers[1].agent.pid != before[1]
 
     os.kill(fresh.workers[0].agent.pid, signal.SIGKILL)
-    with fresh.roster.lock:
-        assert fresh.roster.lock.wait_for(lambda: bool(fresh.roster.lost), 20), "the loss was not noticed within 20 s"
+    with fresh.membership.lock:
+        assert fresh.membership.lock.wait_for(lambda: bool(fresh.membership.lost), 20), (
+            "the loss was not noticed within 20 s"
+        )
     watch = Watch()
     results = run(fresh, "pass", tmp_path / "mark", watch=watch, **data)
     assert furthest(results, undisturbed) <= 1e-5
@@ -120,8 +122,8 @@ def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
     assert daemon is not None
     daemon.terminate()
     daemon.wait(20)
-    with fresh.roster.lock:
-        assert not fresh.roster.lock.wait_for(lambda: bool(fresh.roster.lost), 3)
+    with fresh.membership.lock:
+        assert not fresh.membership.lock.wait_for(lambda: bool(fresh.membership.lost), 3)
     assert len(run(fresh, "pass", tmp_path / "nothing")["history"].history["loss"]) == 4
     assert [worker.agent.pid for worker in fresh.workers] == before
 

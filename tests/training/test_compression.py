@@ -22,12 +22,12 @@ scales = 10.0 ** random.uniform(-6, 3, 100_003)
 own = {"float32": (random.normal(size=100_003) * scales).astype("float32"), "float64": random.normal(size=997)}
 rows = [3.0, 5.0][rank]
 context = RunContext("run", collectives, print, StopSignal(), options={"compression": compression})
-strategy, tally = SyncStrategy(context), tf.Variable([0.0, 0.0, 0.0])
+strategy, vote_sum = SyncStrategy(context), tf.Variable([0.0, 0.0, 0.0])
 
 
 @tf.function(autograph=False)
 def combine(*gradients):
-    return strategy.combine(Step(tf.constant(rows), tf.zeros([2]), tally, collectives), gradients)
+    return strategy.combine(Step(tf.constant(rows), tf.zeros([2]), vote_sum, collectives), gradients)
 
 
 before = collectives.sent

@@ -20,12 +20,12 @@ CANCEL_TIMEOUT = 10.0
 
 
 class Agents:
-    """One agent for each member of ``roster``, with ``cores`` cores and ``gpus`` GPUs of ``spark`` each."""
+    """One agent for each member of ``membership``, with ``cores`` cores and ``gpus`` GPUs of ``spark`` each."""
 
     def __init__(
         self,
         spark: Session,
-        roster: Membership,
+        membership: Membership,
         *,
         cores: int,
         gpus: int,
@@ -34,18 +34,18 @@ class Agents:
         spool_gb: float | None,
     ) -> None:
         self._jobs: dict[int, AgentJob] = {}
-        self._spark, self._roster = spark, roster
+        self._spark, self._membership = spark, membership
         self._cores, self._gpus = cores, gpus
         self._token, self._spool_dir, self._spool_gb = token, spool_dir, spool_gb
 
     def await_slots(self, deadline: float) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        await_slots(self._spark, self._roster.size, self._cores, deadline)
+        await_slots(self._spark, self._membership.size, self._cores, deadline)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""
         ship_package(self._spark)
-        self._launch(range(self._roster.size), control, deadline)
+        self._launch(range(self._membership.size), control, deadline)
 
     def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
         keys = control.keys
@@ -57,7 +57,7 @@ class Agents:
             self._token,
             self._spool_dir,
             self._spool_gb,
-            heartbeat_timeout=self._roster.heartbeat_timeout,
+            heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),
         )
         jobs = {
@@ -65,14 +65,14 @@ class Agents:
             for slot in slots
         }
         self._jobs.update(jobs)
-        control.forget(self._roster.gather({slot: job.tag for slot, job in jobs.items()}))
+        control.forget(self._membership.gather({slot: job.tag for slot, job in jobs.items()}))
         for job in jobs.values():
             job.start()
-        self._roster.await_agents(deadline - time.monotonic(), control.endpoint)
+        self._membership.await_agents(deadline - time.monotonic(), control.endpoint)
 
     def relaunch(self, control: ControlServer, deadline: float) -> list[int]:
         """Launch others in the place of agents that are lost; gives their slots, which are their ranks."""
-        slots = self._roster.missing()
+        slots = self._membership.missing()
         self._cancel(slots)
         await_slots(self._spark, len(slots), self._cores, deadline, patient=True)
         try:
@@ -80,7 +80,7 @@ class Agents:
         except BaseException:
             for slot in slots:
                 self._jobs[slot].cancel()
-            self._roster.give_up(slots)
+            self._membership.give_up(slots)
             raise
         return slots
 
@@ -102,12 +102,12 @@ class Agents:
             log.warning("a worker's Spark job did not end within %.0f s of its cancellation", CANCEL_TIMEOUT)
 
     def _on_end(self, tag: str, reason: str) -> None:
-        slot = self._roster.slot_of(tag)
+        slot = self._membership.slot_of(tag)
         if slot is None:
             return
         if "SparkContext was shut down" in reason or is_stopped(self._spark):
-            self._roster.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")
-        elif self._roster.awaits(slot):
-            self._roster.fail(f"The workers could not start: {with_remedy(reason)}")
+            self._membership.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")
+        elif self._membership.awaits(slot):
+            self._membership.fail(f"The workers could not start: {with_remedy(reason)}")
         else:
-            self._roster.lose(f"its Spark job ended: {reason}", slot)
+            self._membership.lose(f"its Spark job ended: {reason}", slot)

@@ -1,40 +1,20 @@
-"""TFCluster: a TensorFlow cluster on the executors of a Spark session, from start to stop."""
+"""TFCluster: a TensorFlow cluster on the executors of a Spark session, and what it is asked for."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfos_magic.cluster.agents import Agents
-from tfos_magic.cluster.lifecycle import close_at_exit, forget
-from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.request import Ignore, RunRequest, frame_use
 from tfos_magic.cluster.runs.run import Run
-from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker
+from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
-from tfos_magic.errors import ClusterError
-from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.feed.driver.streaming_query import StreamingSource
-from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
-from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
-from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.messages import Message, Shutdown, StartTrainer
-
-EXECUTOR_PATIENCE = 15.0
-LEAST_HEARTBEAT_TIMEOUT = 3.0
-HASH_SEED = "0"
-"""Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
-STOP_TIMEOUT = 10.0
-QUICK_STOP_TIMEOUT = 1.5
 
 
-class TFCluster:
+class TFCluster(WorkerGroup):
     """``workers`` TensorFlow workers on the executors of ``spark``, one Spark task each, and ``servers`` parameter
     servers for strategy ``async``, which take a task each as well.
 
@@ -49,192 +29,11 @@ class TFCluster:
     The idea of a cluster living in Spark tasks is TensorFlowOnSpark's.
     """
 
-    def __init__(
-        self,
-        spark: Any = None,
-        *,
-        workers: int = 2,
-        servers: int = 0,
-        cores: int = 1,
-        gpus: int = 0,
-        start_timeout: float = 120.0,
-        driver_host: str = "",
-        control_port: int = 0,
-        spool_dir: str | None = None,
-        spool_gb: float | None = None,
-        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
-    ) -> None:
-        if workers < 1 or servers < 0 or cores < 1 or gpus < 0:
-            raise ClusterError(
-                "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
-            )
-        if heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
-            raise ClusterError(
-                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
-            )
-        self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
-        self.size = workers
-        self.roster = Membership(workers + servers, heartbeat_timeout, servers=servers)
-        self._start_timeout = start_timeout
-        self._address = (driver_host, control_port)
-        self._token = secrets.token_urlsafe(32)
-        self._secret = ""
-        self._agents = Agents(
-            self.spark,
-            self.roster,
-            cores=cores,
-            gpus=gpus,
-            token=self._token,
-            spool_dir=spool_dir,
-            spool_gb=spool_gb,
-        )
-        self._files = LateFolder("tfos-files-")
-        self._listener: Callable[[Message], None] | None = None
-        self._control: ControlServer | None = None
-        self.feeds: FeedStore | None = None
-
     def __enter__(self) -> TFCluster:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    def start(self, wait_for_trainers: bool = True) -> TFCluster:
-        """Start agents and trainers. Returns when all are there; with ``wait_for_trainers=False`` when the agents are.
-
-        Raises :class:`StartTimeout` naming what was missing, :class:`ExecutorError` when an executor cannot run a
-        trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
-        """
-        deadline = time.monotonic() + self._start_timeout
-        sessions.refuse_dynamic_allocation(self.spark)
-        self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
-        try:
-            self._agents.launch(self._listen(), deadline)
-            endpoints = [worker.agent.feed_uri for worker in self.workers]
-            self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
-            self.spawn_trainers()
-            if wait_for_trainers:
-                self.wait_ready(deadline - time.monotonic())
-        except BaseException as error:
-            self.roster.fail(str(error))
-            self._end(force=True, timeout=STOP_TIMEOUT)
-            raise
-        return self
-
-    def _listen(self) -> ControlServer:
-        host, port = self._address
-        self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)
-        close_at_exit(self)
-        return self._control
-
-    def revive(self) -> None:
-        """Replace agents that were lost, each by that of a new Spark job; what they held is to be fed anew.
-
-        Returns while the new trainers load. Raises :class:`StartTimeout` when Spark has no room for the agents.
-        """
-        assert self._control is not None
-        assert self.feeds is not None
-        replaced = self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
-        self.feeds.move([worker.agent.feed_uri for worker in self.workers], replaced)
-        self.spawn_trainers()
-
-    @property
-    def endpoint(self) -> str:
-        """Where agents dial in, such as ``tcp://127.0.0.1:40123``; empty when the cluster has ended."""
-        return self._control.endpoint if self._control else ""
-
-    @property
-    def server_key(self) -> bytes:
-        """The public half of the control socket's key, by which an agent knows that it talks to this kernel."""
-        return self._control.keys.server_public if self._control else b""
-
-    def spawn_trainers(self) -> None:
-        """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
-        self.roster.begin_generation()
-        self._secret = secrets.token_urlsafe(32)
-        for worker in self.roster.members:
-            self._spawn(worker)
-
-    def replace_trainer(self, rank: int) -> None:
-        """Start a trainer in the place of one that died, in the same generation: it can take part in strategy ``async``
-        alone, so the next run begins a new generation."""
-        self._spawn(self.workers[rank], late=True)
-
-    def _spawn(self, worker: Worker, late: bool = False) -> None:
-        message = StartTrainer(
-            generation=self.roster.generation,
-            rank=worker.rank,
-            addresses=[worker.address for worker in self.workers],
-            local_rank=worker.local_rank,
-            local_size=worker.local_size,
-            sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
-            timeout=self._start_timeout,
-            role=worker.role,
-            servers=[server.address for server in self.servers],
-            secret=self._secret,
-            late=late,
-            hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
-        )
-        self.tell(worker.rank, message)
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until every trainer has TensorFlow loaded; what was lost is started anew first."""
-        self.roster.check()
-        if self.roster.lost:
-            self.revive()
-        if self.roster.stale:
-            self.spawn_trainers()
-        self.roster.await_trainers(self._start_timeout if timeout is None else timeout)
-
-    @property
-    def phase(self) -> ClusterPhase:
-        return self.roster.phase
-
-    @property
-    def workers(self) -> list[Worker]:
-        """The workers by rank; empty until all agents are there."""
-        return self.roster.workers
-
-    @property
-    def servers(self) -> list[Worker]:
-        """The parameter servers; empty until all agents are there."""
-        return self.roster.servers
-
-    @property
-    def ready(self) -> bool:
-        """True when a cell can run at once."""
-        return self.roster.ready
-
-    def private_files(self) -> str:
-        """A folder for temporary files of cells, which goes with the cluster; empty where there is no room for one."""
-        with suppress(OSError):
-            return self._files.path()
-        return ""
-
-    def tell(self, rank: int, message: Message) -> None:
-        """Send a command to a rank's agent; nothing happens when the cluster has ended."""
-        if self._control is not None:
-            self._control.send(self.roster.members[rank].peer, message)
-
-    def listen(self, listener: Callable[[Message], None] | None) -> None:
-        """Set who hears the workers' messages, in the control thread; one run at a time."""
-        self._listener = listener
-
-    def _on_message(self, peer: bytes, message: Message) -> None:
-        worker = self.roster.note(peer, message)
-        if self.roster.stray(peer):
-            self._dismiss(peer)
-            return
-        if worker is None:
-            return
-        if isinstance(message, FeedMessage) and self.feeds is not None:
-            self.feeds.note(worker.rank, message)
-        if listener := self._listener:
-            listener(message)
-
-    def _dismiss(self, peer: bytes) -> None:
-        if self._control is not None:
-            self._control.send(peer, Shutdown())
 
     def run(
         self,
@@ -303,39 +102,13 @@ class TFCluster:
         """
         return StreamingSource(df, **query)
 
-    def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
-        """End trainers, agents and spools. Waits for Spark to have its slots back. ``force`` cancels without asking.
-
-        The session and its other jobs are not touched. Stopping twice is harmless.
-        """
-        self.roster.end()
-        self._end(force, timeout)
-
-    def close_quickly(self) -> None:
-        """What is done at the kernel's exit: ask the agents to end, in less than two seconds."""
-        self.roster.end()
-        self._end(force=False, timeout=QUICK_STOP_TIMEOUT, cancel=False)
-
-    def _end(self, force: bool, timeout: float, cancel: bool = True) -> None:
-        control, self._control = self._control, None
-        if control is None:
-            return
-        forget(self)
-        if not force:
-            for peer in self.roster.peers:
-                control.send(peer, Shutdown())
-        if (force or not self._agents.wait(timeout)) and cancel:
-            self._agents.cancel()
-        control.close()
-        self._files.close()
-
     def status(self) -> ClusterStatus:
         """The cluster and its workers as they are now."""
-        return self.roster.status(
+        return self.membership.status(
             "session stopped" if sessions.is_stopped(self.spark) else sessions.master_of(self.spark)
         )
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
         """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""
-        with self.roster.lock:
-            return {w.rank: list(w.log)[-tail:] for w in self.roster.members if rank is None or w.rank == rank}
+        with self.membership.lock:
+            return {w.rank: list(w.log)[-tail:] for w in self.membership.members if rank is None or w.rank == rank}

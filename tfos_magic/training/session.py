@@ -68,7 +68,7 @@ class Session:
             lambda: self.collectives.sent,
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
-        self.recorder = Checkpointer(context, self)
+        self.checkpointer = Checkpointer(context, self)
 
     @property
     def many(self) -> bool:
@@ -128,7 +128,7 @@ class Session:
 
     def close(self) -> None:
         """Drop the functions that were traced with this run's collectives, so that a later run makes its own."""
-        self.recorder.close()
+        self.checkpointer.close()
         for model in list(self._models):
             model.train_function = None
             model.test_function = None
@@ -164,7 +164,7 @@ class Session:
 
     def new_step(self, rows: tf.Tensor, digest: tf.Tensor | None = None) -> Step:
         votes = self.votes
-        return Step(rows, votes.ballot.read_value(), votes.tally, self.collectives, self.copied.read_value(), digest)
+        return Step(rows, votes.vote.read_value(), votes.vote_sum, self.collectives, self.copied.read_value(), digest)
 
     @contextmanager
     def drawing_for_shares(self) -> Iterator[None]:

@@ -15,8 +15,8 @@ from tfos_magic.training.collectives import Collectives
 class Step:
     """A step of one rank.
 
-    ``rows`` is a float32 scalar tensor, the rows of this rank in the step. ``ballot`` is this rank's vote, a float32
-    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``tally``, a
+    ``rows`` is a float32 scalar tensor, the rows of this rank in the step. ``vote`` is this rank's vote, a float32
+    tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``vote_sum``, a
     variable of shape (3,). Where ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead
     of a part of it. ``digest`` is that of the global batch, as this rank has it. Gradients that are ``united`` are
     those of all ranks already.
@@ -25,19 +25,19 @@ class Step:
     def __init__(
         self,
         rows: tf.Tensor,
-        ballot: tf.Tensor,
-        tally: tf.Variable | None,
+        vote: tf.Tensor,
+        vote_sum: tf.Variable | None,
         collectives: Collectives,
         copied: tf.Tensor | None = None,
         digest: tf.Tensor | None = None,
     ) -> None:
         self.rows = rows
-        self.ballot = ballot
+        self.vote = vote
         self.digest = tf.zeros([], tf.float32) if digest is None else digest
         self.collectives = collectives
         self.has_voted = False
         self.united = False
-        self._tally = tally
+        self._vote_sum = vote_sum
         self._copied = copied
         self._total: tf.Tensor | None = None
         self._graph: Any = None
@@ -85,11 +85,11 @@ class Step:
     def counted(self, votes: tf.Tensor, apart: tf.Tensor | float = 0.0) -> None:
         """Store the sum of all votes, and whether ranks had batches ``apart`` from each other (above 0)."""
         self.has_voted = True
-        if self._tally is not None:
-            self._tally.assign(tf.concat([votes, [apart]], 0))
+        if self._vote_sum is not None:
+            self._vote_sum.assign(tf.concat([votes, [apart]], 0))
 
     def _sum(self, vector: tf.Tensor) -> tf.Tensor:
-        sums = self.collectives.all_reduce([tf.concat([[self.rows], self.ballot, vector], 0)])[0]
+        sums = self.collectives.all_reduce([tf.concat([[self.rows], self.vote, vector], 0)])[0]
         self.counted(sums[1:3])
         # A tensor of one graph is of no use in another, such as the body of a loop that the user's step holds.
         self._total, self._graph = sums[0], tf.compat.v1.get_default_graph()

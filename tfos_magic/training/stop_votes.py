@@ -12,22 +12,22 @@ class StopVotes:
 
     def __init__(self, stopping: Callable[[], bool]) -> None:
         self._stopping = stopping
-        self.ballot = tf.Variable([0.0, 0.0], trainable=False, name="tfos_ballot")
-        self.tally = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_tally")
+        self.vote = tf.Variable([0.0, 0.0], trainable=False, name="tfos_vote")
+        self.vote_sum = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_vote_sum")
         self._cast = (0.0, 0.0)
 
     def cast(self, end: bool = False) -> None:
         """Say in the next step whether this rank was asked to stop the run, and whether it wants training to end."""
         vote = (float(self._stopping()), float(end))
         if vote != self._cast:
-            self.ballot.assign(vote)
+            self.vote.assign(vote)
             self._cast = vote
 
     def counted(self) -> tuple[bool, bool, bool]:
         """What all know since the last step: was a rank asked to stop, wants it training to end, has it other data."""
-        stop, end, apart = self.tally.numpy()
+        stop, end, apart = self.vote_sum.numpy()
         return bool(stop > 0), bool(end > 0), bool(apart > 0)
 
     def apart(self) -> tf.Tensor:
         """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""
-        return self.tally.read_value()[2]
+        return self.vote_sum.read_value()[2]

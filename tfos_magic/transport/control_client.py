@@ -71,9 +71,9 @@ class ControlClient:
 
 def report_failure(config: AgentConfig, host: str, reason: str) -> None:
     """Tell the kernel that no agent can run on this host, and why."""
-    uplink = ControlClient(config)
-    uplink.send(AgentFailed(host, reason))
-    uplink.close()
+    client = ControlClient(config)
+    client.send(AgentFailed(host, reason))
+    client.close()
 
 
 def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:

@@ -64,7 +64,7 @@ class Agent:
         self._config = config
         self.place = place
         self._lifeline = SparkLiveness()
-        self._uplink = ControlClient(config)
+        self._client = ControlClient(config)
         self._poller = zmq.Poller()
         self._mailbox = WakeQueue()
         self._feeds = FeedService(config, self.place.host, self._mailbox.put)
@@ -82,8 +82,8 @@ class Agent:
         try:
             self._feeds.receiver.start()
             self._send(self._register())
-            self._poller.register(self._uplink.socket, zmq.POLLIN)
-            self._poller.register(self._uplink.monitor, zmq.POLLIN)
+            self._poller.register(self._client.socket, zmq.POLLIN)
+            self._poller.register(self._client.monitor, zmq.POLLIN)
             self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
             while not self._outcome:
                 self._turn()
@@ -114,15 +114,15 @@ class Agent:
         )
 
     def _send(self, message: Message) -> None:
-        self._uplink.send(message)
+        self._client.send(message)
 
     def _turn(self) -> None:
         """One round: what arrived, then what is due."""
         wait = OUTPUT_INTERVAL if self._pending else HEARTBEAT / 2
         ready = dict(self._poller.poll(int(wait * 1000)))
-        if self._uplink.monitor in ready:
-            self._uplink.note_connection()
-        if self._uplink.socket in ready and (message := self._uplink.receive()) is not None:
+        if self._client.monitor in ready:
+            self._client.note_connection()
+        if self._client.socket in ready and (message := self._client.receive()) is not None:
             self._obey(message)
         for message in self._mailbox.messages():
             self._send(message)
@@ -139,7 +139,7 @@ class Agent:
             self._send(self._heartbeat())
         if self._lifeline.cut:
             self._outcome = "its Spark task has ended"
-        if self._uplink.out_of_reach > GRACE:
+        if self._client.out_of_reach > GRACE:
             self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
         if self._trainer:
             self._check_life(self._trainer)
@@ -268,7 +268,7 @@ class Agent:
         self._feeds.close()
         self._mailbox.close()
         self._port.close()
-        self._uplink.close()
+        self._client.close()
 
 
 def _shared_by(message: StartTrainer) -> str:

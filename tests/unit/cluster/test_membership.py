@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tfos_magic.cluster import membership as roster_module
+from tfos_magic.cluster import membership as membership_module
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
 from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
@@ -19,126 +19,126 @@ def _register(slot: int, job: str) -> Register:
 
 def _running(timeout: float = 5.0) -> Membership:
     """Two workers, of a job each, their trainers ready."""
-    roster = Membership(2, timeout)
-    roster.gather({0: "job-0", 1: "job-1"})
+    membership = Membership(2, timeout)
+    membership.gather({0: "job-0", 1: "job-1"})
     for slot in (0, 1):
-        roster.note(b"job-%d-a" % slot, _register(slot, f"job-{slot}"))
-    roster.await_agents(1, "tcp://alpha:1")
-    roster.begin_generation()
+        membership.note(b"job-%d-a" % slot, _register(slot, f"job-{slot}"))
+    membership.await_agents(1, "tcp://alpha:1")
+    membership.begin_generation()
     for rank in (0, 1):
-        roster.note(b"job-%d-a" % rank, TrainerReady(1, rank, 200 + rank))
-    return roster
+        membership.note(b"job-%d-a" % rank, TrainerReady(1, rank, 200 + rank))
+    return membership
 
 
 def test_a_cluster_is_ready_when_all_trainers_are() -> None:
-    roster = _running()
-    assert roster.ready
-    roster.check_agents()
+    membership = _running()
+    assert membership.ready
+    membership.check_agents()
 
 
 def test_the_agent_that_said_nothing_is_named_and_not_one_that_said_why_it_ended() -> None:
-    roster = _running()
-    roster.note(b"job-1-a", Output("", 1, "stdout", "last words\n"))
-    roster.note(b"job-0-a", AgentEnded("signal 15"))
-    roster.lose("its Spark job ended", 1)
-    assert not roster.ready
+    membership = _running()
+    membership.note(b"job-1-a", Output("", 1, "stdout", "last words\n"))
+    membership.note(b"job-0-a", AgentEnded("signal 15"))
+    membership.lose("its Spark job ended", 1)
+    assert not membership.ready
     with pytest.raises(WorkerLost, match=r"Worker 1 on alpha was lost(?s:.*)last words") as caught:
-        roster.check_agents()
+        membership.check_agents()
     assert caught.value.rank == 1
-    assert roster.phase is ClusterPhase.RUNNING
+    assert membership.phase is ClusterPhase.RUNNING
 
 
 def test_a_task_that_spark_runs_again_means_that_its_agent_was_lost() -> None:
-    roster = _running()
-    roster.note(b"job-0-b", _register(0, "job-0"))
-    assert roster.missing() == [0]
-    assert roster.stray(b"job-0-b")
+    membership = _running()
+    membership.note(b"job-0-b", _register(0, "job-0"))
+    assert membership.missing() == [0]
+    assert membership.stray(b"job-0-b")
 
 
 def test_an_agent_that_was_lost_is_replaced_and_the_others_stay() -> None:
-    roster = _running()
-    roster.lose("gone", 0)
-    assert roster.missing() == [0]
-    assert roster.gather({0: "other"}) == [b"job-0-a"]
-    assert roster.stray(b"job-0-a"), "it was given up"
-    assert not roster.stray(b"other-a")
-    assert not roster.stray(b"job-1-a")
-    assert [roster.slot_of(job) for job in ("job-0", "job-1", "other")] == [None, 1, 0]
-    roster.note(b"job-0-a", _register(0, "job-0"))
-    roster.note(b"other-a", _register(0, "other"))
-    roster.await_agents(1, "tcp://alpha:1")
-    assert [worker.peer for worker in roster.workers] == [b"other-a", b"job-1-a"]
-    assert not roster.lost
-    assert not roster.missing()
+    membership = _running()
+    membership.lose("gone", 0)
+    assert membership.missing() == [0]
+    assert membership.gather({0: "other"}) == [b"job-0-a"]
+    assert membership.stray(b"job-0-a"), "it was given up"
+    assert not membership.stray(b"other-a")
+    assert not membership.stray(b"job-1-a")
+    assert [membership.slot_of(job) for job in ("job-0", "job-1", "other")] == [None, 1, 0]
+    membership.note(b"job-0-a", _register(0, "job-0"))
+    membership.note(b"other-a", _register(0, "other"))
+    membership.await_agents(1, "tcp://alpha:1")
+    assert [worker.peer for worker in membership.workers] == [b"other-a", b"job-1-a"]
+    assert not membership.lost
+    assert not membership.missing()
 
 
 def test_an_agent_that_is_lost_while_another_is_replaced_is_missing_still() -> None:
-    roster = _running()
-    roster.lose("gone", 0)
-    roster.gather({0: "other"})
-    roster.lose("gone too", 1)
-    roster.note(b"other-a", _register(0, "other"))
-    roster.await_agents(1, "tcp://alpha:1")
-    assert roster.missing() == [1]
+    membership = _running()
+    membership.lose("gone", 0)
+    membership.gather({0: "other"})
+    membership.lose("gone too", 1)
+    membership.note(b"other-a", _register(0, "other"))
+    membership.await_agents(1, "tcp://alpha:1")
+    assert membership.missing() == [1]
     with pytest.raises(WorkerLost, match="Worker 1"):
-        roster.check_agents()
+        membership.check_agents()
 
 
 def test_an_agent_that_could_not_be_replaced_is_missing_still() -> None:
-    roster = _running()
-    roster.lose("gone", 0)
-    roster.gather({0: "other"})
+    membership = _running()
+    membership.lose("gone", 0)
+    membership.gather({0: "other"})
     with pytest.raises(StartTimeout):
-        roster.await_agents(0, "tcp://alpha:1")
-    roster.give_up([0])
-    assert roster.missing() == [0]
+        membership.await_agents(0, "tcp://alpha:1")
+    membership.give_up([0])
+    assert membership.missing() == [0]
     with pytest.raises(WorkerLost, match="Worker 0"):
-        roster.check_agents()
+        membership.check_agents()
 
 
 def test_logs_of_a_rank_survive_its_agent() -> None:
-    roster = _running()
-    roster.note(b"job-0-a", Output("", 0, "stdout", "before\n"))
-    roster.lose("gone", 0)
-    roster.gather({0: "other"})
-    roster.note(b"other-a", _register(0, "other"))
-    roster.await_agents(1, "tcp://alpha:1")
-    assert list(roster.workers[0].log) == ["before"]
+    membership = _running()
+    membership.note(b"job-0-a", Output("", 0, "stdout", "before\n"))
+    membership.lose("gone", 0)
+    membership.gather({0: "other"})
+    membership.note(b"other-a", _register(0, "other"))
+    membership.await_agents(1, "tcp://alpha:1")
+    assert list(membership.workers[0].log) == ["before"]
 
 
 def test_a_silent_agent_is_lost_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    roster, now = _running(), time.monotonic()
+    membership, now = _running(), time.monotonic()
     for second in range(1, 5):
-        monkeypatch.setattr(roster_module.time, "monotonic", lambda second=second: now + second)
-        roster.note(b"job-0-a", Heartbeat())
-        roster.check_agents()
-    monkeypatch.setattr(roster_module.time, "monotonic", lambda: now + 6)
+        monkeypatch.setattr(membership_module.time, "monotonic", lambda second=second: now + second)
+        membership.note(b"job-0-a", Heartbeat())
+        membership.check_agents()
+    monkeypatch.setattr(membership_module.time, "monotonic", lambda: now + 6)
     with pytest.raises(WorkerLost, match="Worker 1 on alpha did not answer for"):
-        roster.check_agents()
+        membership.check_agents()
 
 
 def test_a_kernel_that_was_suspended_takes_nobody_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    roster, now = _running(), time.monotonic()
-    monkeypatch.setattr(roster_module.time, "monotonic", lambda: now + 3600)
-    roster.check_agents()
-    assert not roster.lost
+    membership, now = _running(), time.monotonic()
+    monkeypatch.setattr(membership_module.time, "monotonic", lambda: now + 3600)
+    membership.check_agents()
+    assert not membership.lost
 
 
 def test_a_trainer_that_dies_while_it_loads_is_lost_at_once() -> None:
-    roster = _running()
-    roster.begin_generation()
-    roster.note(b"job-1-a", TrainerExited(2, 1, 0, 9, "loading"))
+    membership = _running()
+    membership.begin_generation()
+    membership.note(b"job-1-a", TrainerExited(2, 1, 0, 9, "loading"))
     with pytest.raises(WorkerLost, match=r"Worker 1 on alpha was killed by signal 9 \(SIGKILL.*while it was starting"):
-        roster.await_trainers(1)
+        membership.await_trainers(1)
 
 
 def test_a_trainer_that_cannot_load_says_why_and_is_not_taken_for_lost() -> None:
-    roster = _running()
-    roster.begin_generation()
-    roster.note(b"job-1-a", TrainerReady(2, 1, 7, error="ImportError: no tensorflow"))
-    roster.note(b"job-1-a", TrainerExited(2, 1, 0, 0, ""))
+    membership = _running()
+    membership.begin_generation()
+    membership.note(b"job-1-a", TrainerReady(2, 1, 7, error="ImportError: no tensorflow"))
+    membership.note(b"job-1-a", TrainerExited(2, 1, 0, 0, ""))
     with pytest.raises(ClusterError, match="no tensorflow") as caught:
-        roster.await_trainers(1)
+        membership.await_trainers(1)
     assert not isinstance(caught.value, WorkerLost)
 
 

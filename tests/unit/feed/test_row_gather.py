@@ -108,7 +108,7 @@ def test_an_iterator_that_is_never_read_counts_for_no_epoch_and_one_that_is_drop
     assert ids(shuffled(spool).repeat(3)) == list(itertools.chain.from_iterable(epochs))
 
 
-def winding(dataset: tf.data.Dataset) -> ResumableIterator:
+def resumable(dataset: tf.data.Dataset) -> ResumableIterator:
     return ResumableIterator(distribute_strategy=tf.distribute.get_strategy(), x=dataset)
 
 
@@ -126,12 +126,12 @@ def test_epochs_that_a_resumed_fit_leaves_behind_are_read_only_where_that_is_nee
         "repeated": lambda dataset: dataset.repeat(2),
         "with noise": lambda dataset: dataset.map(lambda batch: {**batch, "noise": tf.random.uniform([])}),
     }
-    undisturbed = winding(chains[chain](shuffled(spool, rank=0)))
+    undisturbed = resumable(chains[chain](shuffled(spool, rank=0)))
     expected = [rows_of(undisturbed) for _ in range(4)][3]
-    resumed = winding(chains[chain](shuffled(spool)))
+    resumed = resumable(chains[chain](shuffled(spool)))
     read, take = [], RowGather.take
     monkeypatch.setattr(RowGather, "take", lambda *args: (read.append(args), take(*args))[1])
-    resumed.wind(3, 0)
+    resumed.skip_to(3, 0)
     assert bool(read) == (chain in ("repeated", "with noise"))
     assert rows_of(resumed) == expected
 
@@ -146,13 +146,13 @@ def test_two_feeds_of_rows_that_belong_together_stay_side_by_side(spool: Spool) 
 
 def test_numbers_are_copied_from_the_file_by_address_and_other_columns_are_not(spool: Spool) -> None:
     rows = SpooledRows(fill(spool, PARTITIONS))
-    gatherer = RowGather(rows, NAMES)
+    gather = RowGather(rows, NAMES)
     numbers = np.random.default_rng(0).permutation(ROWS)[:500]
     expected = tensor_arrays(rows.read(NAMES, 0, ROWS))
     for _ in range(2):
-        for array, whole in zip(gatherer.take(numbers), expected, strict=True):
+        for array, whole in zip(gather.take(numbers), expected, strict=True):
             np.testing.assert_array_equal(array, whole[numbers])
-    assert {name for name, addresses in gatherer._columns.items() if addresses is not None} == {"x", "flag", "id"}
+    assert {name for name, addresses in gather._columns.items() if addresses is not None} == {"x", "flag", "id"}
 
 
 def test_datasets_that_went_leave_no_mapping(spool: Spool, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from tfos_magic.cluster.runs.outcome import Outcome
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import WorkerLost
 from tfos_magic.transport.messages import (
     Message,
@@ -19,9 +19,6 @@ from tfos_magic.transport.messages import (
     TrainerExited,
     TrainerReady,
 )
-
-if TYPE_CHECKING:
-    from tfos_magic.cluster.cluster import TFCluster
 
 TICK = 0.1
 STOP_GRACE = 1.4
@@ -43,7 +40,7 @@ class Attempt:
 
     def __init__(
         self,
-        cluster: TFCluster,
+        cluster: WorkerGroup,
         run_id: str,
         take: Callable[[Message | None], None],
         *,
@@ -56,7 +53,7 @@ class Attempt:
         self.outcome = Outcome(cluster.size, ranks=self._ranks, elastic=elastic, alone=alone)
         self._cluster, self._run_id, self._take = cluster, run_id, take
         self._inbox: SimpleQueue[Message] = SimpleQueue()
-        self._generation = cluster.roster.generation
+        self._generation = cluster.membership.generation
         self._cell: RunCell | None = None
         self._replacements = replacements if elastic else 0
         self._coming: set[int] = set()
@@ -88,8 +85,13 @@ class Attempt:
     def close(self) -> None:
         """Hear no more; replace the trainers where one of them may still run the cell, which nobody follows now."""
         self._cluster.listen(None)
-        roster = self._cluster.roster
-        if self._cell and self._generation == roster.generation and not self.outcome.reusable and not roster.lost:
+        membership = self._cluster.membership
+        if (
+            self._cell
+            and self._generation == membership.generation
+            and not self.outcome.reusable
+            and not membership.lost
+        ):
             self._cluster.spawn_trainers()
 
     def _give_others_time(self, seconds: float) -> None:
@@ -102,8 +104,8 @@ class Attempt:
         while not done():
             if deadline is not None and time.monotonic() > deadline:
                 return
-            self._cluster.roster.check()
-            self._cluster.roster.check_agents()
+            self._cluster.membership.check()
+            self._cluster.membership.check_agents()
             try:
                 message = self._inbox.get(timeout=TICK)
             except Empty:

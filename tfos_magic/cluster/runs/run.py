@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from tfos_magic.checkpoints.store import CheckpointStore
@@ -18,6 +18,7 @@ from tfos_magic.cluster.runs.results import RunResults, kernels_keras, kernels_s
 from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
 from tfos_magic.disk.place import tell_place
@@ -39,9 +40,6 @@ from tfos_magic.transport.messages import (
 )
 from tfos_magic.values import pack
 
-if TYPE_CHECKING:
-    from tfos_magic.cluster.cluster import TFCluster
-
 __all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
 
 
@@ -52,9 +50,9 @@ class Run:
     run.
     """
 
-    _cluster: TFCluster
+    _cluster: WorkerGroup
 
-    def __init__(self, request: RunRequest, size: int, connect: Callable[[], TFCluster]) -> None:
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[], WorkerGroup]) -> None:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect = request, connect
         self._randomness = Randomness(request)
@@ -207,7 +205,7 @@ class Run:
 
     def _revive(self) -> None:
         """Replace agents that were lost, in the attempt before or while nothing ran."""
-        lost = self._cluster.roster.lost
+        lost = self._cluster.membership.lost
         if not lost:
             return
         if not self.state.replaying:
@@ -222,7 +220,7 @@ class Run:
         if not self._cluster.ready:
             self._draw()
             self._cluster.wait_ready()
-        self.state.generation = self._cluster.roster.generation
+        self.state.generation = self._cluster.membership.generation
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=True):
             state.host, state.pid = worker.agent.host, worker.pid
             state.device = worker.ready.device if worker.ready else ""

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
+from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.driver.sources.feed import SpooledFeed
 from tfos_magic.feed.driver.spooled_feeds import FeedJobThread, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
 
-if TYPE_CHECKING:
-    from tfos_magic.cluster.cluster import TFCluster
-
 LOSS_NEWS_SECONDS = 2.0
 
 
 def feed_all(
-    cluster: TFCluster,
+    cluster: WorkerGroup,
     frames: Mapping[str, FrameUse],
     state: RunState,
     draw: Callable[[], None],
@@ -33,7 +31,7 @@ def feed_all(
 
     ``state`` tells how far it is; ``draw`` is called as often as that changes, and what it raises cancels the feed.
     """
-    cluster.roster.check()
+    cluster.membership.check()
     assert cluster.feeds is not None
     cluster.feeds.begin_run()
     fed: dict[str, SpooledFeed] = {}
@@ -75,7 +73,7 @@ def feed_all(
 
 
 def _await_first_rows(
-    cluster: TFCluster,
+    cluster: WorkerGroup,
     name: str,
     frame: StreamingSource,
     use: FrameUse,
@@ -88,8 +86,8 @@ def _await_first_rows(
     state.feeds[name] = FeedState(name, streamed=True)
     query = cluster.feeds.streams.start_query(name, frame, use.plan)
     while not query.wait_known(TICK):
-        cluster.roster.check()
-        cluster.roster.check_agents()
+        cluster.membership.check()
+        cluster.membership.check_agents()
         draw()
     feed = SpooledFeed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
     state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
@@ -112,7 +110,7 @@ def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Spool
 
 
 def uses_of(
-    cluster: TFCluster, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
+    cluster: WorkerGroup, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
 ) -> dict[str, dict[str, Any]]:
     """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
     assert cluster.feeds is not None
@@ -134,13 +132,13 @@ def uses_of(
 
 
 def _follow(
-    cluster: TFCluster, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
+    cluster: WorkerGroup, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
 ) -> SpooledFeed:
     started = time.monotonic()
     try:
         while not job.wait(TICK):
-            cluster.roster.check()
-            cluster.roster.check_agents()
+            cluster.membership.check()
+            cluster.membership.check_agents()
             rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in cluster.workers)
             state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
             draw()
@@ -151,5 +149,5 @@ def _follow(
         return job.result()
     except FeedError:
         # A feed to an agent that is lost fails before Spark says that it is.
-        cluster.roster.await_loss(LOSS_NEWS_SECONDS)
+        cluster.membership.await_loss(LOSS_NEWS_SECONDS)
         raise

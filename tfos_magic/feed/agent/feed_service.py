@@ -1,4 +1,5 @@
-"""The agent's desk for feeds: the kernel's orders are carried out in spool and streams, and what these say is told."""
+"""The agent's service for feeds: the kernel's orders are carried out in spool and streams, and what these say is
+told."""
 
 from __future__ import annotations
 

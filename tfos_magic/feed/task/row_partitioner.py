@@ -1,4 +1,4 @@
-"""Dealing the rows of a partition out to the ranks as :mod:`tfos_magic.feed.row_assignment` says; no row is copied
+"""Cutting the rows of a partition up to the ranks as :mod:`tfos_magic.feed.row_assignment` says; no row is copied
 twice."""
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class _ShuffledBatches(_Batches):
 
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
         super().__init__(rows, wanted, bounds)
-        self._gatherer = RowGather(rows, wanted)
+        self._gather = RowGather(rows, wanted)
         self._order = lru_cache(ORDERS_KEPT)(partial(_order, int(bounds[-1]), seed, rank))
 
     def begin(self) -> int:
@@ -106,7 +106,7 @@ class _ShuffledBatches(_Batches):
         return self._order(epoch).numbers(int(self.bounds[step]), int(self.bounds[step + 1]))
 
     def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
-        return self._gatherer.take(self.places(step, epoch))
+        return self._gather.take(self.places(step, epoch))
 
 
 def _order(rows: int, seed: int, rank: int, epoch: int) -> ShuffleOrder:

@@ -10,8 +10,8 @@ from typing import Any
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts
-from tfos_magic.notebook.views.crew import WorkerRow, take_crew
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
+from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
 
 NOTICES_SHOWN = 6
 
@@ -104,7 +104,7 @@ def take_picture(state: RunState) -> Picture:
         traffic=traffic(state.sent_per_epoch),
         feeds=[FeedPicture(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
         phases=take_phases(state),
-        workers=take_crew(state),
+        workers=worker_rows(state),
         charts=take_charts(state),
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,

@@ -86,7 +86,7 @@ class Checkpointer:
         if loop.data is None:
             loop.data = data
         elif loop.fit.position is not None:
-            data.wind(loop.fit.validations_before(), 0)
+            data.skip_to(loop.fit.validations_before(), 0)
 
     def begin(self, loop: Loop) -> None:
         """``fit`` is about to train; its callbacks have begun, its variables are not broadcast yet."""
@@ -200,14 +200,14 @@ class Checkpointer:
 
 
 class StepCounter(keras.callbacks.Callback):
-    """Tells the recorder of each step, after the cell's callbacks have seen it; present only where steps count."""
+    """Tells the checkpointer of each step, after the cell's callbacks have seen it; present only where steps count."""
 
-    def __init__(self, recorder: Checkpointer, loop: Loop) -> None:
+    def __init__(self, checkpointer: Checkpointer, loop: Loop) -> None:
         super().__init__()
-        self._recorder, self._loop = recorder, loop
+        self._checkpointer, self._loop = checkpointer, loop
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._recorder.step_ends(self._loop)
+        self._checkpointer.step_ends(self._loop)
 
 
 class Sender:

@@ -1,4 +1,4 @@
-"""Winding data forward, so that a resumed ``fit`` sees the rows in the order that it would have seen them in."""
+"""Skipping data ahead, so that a resumed ``fit`` sees the rows in the order that it would have seen them in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ResumableIterator(TFEpochIterator):
 
     _skip = 0
 
-    def wind(self, epochs: int, steps: int) -> None:
+    def skip_to(self, epochs: int, steps: int) -> None:
         """Leave ``epochs`` whole epochs behind, and ``steps`` steps of the next one.
 
         Where an epoch depends only on how often the data was begun, it is begun and not read. Elsewhere it is read.

@@ -53,7 +53,7 @@ class Recorded:
             self._positions = {index: known for index, known in self._positions.items() if index <= fit.index}
 
     def restore(self, loop: Loop, fit: Fit) -> None:
-        """Put back model, optimizer, callbacks and history, wind the data forward and move the first epoch.
+        """Put back model, optimizer, callbacks and history, skip the data ahead and move the first epoch.
 
         To be called on every rank, when the model is built, before rank 0's variables are broadcast. Raises
         :class:`TrainingError`, on all ranks, when the checkpoint is of another model.
@@ -78,13 +78,13 @@ class Recorded:
         assert fit.position is not None
         loop.model._initial_epoch = max(fit.epochs, 1) if fit.over else fit.position.epoch
         if not (fit.over and loop.data.is_own):
-            loop.data.wind(max(0, fit.position.epoch - fit.initial_epoch), fit.position.step)
+            loop.data.skip_to(max(0, fit.position.epoch - fit.initial_epoch), fit.position.step)
 
     def _restore_generators(self, shared: Checkpoint, loop: Loop, fit: Fit) -> None:
         """Put back the generators that the process shares, unless the ranks' differ by the cell's own wish.
 
         Python code that reads data ahead has drawn more than training has seen. So its generators are put back as they
-        were when the epoch began; where one iterator spans epochs, winding it forward has drawn all that was drawn.
+        were when the epoch began; where one iterator spans epochs, skipping ahead has drawn all that was drawn.
         """
         equal = self._are_equal()
         states = {kind: state for kind, state in shared.details["generators"].items() if equal[kind]}

@@ -60,7 +60,7 @@ class RunCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._loop.epochs = self.params.get("epochs") or 0
         self._loop.steps = self.params.get("steps") or 0
-        self._session.recorder.begin(self._loop)
+        self._session.checkpointer.begin(self._loop)
         self._session.replicas.take_over(self.model, self._loop)
         self._tell_the_past()
         if self._session.many:
@@ -78,7 +78,7 @@ class RunCallback(keras.callbacks.Callback):
         self._loop.epoch, self._loop.step = epoch, 0
         if self._session.many:
             self._session.strategy.begin_epoch(epoch)
-        self._session.recorder.epoch_begins(self._loop)
+        self._session.checkpointer.epoch_begins(self._loop)
         self._session.report("train", self._loop)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -86,7 +86,7 @@ class RunCallback(keras.callbacks.Callback):
         self._session.reporter.epoch_end(epoch, self._loop.epochs, logs or {})
         if self._session.many:
             self._session.poll_end(self._loop)
-        self._session.recorder.epoch_ends(self._loop)
+        self._session.checkpointer.epoch_ends(self._loop)
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many:
@@ -95,7 +95,7 @@ class RunCallback(keras.callbacks.Callback):
             self._session.replicas.unify(self.model)
             if not self._session.exact:  # rank 0's callbacks alone have written files
                 self._session.context.refresh()
-        self._session.recorder.end(self._loop)
+        self._session.checkpointer.end(self._loop)
 
     def on_test_begin(self, logs: Any = None) -> None:
         loop = self._session.loop

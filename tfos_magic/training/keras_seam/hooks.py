@@ -63,7 +63,7 @@ def install(stack: ExitStack, session: Session) -> None:
         replace(stack, model, "stop_training", agreement.stop_training(session, model.fit))
         if session.strategy.lockstep and not session.exact:
             refusals.note_per_worker_batches(session.reporter)
-    elif session.recorder.watches_data:
+    elif session.checkpointer.watches_data:
         _install_winding(stack, session)
 
 
@@ -113,7 +113,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     elif session.many:
         agreement.agree_on_batches(session, loop, callbacks)
     if loop.kind == "fit":
-        callbacks = session.recorder.enter_fit(loop, arguments, callbacks)
+        callbacks = session.checkpointer.enter_fit(loop, arguments, callbacks)
     after = [AfterBatches(session, loop)] if loop.heeds_batches else []
     arguments["callbacks"] = [*callbacks, *after, RunCallback(session, loop)]
 
@@ -155,7 +155,7 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = of_equal_rows(shard_adapter(self.data_adapter, rank, size))
             session.replicas.build(session.loops[-1].model, self.element_spec)
-            session.recorder.watch(self)
+            session.checkpointer.watch(self)
 
         def _interrupted_warning(self) -> None:
             # Keras says of data of unknown length that it ran out, when its first epoch has ended as it should.
@@ -178,7 +178,7 @@ def _install_winding(stack: ExitStack, session: Session) -> None:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            session.recorder.watch(self)
+            session.checkpointer.watch(self)
 
     replace(stack, tf_trainer, "TFEpochIterator", WatchedEpochIterator)
 

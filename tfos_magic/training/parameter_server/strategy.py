@@ -112,11 +112,9 @@ class AsyncStrategy:
         if not target.holds(variables):
             raise _late(self._model)
         self._rows.assign_add(tf.cast(step.rows, tf.float64))
-        meta = tf.concat(
-            [tf.cast([step.rows], tf.float64), tf.cast(step.ballot, tf.float64), [target.learning_rate]], 0
-        )
+        meta = tf.concat([tf.cast([step.rows], tf.float64), tf.cast(step.vote, tf.float64), [target.learning_rate]], 0)
         head = target.push(_clipped(gradients, target.optimizer.global_clipnorm), variables, meta)
-        step.counted(tf.cast(head[:2], step.ballot.dtype))
+        step.counted(tf.cast(head[:2], step.vote.dtype))
 
     def settle(self, model: Any) -> None:
         """When all ranks have pushed what they had: the servers' weights on every rank, the optimizer's state on rank

@@ -139,18 +139,18 @@ class Replica:
         rows = self._rows.assign_add(tf.cast(step.rows, tf.float64))
         steps = self._steps.assign_add(1)
         due = steps >= self._options.sync_every
-        return tf.cond(due, lambda: self._average(rows, step.ballot), lambda: tf.zeros_like(step.ballot))
+        return tf.cond(due, lambda: self._average(rows, step.vote), lambda: tf.zeros_like(step.vote))
 
     def settle(self) -> None:
         """Average eagerly what has not been averaged."""
         if int(self._steps.numpy()) > 0:
             self._average(self._rows.read_value(), tf.zeros(2))
 
-    def _average(self, rows: tf.Tensor, ballot: tf.Tensor) -> tf.Tensor:
+    def _average(self, rows: tf.Tensor, vote: tf.Tensor) -> tf.Tensor:
         """Replace all by their mean over ranks, each weighted by the rows it saw since the last average."""
         variables = [*self._weights, *self._others]
         weighted = [_weighted(variable.value, rows) for variable in variables]
-        *sums, total, votes = self._collectives.all_reduce([*weighted, rows, ballot])
+        *sums, total, votes = self._collectives.all_reduce([*weighted, rows, vote])
 
         def assign() -> tf.Tensor:
             means = [tf.cast(s / tf.cast(total, s.dtype), v.dtype) for s, v in zip(sums, variables, strict=True)]

@@ -71,24 +71,24 @@ class SyncStrategy:
         """Give the gradients of the global batch; None stays None, sparse gradients stay sparse.
 
         They travel in buckets, the last layers' first, as the backward pass makes them: a bucket leaves while the rest
-        is computed (Li et al. 2020). The ballot of the step and its row count travel in the first bucket. A rank
+        is computed (Li et al. 2020). The vote of the step and its row count travel in the first bucket. A rank
         without rows counts with weight zero, whatever its gradients are.
         """
         dense = [i for i, g in enumerate(gradients) if g is not None and not isinstance(g, tf.IndexedSlices)]
         combined = list(gradients)
-        tally: Any = None
+        vote_sum: Any = None
         for bucket in plan_buckets([(i, gradients[i]) for i in reversed(dense)], self._bucket_bytes) or [[]]:
             digests = [step.digest, tf.square(step.digest)]
-            votes = [tf.concat([[step.rows], step.ballot, digests], 0)] if tally is None else []
+            votes = [tf.concat([[step.rows], step.vote, digests], 0)] if vote_sum is None else []
             packed = [self._compressed(gradients[i]) for i in bucket]
             means = self._collectives.mean(packed, step.rows, votes)
-            tally = means[-1] if tally is None else tally
+            vote_sum = means[-1] if vote_sum is None else vote_sum
             for i, mean in zip(bucket, means, strict=False):
                 combined[i] = tf.cast(mean, gradients[i].dtype)
-        step.counted(tally[1:3], apart(tally[3:], self._collectives.size))
+        step.counted(vote_sum[1:3], apart(vote_sum[3:], self._collectives.size))
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                combined[i] = sparse_gradients.combine(self._collectives, gradient, step.rows, tally[0], step.copied)
+                combined[i] = sparse_gradients.combine(self._collectives, gradient, step.rows, vote_sum[0], step.copied)
         return combined
 
     def _compressed(self, gradient: tf.Tensor) -> tf.Tensor:

@@ -145,7 +145,7 @@ class OwnLoop:
         if known.issuperset(map(id, variables)):
             return
         known.update(map(id, variables))
-        self._session.recorder.note_own_loop()
+        self._session.checkpointer.note_own_loop()
         with tf.init_scope():
             # What a function makes of a tensor in its first call has no value until that is over; all ranks draw alike.
             made = [v for v in variables if bool(raw(v).is_initialized())]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from tfos_magic.cluster.runs.state import RunPhase, RunState, lose
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.notebook.views.card import render_card
-from tfos_magic.notebook.views.crew import take_crew
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.notebook.views.worker_rows import worker_rows
 from tfos_magic.transport.messages import RunStarted
 
 from .simulated import RUN, finish, new_state, pass_time, progress, tell
@@ -21,7 +21,7 @@ def training(world: int = 4) -> RunState:
 
 
 def troubles(state: RunState) -> list[str]:
-    return [worker.trouble for worker in take_crew(state)]
+    return [worker.trouble for worker in worker_rows(state)]
 
 
 def test_workers_of_one_pace_are_in_no_trouble() -> None:
@@ -47,7 +47,7 @@ def test_in_lockstep_the_slow_one_is_who_the_others_wait_for() -> None:
         waits = [0.4, 0.4, 0.02, 0.4]
         tell(state, *(replace(progress(r, 0, second), peer_seconds=waits[r] * second) for r in range(4)))
     assert troubles(state) == ["", "", "slow: others wait", ""]
-    assert [worker.peers for worker in take_crew(state)] == ["40%", "40%", "2%", "40%"]
+    assert [worker.peers for worker in worker_rows(state)] == ["40%", "40%", "2%", "40%"]
 
 
 def test_a_worker_steps_behind_the_others_is_behind() -> None:
@@ -71,8 +71,8 @@ def test_a_worker_that_never_ended_a_failed_run_is_lost_on_the_card_too() -> Non
     tell(state, *(progress(rank, 0, 1) for rank in range(40)))
     finish(state, "error")
     state.workers[33].state = "training"
-    crew = take_crew(state)
-    assert (crew[33].state, crew[33].trouble) == ("lost", "lost")
+    rows = worker_rows(state)
+    assert (rows[33].state, rows[33].trouble) == ("lost", "lost")
     assert "worker 33" in render_card(state)
 
 
@@ -100,13 +100,13 @@ def test_the_time_that_remains_is_judged_from_the_first_step_on() -> None:
 def test_parameter_servers_have_rows_of_their_own_after_the_workers_where_the_run_uses_them() -> None:
     state = training(2)
     state.servers = [WorkerState(2, "beta", 77, state="serving", memory=5_000_000)]
-    assert len(take_crew(state)) == 2
+    assert len(worker_rows(state)) == 2
     state.strategy = "async"
-    assert [worker.rank for worker in take_crew(state)] == [0, 1, 2]
-    server = take_crew(state)[2]
+    assert [worker.rank for worker in worker_rows(state)] == [0, 1, 2]
+    server = worker_rows(state)[2]
     assert (server.where, server.state, server.trouble) == ("parameter server · beta · pid 77", "serving", "")
     lose(state, 2)
-    assert take_crew(state)[2].trouble == "lost"
+    assert worker_rows(state)[2].trouble == "lost"
 
 
 def test_a_worker_that_was_lost_is_so_until_its_replacement_begins() -> None:
@@ -123,7 +123,7 @@ def test_checkpoints_have_a_part_of_the_time() -> None:
     tell(state, progress(0, 0, 1))
     pass_time(state, 6)
     tell(state, progress(0, 0, 10, phase="checkpoint"))
-    assert take_crew(state)[0].state == "saving"
+    assert worker_rows(state)[0].state == "saving"
     pass_time(state, 2)
     tell(state, progress(0, 0, 10))
     assert {phase.name: phase.text for phase in take_picture(state).phases} == {"train": "6.0 s", "checkpoint": "2.0 s"}

@@ -34,7 +34,7 @@ class WorkerRow:
     trouble: str
 
 
-def take_crew(state: RunState) -> list[WorkerRow]:
+def worker_rows(state: RunState) -> list[WorkerRow]:
     """Put every worker in words, and after them every parameter server that the run uses."""
     norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE])
     servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
