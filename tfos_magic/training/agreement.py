@@ -10,7 +10,7 @@ import inspect
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +21,9 @@ from tfos_magic.training.checkpointing.snapshot import optimizers
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.sharding import has_shares, inputs_of, is_marked
 from tfos_magic.training.keras_seam.input_pipelines import nodes_of
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import NUMBERS
-
-if TYPE_CHECKING:
-    from tfos_magic.training.loop import Loop
-    from tfos_magic.training.session import Session
+from tfos_magic.training.state import TrainingState
 
 NEAR = 1e-3
 """By how much weights may differ that the same gradients gave: processors of different kinds round differently."""
@@ -36,7 +34,7 @@ REMEDY = (
 )
 
 
-def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callbacks: Sequence[Any]) -> None:
+def begin_fit(session: TrainingState, loop: Loop, arguments: Mapping[str, Any], callbacks: Sequence[Any]) -> None:
     """Before a ``fit``: refuse numbers that differ, and agree on whether callbacks act after batches."""
     session.looks.settle()
     if not session.strategy.lockstep:
@@ -46,14 +44,14 @@ def begin_fit(session: Session, loop: Loop, arguments: Mapping[str, Any], callba
 
 
 def agree_on_batches(
-    session: Session, loop: Loop, callbacks: Sequence[Any], digests: Mapping[str, int] | None = None
+    session: TrainingState, loop: Loop, callbacks: Sequence[Any], digests: Mapping[str, int] | None = None
 ) -> None:
     """Find out, on all ranks, whether a callback on any of them acts on what it has after batches."""
     if session.strategy.lockstep:
         loop.heeds_batches = any_wishes(session, any(map(refusals.acts_on_batches, callbacks)), digests or {})
 
 
-def any_wishes(session: Session, wish: bool, digests: Mapping[str, int]) -> bool:
+def any_wishes(session: TrainingState, wish: bool, digests: Mapping[str, int]) -> bool:
     """Whether any rank has a wish. Raises :class:`TrainingError` where ranks have other ``digests`` beside it, unless
     the cell has asked which rank it runs on."""
     wishes, *columns = session.collectives.gather([wish, *digests.values()]).T
@@ -63,7 +61,7 @@ def any_wishes(session: Session, wish: bool, digests: Mapping[str, int]) -> bool
     return bool(wishes.any())
 
 
-def stop_training(session: Session, fit: Any) -> property:
+def stop_training(session: TrainingState, fit: Any) -> property:
     """The ``stop_training`` of models: a wish of this rank, which the loop of Keras's ``fit`` sees when all ranks know
     of it, at the next step or epoch's end. Everybody else sees the wish itself.
 
@@ -99,7 +97,7 @@ def of_optimizers(model: Any) -> dict[str, int]:
     return {"learning rates": of_arrays([np.asarray(v) for v in scalars])}
 
 
-def end_cell(session: Session) -> None:
+def end_cell(session: TrainingState) -> None:
     """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
     if not (session.many and session.strategy.lockstep) or session.collectives.lost:
         return
@@ -110,7 +108,7 @@ def end_cell(session: Session) -> None:
     refuse_parted(session, [v for variables in session.learning.values() for v in variables])
 
 
-def refuse_parted(session: Session, variables: Sequence[Any]) -> None:
+def refuse_parted(session: TrainingState, variables: Sequence[Any]) -> None:
     """Raise :class:`TrainingError` where the ranks' values of ``variables``, which have learnt together, are apart."""
     collectives = session.collectives
     digests = collectives.gather([of_arrays([np.asarray(v) for v in variables])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,110 +11,36 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfos_magic.errors import RunStopped, TrainingError
+from tfos_magic.errors import TrainingError
 from tfos_magic.training import agreement, metrics, refusals
 from tfos_magic.training.checkpointing.checkpointer import Checkpointer
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.derived import Derived
 from tfos_magic.training.firststep.check import FirstStep
-from tfos_magic.training.firststep.trial import Discarded, Trial, TrialStep
+from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
-from tfos_magic.training.inputs.own_reads import Looks
-from tfos_magic.training.keras_seam.data_waits import DataClock
-from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.progress import Reporter, flat
+from tfos_magic.training.progress import flat
 from tfos_magic.training.stand_ins import counted_step
+from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step, rows_in
-from tfos_magic.training.stop_votes import StopVotes
 from tfos_magic.training.strategies.replicas import Replicas
 from tfos_magic.training.strategies.strategy import Strategy
 
 
-class Session:
-    """One run of one cell. Everything here happens in the thread that runs the cell."""
+class Session(TrainingState):
+    """What Keras's functions are replaced by, in one run of one cell."""
 
     def __init__(self, context: RunContext, strategy: Strategy) -> None:
-        self.context = context
-        self.collectives = context.collectives
-        self.strategy = strategy
-        self.loops: list[Loop] = []
-        self.step: Step | None = None
-        self.applying = False
-        self.initialising = False
-        self.draws_shares = False
-        self.assigned: dict[int, tf.Variable] = {}
-        self.looks = Looks(self)
-        self.learning: OrderedDict[int, list[Any]] = OrderedDict()
+        super().__init__(context, strategy)
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.trial: Trial | Discarded | None = None
-        self.replicas = Replicas(self)
+        self.replicas = Replicas(self, self.building)
         self.first_step = FirstStep(self)
-        self.streams = RandomStreams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):
-            self.votes = StopVotes(lambda: context.stop.requested)
-            self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
-            self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
-        self.data_clock = DataClock()
         self._test_votes = False
         self._derived = Derived()
-        self.reporter = Reporter(
-            context.run_id,
-            self.collectives.rank,
-            context.emit,
-            lambda: self.rows_trained,
-            lambda: self.collectives.sent,
-            lambda: (self.data_clock.seconds, self.collectives.waited),
-        )
-        self.checkpointer = Checkpointer(context, self)
-
-    @property
-    def many(self) -> bool:
-        return self.collectives.size > 1
-
-    def owns(self, path: str) -> bool:
-        """Whether a file with what the ranks have in common is to be written to ``path`` by this rank for itself."""
-        return self.exact and self.context.owns(path)
-
-    @property
-    def rows_trained(self) -> int:
-        """Rows of this rank that training has used so far."""
-        return int(self._rows.numpy())
-
-    @property
-    def exact(self) -> bool:
-        """Whether a step is the step of one process on the global batch."""
-        return self.many and self.strategy.exact
-
-    @property
-    def exact_step(self) -> Step | None:
-        """The step under way, where what it computes over its batch spans all ranks."""
-        return self.step if self.exact else None
-
-    @property
-    def loop(self) -> Loop | None:
-        """The innermost ``fit``, ``evaluate`` or ``predict``."""
-        return self.loops[-1] if self.loops else None
-
-    @property
-    def sharing(self) -> bool:
-        """Whether rows, losses and metrics at this moment belong to a global batch that several ranks share."""
-        return self.many and self.loop is not None and self.loop.kind != "predict"
-
-    @contextmanager
-    def entered(self, kind: str, model: Any) -> Iterator[Loop]:
-        if self.many and kind != "predict":
-            refusals.refuse_threads(kind)
-        loop = Loop(kind, model)
-        loop.heeds_batches = self.loop is not None and self.loop.heeds_batches
-        self.loops.append(loop)
-        try:
-            yield loop
-        finally:
-            self.loops.pop()
-            if loop.restore_jit:
-                model.jit_compile = True
+        self.checkpointer = Checkpointer(context, self, self.replicas.build)
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -143,7 +68,11 @@ class Session:
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
             try:
-                logs = counted_step(self, model, step, data, rows) if self.many else step(data)
+                logs = (
+                    counted_step(self, model, self.first_step.statistics.get(model, []), step, data, rows)
+                    if self.many
+                    else step(data)
+                )
                 if training and self.many and not self.step.has_voted:
                     self.step.total()
                 if not training:
@@ -165,20 +94,6 @@ class Session:
     def new_step(self, rows: tf.Tensor, digest: tf.Tensor | None = None) -> Step:
         votes = self.votes
         return Step(rows, votes.vote.read_value(), votes.vote_sum, self.collectives, self.copied.read_value(), digest)
-
-    @contextmanager
-    def drawing_for_shares(self) -> Iterator[None]:
-        """What is traced in the block draws random numbers for rows of this rank alone."""
-        before, self.draws_shares = self.draws_shares, True
-        try:
-            yield
-        finally:
-            self.draws_shares = before
-
-    def _draws_apart(self) -> bool:
-        """Whether random numbers that are drawn now are for rows of this rank alone."""
-        within = self.step is not None or self.draws_shares
-        return within and self.trial is None and not self.initialising and self.many
 
     def _advance(self, model: Any, inner: Callable[[Any], Any], iterator: Any) -> tuple[Any, Any]:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
@@ -242,17 +157,6 @@ class Session:
             self.report(phase, loop, logs)
         return logs
 
-    def report(self, phase: str, loop: Loop, logs: Any = None) -> None:
-        shown = logs if isinstance(logs, dict) else {}
-        self.reporter.progress(
-            phase, epoch=loop.epoch, epochs=loop.epochs, step=loop.step, steps=loop.steps, metrics=shown
-        )
-
-    def raise_stopped(self, where: str) -> None:
-        raise RunStopped(
-            f"the run was stopped in {where}, at the same step on every worker. Run the cell to start again."
-        )
-
     def _loop_of(self, model: Any) -> Loop:
         if self.loop is None or self.loop.model is not model:
             raise TrainingError("a training function of fit() was called outside of it: call model.fit() instead.")
@@ -270,14 +174,6 @@ class Session:
             self.agree_to_end(loop)
         if stop:
             self.raise_stopped(f"epoch {loop.epoch + 1}")
-
-    def heed_stop(self, where: str) -> None:
-        """Raise :class:`RunStopped` where the last step told all ranks that one was asked to stop."""
-        if self.votes.counted()[0]:
-            self.raise_stopped(where)
-
-    def count(self, rows: tf.Tensor) -> None:
-        self._rows.assign_add(tf.cast(rows, tf.int64))
 
     def agree_to_end(self, loop: Loop) -> None:
         loop.agreed = loop.model.stop_training = True

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
+
+
+class Trying(Protocol):
+    """A step that is tried or built, and not taken: what it would apply is seen, or left out."""
+
+    def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None: ...
 
 
 class Step:

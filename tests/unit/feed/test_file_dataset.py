@@ -18,8 +18,9 @@ import tensorflow as tf
 
 import tfos_magic as tfos
 from tfos_magic.errors import DataError
-from tfos_magic.files import open_source, tfrecord
+from tfos_magic.files import tfrecord
 from tfos_magic.files.file_sharding import in_runs, unit_order
+from tfos_magic.files.opening import open_source
 from tfos_magic.training import ranks
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext, StopSignal

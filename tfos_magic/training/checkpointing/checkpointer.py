@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import keras
@@ -19,13 +19,10 @@ from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 from tfos_magic.training.checkpointing.resume import Recorded, by_class, reopen_epoch
 from tfos_magic.training.context import RunContext
-from tfos_magic.training.loop import Fit, Opening
+from tfos_magic.training.loop import Fit, Loop, Opening
 from tfos_magic.training.progress import Reporter
+from tfos_magic.training.state import TrainingState
 from tfos_magic.transport.messages import Message
-
-if TYPE_CHECKING:
-    from tfos_magic.training.loop import Loop
-    from tfos_magic.training.session import Session
 
 SHARE = 50
 SEND_SECONDS = 300.0
@@ -38,8 +35,8 @@ class Checkpointer:
     Checkpoints that nobody asked for may cost at most one part in ``SHARE`` of the time.
     """
 
-    def __init__(self, context: RunContext, session: Session) -> None:
-        self._context, self._session = context, session
+    def __init__(self, context: RunContext, session: TrainingState, build: Callable[[Any, Any], None]) -> None:
+        self._context, self._session, self._build = context, session, build
         self._plan = context.checkpoints
         self._collectives = context.collectives
         self._sender = Sender(context.run_id, context.emit, session.reporter)
@@ -167,7 +164,7 @@ class Checkpointer:
     def _is_built(self, loop: Loop) -> bool:
         """Build the model and its optimizer, as ranks that share data have done already."""
         if not self._session.many:
-            self._session.replicas.build(loop.model, loop.data.element_spec)
+            self._build(loop.model, loop.data.element_spec)
         if not loop.broadcast_late and all(optimizer.built for optimizer in snapshot.optimizers(loop.model)):
             return True
         if self._plan.asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,11 +20,9 @@ from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
 from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.loop import Loop
+from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradient, with_stand_in
-
-if TYPE_CHECKING:
-    from tfos_magic.training.loop import Loop
-    from tfos_magic.training.session import Session
 
 TOLERANCE = 1e-3
 IN_FLOAT64 = 1e-5
@@ -43,7 +41,7 @@ Laws = dict[Any, Law]
 class FirstStep:
     """What is known, in one run, of the steps of each model. Every rank calls every method at the same time."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TrainingState) -> None:
         self._session = session
         self._checked: dict[str, weakref.WeakSet[Any]] = {"fit": weakref.WeakSet(), "evaluate": weakref.WeakSet()}
         self._laws: Laws = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,10 +19,8 @@ from tfos_magic.training.firststep.kept import Kept, numbers
 from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
 from tfos_magic.training.keras_seam.patching import replace, wrap
+from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step
-
-if TYPE_CHECKING:
-    from tfos_magic.training.session import Session
 
 SAMPLED = 1 << 16
 """Elements of a large gradient that are compared."""
@@ -64,7 +62,7 @@ class TrialStep(Step):
 class Trial:
     """Steps of ``model`` on some rows, by ``run``: ``kind`` is ``fit`` or ``evaluate``."""
 
-    def __init__(self, session: Session, model: Any, kind: str, stack: ExitStack) -> None:
+    def __init__(self, session: TrainingState, model: Any, kind: str, stack: ExitStack) -> None:
         self._session, self.model = session, model
         self._step = model.train_step if kind == "fit" else model.test_step
         self.own_step = kind == "fit" and type(model).train_step is not keras.Model.train_step

@@ -3,18 +3,17 @@ take this worker's rows for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training.context import Calls
 from tfos_magic.training.inputs.sharding import inputs_of, is_fed, is_marked
 from tfos_magic.training.keras_seam.patching import wrap
-
-if TYPE_CHECKING:
-    from tfos_magic.training.session import Session
+from tfos_magic.training.progress import Reporter
 
 # Transformations that cut rows into other elements than the global batches, by the names of TensorFlow's classes.
 _RECUT = {
@@ -72,8 +71,8 @@ class Looks:
     ``looked`` tells whether there was one on this rank, of which numbers may be that train a model afterwards.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, calls: Calls, reporter: Reporter, rows_trained: Callable[[], int]) -> None:
+        self._calls, self._reporter, self._rows_trained = calls, reporter, rows_trained
         self._before: tuple[int, int] | None = None
         self.looked = False
         self.reducing = False
@@ -101,7 +100,7 @@ class Looks:
         """Say, where there were such loops, what they saw."""
         self.settle()
         if self.looked:
-            self._session.reporter.notice(
+            self._reporter.notice(
                 "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
                 "what is counted, averaged or collected in that loop is about these alone. "
                 'tfos.allreduce(value, op="sum") adds up over the workers; fit, evaluate and predict do by themselves.'
@@ -113,7 +112,7 @@ class Looks:
         self._before = None
 
     def _now(self) -> tuple[int, int]:
-        return self._session.rows_trained, self._session.context.calls.exchanged
+        return self._rows_trained(), self._calls.exchanged
 
 
 def install(stack: ExitStack, looks: Looks) -> None:

@@ -9,23 +9,21 @@ from __future__ import annotations
 import copy
 import inspect
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfos_magic.training.inputs.sharding import has_shares
 from tfos_magic.training.keras_seam.patching import wrap
-
-if TYPE_CHECKING:
-    from tfos_magic.training.session import Session
+from tfos_magic.training.state import TrainingState
 
 _IN_PARALLEL = ("map", "interleave", "batch", "ragged_batch")
 _DRAWING = ("Random", "Rng", "Uniform", "Normal", "Multinomial", "SampleDistorted", "Assign")
 """Of these words are the types of operations that draw from a state that others change, or change one."""
 
 
-def install(stack: ExitStack, session: Session) -> None:
+def install(stack: ExitStack, session: TrainingState) -> None:
     """Let pipelines that are made until ``stack`` closes give all ranks the same elements.
 
     Those of a fed DataFrame have rows of this rank's own, for which they draw random numbers of its own.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,18 +13,16 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.metrics import NUMBERS
-
-if TYPE_CHECKING:
-    from tfos_magic.training.loop import Loop
-    from tfos_magic.training.session import Session
+from tfos_magic.training.state import TrainingState
 
 
 class Replicas:
     """The models of a run on this rank, and what of them the ranks have in common by now."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: TrainingState, building: Callable[[], AbstractContextManager[None]]) -> None:
+        self._session, self._building = session, building
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def build(self, model: Any, element_spec: Any) -> None:
@@ -43,7 +42,7 @@ class Replicas:
         """Trace a step that never runs, of a model that Keras cannot build by itself."""
         training = self._session.loops[-1].training
         step = model.train_step if training else model.test_step
-        with self._session.building():
+        with self._building():
             tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
         model._clear_losses()
 

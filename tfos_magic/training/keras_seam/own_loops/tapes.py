@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -12,11 +12,9 @@ from tensorflow.python.eager import record
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
-
-if TYPE_CHECKING:
-    from tfos_magic.training.session import Session
 
 
 class Tapes:
