@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.progress import Reporter
+from tfos_magic.training.logs.progress import Reporter
 
 _KERAS = ("keras.", "tf_keras.")  # modules of Keras 3 and of Keras 2
 

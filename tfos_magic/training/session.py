@@ -12,15 +12,16 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training import agreement, metrics, refusals
+from tfos_magic.training import agreement, refusals
 from tfos_magic.training.checkpointing.checkpointer import Checkpointer
 from tfos_magic.training.context import RunContext
-from tfos_magic.training.derived import Derived
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.logs import metrics
+from tfos_magic.training.logs.derived import Derived
+from tfos_magic.training.logs.progress import flat
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.progress import flat
 from tfos_magic.training.stand_ins import counted_step
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step, rows_in

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training import metrics
 from tfos_magic.training.firststep.statistics import Statistics
+from tfos_magic.training.logs import metrics
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import with_stand_in
 

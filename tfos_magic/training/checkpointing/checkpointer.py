@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, encode, split
 from tfos_magic.errors import ClusterError
-from tfos_magic.training import metrics
 from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 from tfos_magic.training.checkpointing.resume import Recorded, by_class, reopen_epoch
 from tfos_magic.training.context import RunContext
+from tfos_magic.training.logs import metrics
+from tfos_magic.training.logs.progress import Reporter
 from tfos_magic.training.loop import Fit, Loop, Opening
-from tfos_magic.training.progress import Reporter
 from tfos_magic.training.state import TrainingState
 from tfos_magic.transport.messages import Message
 

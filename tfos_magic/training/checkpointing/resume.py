@@ -12,9 +12,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, decode, encode
-from tfos_magic.training import metrics
 from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.logs import metrics
 from tfos_magic.training.loop import Fit, Loop, Opening
 
 

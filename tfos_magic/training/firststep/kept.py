@@ -14,8 +14,8 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.python.eager import context as eager_context
 
-from tfos_magic.training import metrics
 from tfos_magic.training.checkpointing.snapshot import optimizers
+from tfos_magic.training.logs import metrics
 
 _LATER = (1.0, 1000.0)
 """By how much counters, and numbers that a callback may set, are more in trials of what a step does later on."""

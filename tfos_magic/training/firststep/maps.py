@@ -28,7 +28,7 @@ from tfos_magic.training.firststep.madeup import FEWEST, UNKNOWN_LENGTH, CannotT
 from tfos_magic.training.firststep.states import refuse_states
 from tfos_magic.training.inputs.sharding import ONE_FOR_ONE, PYTHON, batch_of, has_shares, inputs_of, is_fed, is_marked
 from tfos_magic.training.keras_seam.input_pipelines import has_state, operations
-from tfos_magic.training.progress import Reporter
+from tfos_magic.training.logs.progress import Reporter
 
 MOST = 2048
 """Made-up rows: as many as a global batch has, where that is known, so that ``rows[:8]`` shows."""

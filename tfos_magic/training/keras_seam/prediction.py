@@ -23,8 +23,8 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.sharding import is_by_rank, is_sharded, rank_slice, rows_by_step
 from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.metrics import raw
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import rows_of, with_stand_in
 

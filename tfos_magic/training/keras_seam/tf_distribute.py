@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.keras_seam.patching import replace
-from tfos_magic.training.progress import Reporter
+from tfos_magic.training.logs.progress import Reporter
 
 _MIRRORED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
 _REFUSED = ("ParameterServerStrategy", "TPUStrategy")

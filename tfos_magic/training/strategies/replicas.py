@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.metrics import NUMBERS
 from tfos_magic.training.state import TrainingState
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training import metrics
-from tfos_magic.training.progress import flat
+from tfos_magic.training.logs import metrics
+from tfos_magic.training.logs.progress import flat
 
 
 class _Elsewhere(Exception):

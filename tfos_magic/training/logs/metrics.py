@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics
 
 from tfos_magic.training.collectives import Collectives
-from tfos_magic.training.progress import Reporter, flat
+from tfos_magic.training.logs.progress import Reporter, flat
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
