@@ -67,13 +67,13 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext tfos_magic``."""
-    from tfos_magic.notebook.magics import load
+    from tfos_magic.notebook.extension import load
 
     load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """``%unload_ext tfos_magic``: ends what the magics started."""
-    from tfos_magic.notebook.magics import unload
+    from tfos_magic.notebook.extension import unload
 
     unload(ipython)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,27 @@ def test_no_import_climbs(imports: list[Import]) -> None:
     assert not climbing, "\n".join(climbing)
 
 
+def test_no_import_comes_round_to_where_it_began(project: Path, imports: list[Import]) -> None:
+    """Those within functions and for types alone count as well. ``tfos_magic`` itself hands out what the house has."""
+    modules = {module for module, _ in _modules(project)} - {"tfos_magic"}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for found in imports:
+        target = next((name for name in _and_outer(found.target) if name in modules), "")
+        if target and found.module in modules and target != found.module:
+            graph[found.module].add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_rooms_and_modules_can_be_taken_in(project: Path) -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for _, path in _modules(project)}
+    assert not {str(path): length for path, length in lengths.items() if length > 300}
+    rooms = Counter(path.parent for path in lengths)
+    assert not {str(room): modules for room, modules in rooms.items() if modules > 15}
+
+
 def test_nothing_imports_the_top_folder_by_its_bare_name(imports: list[Import]) -> None:
     assert not [str(found) for found in imports if found.target.partition(".")[0] == "widgets"]
 
@@ -110,6 +133,12 @@ def _modules(project: Path) -> Iterator[tuple[str, Path]]:
         for path in sorted(folder.rglob("*.py")):
             parts = [part for part in path.relative_to(folder).with_suffix("").parts if part != "__init__"]
             yield ".".join([name, *parts]), path
+
+
+def _and_outer(module: str) -> Iterator[str]:
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
 
 
 def _floor(module: str) -> int:

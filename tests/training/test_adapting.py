@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 draw = np.random.default_rng(2)
 words = np.array(["ox", "cat", "dog", "fox", "hen", "Ant!", "bee", ""])

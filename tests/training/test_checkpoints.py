@@ -90,7 +90,8 @@ history = model.fit(Batches(), epochs=4, shuffle=True, verbose=0).history
 FED = (
     ADAM
     + """
-from tfos_magic.training.inputs.sharding import mark_sharded, rank_slice
+from tfos_magic.training.inputs.marks import mark_sharded
+from tfos_magic.training.inputs.sharding import rank_slice
 
 
 def share():

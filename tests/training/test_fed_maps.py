@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.firststep.maps import paddings
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 draw = np.random.default_rng(0)
 floats, numbers = draw.normal(size=(32, 3)).astype("float32"), draw.integers(0, 3, 32)
@@ -264,7 +264,7 @@ def test_padding_that_changes_what_a_model_computes_is_refused(groups: Any, case
 def test_predictions_that_padding_may_change_are_told(groups: Any, mask: bool) -> None:
     cell = RAGGED.replace("RATE", "0.0")
     cell += f"""
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 if SIZE:
     mark_sharded(train, by_rank=True)

@@ -10,7 +10,8 @@ from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
 FED = """
-from tfos_magic.training.inputs.sharding import mark_sharded, shard_batches
+from tfos_magic.training.inputs.marks import mark_sharded
+from tfos_magic.training.inputs.sharding import shard_batches
 
 
 def fed(dataset):

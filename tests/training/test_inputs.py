@@ -318,7 +318,7 @@ def test_a_fed_dataset_whose_ranks_hold_uneven_or_empty_shares_gives_the_weights
         + COMPILE
         + (
             """
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 BOUNDS = {0: (0, 0), 1: (0, 3), 2: (3, 29)}  # of each global batch: nothing, a little, the rest
 

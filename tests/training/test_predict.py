@@ -98,7 +98,7 @@ def test_rows_are_shared_out_where_all_ranks_are_known_to_predict_the_same(group
 
 
 FED = """
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 
 def deal(batches):

@@ -198,7 +198,7 @@ def test_a_fed_dataset_with_empty_shares_and_a_model_of_keras_3_in_the_same_cell
 import os
 
 from tensorflow.python.util.lazy_loader import KerasLazyLoader
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 BOUNDS = {0: (0, 0), 1: (0, 29)}  # of each global batch: nothing, and all
 

@@ -14,10 +14,8 @@ from IPython.display import display
 from tfos_magic.cluster.preflight import examine
 from tfos_magic.cluster.runs.run import RunRequest
 from tfos_magic.disk.imports import ImportListener
-from tfos_magic.disk.module_states import watch
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
-from tfos_magic.notebook.completion import IDENTIFIER, completer
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import (
     describe_feeds,
@@ -287,30 +285,3 @@ class TFOSMagics(Magics):
         if not (isinstance(result, Serving) and view.tensorboard(result.url)):
             display(embed(result, link=not shows_frames(request_of_cell())), raw=True)
         return request
-
-
-def load(shell: Any) -> None:
-    """Register the magics in ``shell``, and their defaults with ``%config``."""
-    magics = TFOSMagics(shell)
-    shell.register_magics(magics)
-    parsers = {name: getattr(TFOSMagics, name).parser for name in ("tfos_train", "tfos_run", "tfos_map")}
-    shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
-    if magics.settings not in shell.configurables:
-        shell.configurables.append(magics.settings)
-    magics.runtime.add_formats()
-    magics.listener = watch()
-
-
-def unload(shell: Any) -> None:
-    """End what the magics started and take them away again."""
-    magics = shell.magics_manager.registry.pop("TFOSMagics", None)
-    if magics is None:
-        return
-    magics.runtime.close()
-    magics.listener.end()
-    shell.configurables.remove(magics.settings)
-    matchers = shell.Completer.custom_matchers
-    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
-    for kind, names in TFOSMagics.magics.items():
-        for name in names:
-            shell.magics_manager.magics[kind].pop(name, None)

@@ -16,7 +16,8 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import Calls, RunContext
-from tfos_magic.training.inputs.sharding import is_sharded, mark_sharded, shard_batches
+from tfos_magic.training.inputs.marks import is_sharded, mark_sharded
+from tfos_magic.training.inputs.sharding import shard_batches
 
 _runs: list[RunContext] = []
 _alone = Collectives()

@@ -24,7 +24,7 @@ from tfos_magic.files.opening import open_source
 from tfos_magic.training import ranks
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext, StopSignal
-from tfos_magic.training.inputs.sharding import is_sharded
+from tfos_magic.training.inputs.marks import is_sharded
 
 ROWS = 103
 BATCH = 10

@@ -21,7 +21,7 @@ from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.row_partitioner import RowPartitioner
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
-from tfos_magic.training.inputs.sharding import is_sharded, rows_by_step
+from tfos_magic.training.inputs.marks import is_sharded, rows_by_step
 
 PLAN = FeedPlan(
     (

@@ -22,7 +22,7 @@ from tfos_magic.feed.agent.stream_buffers import StreamBuffers, stream_id
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
-from tfos_magic.training.inputs.sharding import is_sharded
+from tfos_magic.training.inputs.marks import is_sharded
 from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes"), Column("id", "scalar", "int64")))

@@ -29,7 +29,7 @@ from tfos_magic.files.opening import open_source
 from tfos_magic.files.sources import FileSource, Unit
 from tfos_magic.spark.locations import absolute_path
 from tfos_magic.training import ranks
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 READERS = 8
 

@@ -16,7 +16,7 @@ from tfos_magic.feed.row_assignment import batch_boundaries, row_numbers
 from tfos_magic.feed.trainer.row_gather import RowGather
 from tfos_magic.feed.trainer.shuffle_order import Numbers, ShuffledEpochs, ShuffleOrder
 from tfos_magic.feed.trainer.spooled_rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 ORDERS_KEPT = 4
 

@@ -19,7 +19,7 @@ from tfos_magic.feed.row_assignment import BatchSizes
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
 from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
 from tfos_magic.feed.trainer.spooled_rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
-from tfos_magic.training.inputs.sharding import mark_sharded
+from tfos_magic.training.inputs.marks import mark_sharded
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training.inputs.sharding import skip_of
+from tfos_magic.training.inputs.marks import skip_of
 
 Skip = Callable[[int], None]
 

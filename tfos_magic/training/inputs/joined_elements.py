@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training.inputs.sharding import has_shares, inputs_of, is_marked
+from tfos_magic.training.inputs.marks import has_shares, inputs_of, is_marked
 from tfos_magic.training.step import checked_rows
 
 

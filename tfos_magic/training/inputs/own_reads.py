@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import Calls
-from tfos_magic.training.inputs.sharding import inputs_of, is_fed, is_marked
+from tfos_magic.training.inputs.marks import inputs_of, is_fed, is_marked
 from tfos_magic.training.keras_seam.patching import wrap
 from tfos_magic.training.logs.progress import Reporter
 

@@ -30,7 +30,8 @@ from tfos_magic.training.firststep.trial import of_variables
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
-from tfos_magic.training.inputs.sharding import ends_alike, is_sharded, shard_adapter
+from tfos_magic.training.inputs.marks import ends_alike, is_sharded
+from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import input_pipelines, jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
 from tfos_magic.training.keras_seam.own_loops import tape_loop

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfos_magic.training.inputs.sharding import has_shares
+from tfos_magic.training.inputs.marks import has_shares
 from tfos_magic.training.keras_seam.patching import wrap
 from tfos_magic.training.state import TrainingState
 

@@ -24,7 +24,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep import maps
 from tfos_magic.training.inputs import digests, own_reads
-from tfos_magic.training.inputs.sharding import is_fed, is_sharded
+from tfos_magic.training.inputs.marks import is_fed, is_sharded
 from tfos_magic.training.keras_seam import empty_batches
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
 from tfos_magic.training.keras_seam.patching import replace, replace_item, wrap

@@ -10,7 +10,8 @@ from tf_keras.src.engine.data_adapter import TensorLikeDataAdapter
 from tfos_magic.training import refusals as common
 from tfos_magic.training.firststep.maps import paddings, refuse_padding
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
-from tfos_magic.training.inputs.sharding import ends_alike, is_sharded, shard_batches
+from tfos_magic.training.inputs.marks import ends_alike, is_sharded
+from tfos_magic.training.inputs.sharding import shard_batches
 from tfos_magic.training.keras_seam.tf_keras import refusals, steps
 from tfos_magic.training.session import Session
 

@@ -1,0 +1,36 @@
+"""What ``%load_ext tfos_magic`` does, and what unloading takes away again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfos_magic.disk.module_states import watch
+from tfos_magic.notebook.completion import IDENTIFIER, completer
+from tfos_magic.notebook.magics import TFOSMagics
+
+
+def load(shell: Any) -> None:
+    """Register the magics in ``shell``, and their defaults with ``%config``."""
+    magics = TFOSMagics(shell)
+    shell.register_magics(magics)
+    parsers = {name: getattr(TFOSMagics, name).parser for name in ("tfos_train", "tfos_run", "tfos_map")}
+    shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
+    if magics.settings not in shell.configurables:
+        shell.configurables.append(magics.settings)
+    magics.runtime.add_formats()
+    magics.listener = watch()
+
+
+def unload(shell: Any) -> None:
+    """End what the magics started and take them away again."""
+    magics = shell.magics_manager.registry.pop("TFOSMagics", None)
+    if magics is None:
+        return
+    magics.runtime.close()
+    magics.listener.end()
+    shell.configurables.remove(magics.settings)
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
+    for kind, names in TFOSMagics.magics.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
