@@ -54,7 +54,7 @@ class Fit:
 class Loop:
     """A ``fit`` or ``evaluate`` that is going on: what it trains and where it is. ``kind`` is the method's name."""
 
-    def __init__(self, kind: str, model: Any, steps: int = 0) -> None:
+    def __init__(self, kind: str, model: Any) -> None:
         self.kind = kind
         self.model = model
         self.epoch = 0

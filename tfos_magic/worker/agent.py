@@ -31,7 +31,6 @@ from tfos_magic.transport.messages import (
     CheckpointPart,
     Display,
     Heartbeat,
-    KillTrainer,
     Message,
     Output,
     OutputTaken,
@@ -107,8 +106,6 @@ class Agent:
             pid=os.getpid(),
             tensor_port=int(self._port.getsockname()[1]),
             feed_uri=self._feeds.receiver.uri,
-            gpus=self.place.gpus,
-            cores=self.place.cores,
             job=self._config.job,
             versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
         )
@@ -159,14 +156,11 @@ class Agent:
             self._report_exit(trainer)
 
     def _heartbeat(self) -> Heartbeat:
-        pid = rss = 0
+        rss = 0
         if self._trainer:
-            pid = self._trainer.pid
-            try:
-                rss = psutil.Process(pid).memory_info().rss
-            except psutil.NoSuchProcess:
-                rss = 0
-        return Heartbeat(pid, rss, self._feeds.spool.budget.used, self._feeds.rows())
+            with suppress(psutil.NoSuchProcess):
+                rss = psutil.Process(self._trainer.pid).memory_info().rss
+        return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -178,8 +172,6 @@ class Agent:
                     self._trainer.send(self._feeds.prepared(message, self._trainer.rank))
             case StopRun() | CheckpointPart() | OutputTaken():
                 self._to_trainer(message)
-            case KillTrainer():
-                self._end_trainer()
             case Shutdown():
                 self._outcome = ASKED
             case _:

@@ -14,12 +14,11 @@ NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 @dataclass(frozen=True)
 class HostSlot:
-    """The slot that an agent fills, its address for others, its GPU addresses and its cores."""
+    """The slot that an agent fills, its address for others, and its GPU addresses."""
 
     slot: int
     host: str
     gpus: list[str]
-    cores: int
 
 
 def find_place(context: Any, endpoint: str, slot: int) -> HostSlot:
@@ -28,7 +27,7 @@ def find_place(context: Any, endpoint: str, slot: int) -> HostSlot:
     advertised = os.environ.get("SPARK_LOCAL_IP") or own.address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
-    return HostSlot(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [], int(context.cpus() or 1))
+    return HostSlot(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [])
 
 
 def _reachable(advertised: str, driver: str) -> str:

@@ -10,7 +10,7 @@ from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.messages import Heartbeat, Message, Progress, RunCell, RunFinished, decode, encode
 
 MESSAGES: list[Message] = [
-    Heartbeat(1, 2, 3, {"feed": 4}),
+    Heartbeat(2, 3, {"feed": 4}),
     Progress("r", 0, "train", 1, 3, 5, 10, 320, {"loss": 0.25}),
     RunCell("r", "x = 1", "<run 1>", "sync", 7, ["x"], payload=b"\x80\x05"),
     RunFinished("r", 1, "error", {"kind": "ValueError"}, clean=False),
@@ -38,7 +38,7 @@ BAD_FRAMES = {
     "a missing field": _header(type="StopRun"),
     "a field too many": _header(type="StopRun", run_id="r", extra=1),
     "a wrong type": _header(type="StopRun", run_id=3),
-    "a truth value for a number": _header(type="KillTrainer", generation=True),
+    "a truth value for a number": _header(type="TrainerExited", generation=True, rank=0, exit_code=0, signal=0, output=""),
     "a payload smuggled into the header": _header(type="StopRun", run_id="r", payload="x"),
 }
 

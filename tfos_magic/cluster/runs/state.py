@@ -1,7 +1,6 @@
 """What is known of a run, folded from its messages: the one thing every view draws.
 
-:class:`RunState` is changed only by :func:`apply` and by the run's own thread; a view gets it read-only, at most four
-times a second, and keeps no state of the run itself.
+A view gets :class:`RunState` read-only, at most four times a second, and keeps no state of the run itself.
 """
 
 from __future__ import annotations

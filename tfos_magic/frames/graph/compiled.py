@@ -105,11 +105,6 @@ class Compiled:
             ) from error
         return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
 
-    @property
-    def uses_xla(self) -> bool:
-        """True when full blocks go through XLA; false again once it could not compile the function."""
-        return self._by_xla
-
     def _of_any_rows(self, blocks: Sequence[Any]) -> dict[str, Any]:
         made = self._any_rows(*[tf.convert_to_tensor(block) for block in blocks])
         return {name: np.asarray(value.numpy()) for name, value in made.items()}

@@ -1,4 +1,4 @@
-"""The places where Keras is taken hold of, all of them. Each is put back when the run ends.
+"""The loops, steps and gradients of Keras, replaced while a run is under way.
 
 Written against Keras 3 on its TensorFlow backend: ``TFEpochIterator`` is the one seam through which ``fit`` and
 ``evaluate`` get their data, ``make_train_function`` the one where a step becomes a graph, and ``Optimizer.apply`` the

@@ -20,7 +20,6 @@ from tfos_magic.transport.messages.agents import (
 )
 from tfos_magic.transport.messages.commands import (
     Heard,
-    KillTrainer,
     OutputTaken,
     RunCell,
     Shutdown,
@@ -75,7 +74,6 @@ __all__ = [
     "FeedWanted",
     "Heard",
     "Heartbeat",
-    "KillTrainer",
     "Message",
     "NeedRoom",
     "Notice",

@@ -20,8 +20,6 @@ class Register(Message):
     tensor_port: int
     feed_uri: str
     job: str = ""
-    gpus: list[str] = field(default_factory=list)
-    cores: int = 1
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -29,7 +27,6 @@ class Register(Message):
 class Heartbeat(Message):
     """Sent each second by every agent. Sizes in bytes; ``feeds`` maps an open feed to its rows so far."""
 
-    trainer_pid: int = 0
     trainer_rss: int = 0
     spool_bytes: int = 0
     feeds: dict[str, int] = field(default_factory=dict)

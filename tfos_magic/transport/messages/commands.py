@@ -33,7 +33,8 @@ class StartTrainer(Message):
 
 @dataclass(frozen=True)
 class RunCell(Message):
-    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to :class:`FeedUse` dicts.
+    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to dicts that say
+    which feed of the agent is read, in what batches, or which files.
 
     ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
     (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
@@ -79,13 +80,6 @@ class OutputTaken(Message):
     """One more :class:`OutputPart` has arrived, so that the next can be sent."""
 
     run_id: str
-
-
-@dataclass(frozen=True)
-class KillTrainer(Message):
-    """End the trainer process now."""
-
-    generation: int
 
 
 @dataclass(frozen=True)

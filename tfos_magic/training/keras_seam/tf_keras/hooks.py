@@ -1,4 +1,4 @@
-"""The places where ``tf_keras`` is taken hold of, all of them. Each is put back when the run ends.
+"""The loops, steps and gradients of ``tf_keras``, replaced while a run is under way.
 
 ``DataHandler`` is the one seam through which ``fit`` and ``evaluate`` get their data, ``train_step`` and ``test_step``
 are what a step is, and ``apply_gradients`` of either kind of optimizer gets every gradient before it is clipped.
