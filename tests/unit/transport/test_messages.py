@@ -38,7 +38,9 @@ BAD_FRAMES = {
     "a missing field": _header(type="StopRun"),
     "a field too many": _header(type="StopRun", run_id="r", extra=1),
     "a wrong type": _header(type="StopRun", run_id=3),
-    "a truth value for a number": _header(type="TrainerExited", generation=True, rank=0, exit_code=0, signal=0, output=""),
+    "a truth value for a number": _header(
+        type="TrainerExited", generation=True, rank=0, exit_code=0, signal=0, output=""
+    ),
     "a payload smuggled into the header": _header(type="StopRun", run_id="r", payload="x"),
 }
 
