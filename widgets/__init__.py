@@ -1,4 +1,4 @@
-"""The live panel of a run: a :class:`~tfos_magic.notebook.view.View` drawn by a Jupyter widget.
+"""The live panel of a run: a :class:`~tfos_magic.notebook.views.view.View` drawn by a Jupyter widget.
 
 Importing this loads neither IPython nor a widget library; using it does.
 """

@@ -207,7 +207,7 @@ def test_without_servers_it_is_refused_with_what_to_do(groups: Groups) -> None:
 def test_a_layer_is_not_adapted_to_shares_that_are_not_merged(served: Group) -> None:
     body = "keras.layers.Normalization().adapt(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)))"
     outcomes = served.run(
-        f"{DATA}from tfos_magic.training.inputs.sharding import mark_sharded\n{body}", strategy="async", options={}
+        f"{DATA}from tfos_magic.training.inputs.marks import mark_sharded\n{body}", strategy="async", options={}
     )
     assert {outcome.kind for outcome in outcomes} == {"TrainingError"}
     assert "statistics in Spark" in outcomes[0].error

@@ -21,20 +21,20 @@ REFUSED = {
         "rank 0: 4 batches, 100 rows; rank 1: 4 batches, 101 rows",
     ),
     "different-batches": (
-        "from tfos_magic.training.inputs.sharding import mark_sharded\n"
+        "from tfos_magic.training.inputs.marks import mark_sharded\n"
         "model.compile('adam', from_logits)\n"
         "model.fit(mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)).batch(20 + 5 * rank)), verbose=0)",
         "rank 0: 7 batches, unknown rows, fed; rank 1: 6 batches",
     ),
     "unknown-length": (
-        "from tfos_magic.training.inputs.sharding import mark_sharded\n"
+        "from tfos_magic.training.inputs.marks import mark_sharded\n"
         "model.compile('adam', from_logits)\n"
         "fed = mark_sharded(tf.data.Dataset.from_tensor_slices((x, y)).batch(9))\n"
         "model.fit(fed.filter(lambda a, b: b[0] > 0), verbose=0)",
         "assert_cardinality",
     ),
     "mixed": (
-        "from tfos_magic.training.inputs.sharding import mark_sharded\n"
+        "from tfos_magic.training.inputs.marks import mark_sharded\n"
         "model.compile('adam', from_logits)\n"
         "fed = mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9))\n"
         "model.fit(tf.data.Dataset.zip((fed, tf.data.Dataset.from_tensor_slices(y).batch(9))), verbose=0)",

@@ -289,7 +289,7 @@ def test_a_request_stops_all_ranks_at_the_same_step(groups, size: int, call: str
 
 REFUSED = {
     "predict-on-shares": (
-        "from tfos_magic.training.inputs.sharding import mark_sharded\n"
+        "from tfos_magic.training.inputs.marks import mark_sharded\n"
         "compiled().predict(mark_sharded(tf.data.Dataset.from_tensor_slices(x).batch(9)), verbose=0)",
         "predict() on a fed DataFrame",
     ),

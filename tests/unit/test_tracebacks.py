@@ -42,7 +42,7 @@ def test_own_code_that_a_library_calls_back_is_shown_whole() -> None:
 
 def test_frames_of_this_package_are_folded_wherever_it_is_installed_from_and_even_where_they_raised() -> None:
     ours = 'Traceback (most recent call last):\n  File "<run 1>", line 4, in <module>\n    fit()\n'
-    ours += '  File "/src/tfos_magic/training/hooks.py", line 9, in loop\n    return original()\n'
+    ours += '  File "/src/tfos_magic/training/keras_seam/hooks.py", line 9, in loop\n    return original()\n'
     assert folded(ours + "ValueError: shapes").splitlines()[-2:] == [
         "  [... 1 frame of tfos_magic]",
         "ValueError: shapes",
