@@ -7,6 +7,7 @@ TensorFlow loads.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,17 @@ def load_tensorflow() -> None:
     for package, defer in ((_SKLEARN, _defer_wrappers), (_MATPLOTLIB, _defer_pictures), (_PANDAS, _defer_tables)):
         if package in hidden:
             defer()
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Seek no garbage in what is loaded here, now or later: that is a quarter of TensorFlow's import, and of a cell."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

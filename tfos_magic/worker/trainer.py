@@ -6,21 +6,19 @@ commands, so that a stop reaches a run that is under way.
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.disk import mounts
-from tfos_magic.lean import load_tensorflow
+from tfos_magic.lean import gc_paused, load_tensorflow
 from tfos_magic.processes.child_process import RANK_VARIABLE, Link, die_with_parent
 from tfos_magic.transport.messages import (
     Alive,
@@ -86,7 +84,7 @@ class Trainer:
         sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
         self._rank, self._local_rank = start.rank, start.local_rank
         try:
-            with _loading():
+            with gc_paused():
                 load_tensorflow()
                 import keras
                 import tensorflow as tf
@@ -268,17 +266,6 @@ def threads_of_operations(local_size: int) -> int:
     if said.isdecimal() and int(said):
         return int(said)
     return max(1, (os.cpu_count() or 1) // max(1, local_size))
-
-
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Seek no garbage in what is loaded here, now or later: that is a quarter of TensorFlow's import, and of a cell."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def main() -> None:
