@@ -117,7 +117,16 @@ def assert_same(state: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.parametrize(("world", "strategy"), [(2, "sync"), (3, "local")])
 def test_layers_adapted_to_a_feed_have_the_state_of_one_process(groups: Groups, world: int, strategy: str) -> None:
-    plain, outcomes = both(groups, world, TESTED, "states", strategy=strategy)
+    notices: list[str] = []
+    plain, outcomes = both(
+        groups,
+        world,
+        TESTED,
+        "states",
+        strategy=strategy,
+        on_message=lambda _, message: notices.append(getattr(message, "text", "")),
+    )
+    assert not [notice for notice in notices if "goes over a fed DataFrame" in notice]
     for outcome in outcomes:
         for name, expected in plain.values["states"].items():
             assert_same(outcome.values["states"][name], expected)

@@ -226,7 +226,8 @@ def _is_begun_by_cell() -> bool:
 
 def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def begin(original: Any, dataset: Any) -> Any:
-        if session.loop is not None and is_fed(dataset) and _is_begun_by_cell():
+        within = session.loop is not None and session.loop.kind != "adapt"  # which merges what ranks see
+        if within and is_fed(dataset) and _is_begun_by_cell():
             session.looks.looked = True  # in a callback, whose numbers are of this worker's rows
         shares = session.loop is None and is_sharded(dataset)
         if shares and is_fed(dataset):
