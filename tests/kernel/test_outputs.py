@@ -189,3 +189,49 @@ model.fit(keras.ops.ones((8, 4)), keras.ops.ones((8, 1)), epochs=2, verbose=0, c
 """)
     assert not result.error, result.traceback
     assert kernel.run("print(seen, untouched)").text.strip() == "[0, 1] [1]"
+
+
+def test_what_names_a_dataframe_finds_it_in_the_notebook_and_lists_in_two_names_stay_one(kernel: Kernel) -> None:
+    kernel.run("""
+class Trainer:
+    def __init__(self):
+        self.losses, self.seen = [], {"rows": set()}
+trainer = Trainer()
+""")
+    result = kernel.run("""%%tfos_train -n 2 --label y --batch-size 100 -o model,validating,trainer,curves,first
+import keras
+class Validating(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.last = self.model.evaluate(train, verbose=0)
+        trainer.losses.append(logs["loss"])
+    def data(self):
+        return train
+validating = Validating()
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(train, verbose=0, callbacks=[validating])
+curves, first = {"train": trainer.losses, "rows": [trainer.seen["rows"]]}, (trainer.losses, 1)
+""")
+    assert not result.error, result.traceback
+    assert "came back without" not in result.text
+    checked = kernel.run("""
+trainer.losses.append(7.0)
+trainer.seen["rows"].add(3)
+print(validating.data() is train, validating.model is model, curves["train"][1:], first[0][1:], curves["rows"])
+""")
+    assert checked.text.strip() == "True True [7.0] [7.0] [{3}]", checked.traceback
+
+
+def test_an_error_over_ragged_rows_names_the_column_and_how_to_pad_it(kernel: Kernel) -> None:
+    kernel.run(
+        'words = spark.range(20).select(F.expr("sequence(1, id % 3 + 1)").alias("codes"), F.lit(1.0).alias("y"))'
+    )
+    result = kernel.run("""%%tfos_train -n 2 --label y
+model = keras.Sequential([keras.layers.Embedding(9, 4), keras.layers.LSTM(3), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(words, verbose=0)
+""")
+    assert result.error == "WorkerError"
+    assert "Arrays of column 'codes' differ in length" in result.traceback
+    assert "--pad codes=0" in result.traceback
+    assert "could not be tried" not in result.text

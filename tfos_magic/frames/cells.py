@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,18 @@ from tfos_magic.columns.vectors import vector_values
 from tfos_magic.errors import DataError
 from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """Cells that differ in shape: their elements one after another, and where each list of them begins, outermost
+    first."""
+
+    elements: Any
+    splits: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.splits[0]) - 1
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec) -> Any:
@@ -33,7 +47,12 @@ def to_numpy(array: pa.Array, spec: ColumnSpec) -> Any:
 
 
 def from_numpy(values: Any, spec: ColumnSpec) -> pa.Array:
-    """Give ``(rows, *cell)`` as an Arrow column in the layout that Spark reads: lists in lists of elements."""
+    """Give ``(rows, *cell)``, or :class:`RaggedRows`, as the column that Spark reads: lists of elements."""
+    if isinstance(values, RaggedRows):
+        array = _arrow_elements(values.elements, spec)
+        for splits in reversed(values.splits):
+            array = pa.ListArray.from_arrays(pa.array(splits, pa.int32()), array)
+        return array
     flat = np.ascontiguousarray(values).reshape(-1)
     array = _arrow_elements(flat, spec)
     for axis in range(values.ndim - 1, 0, -1):

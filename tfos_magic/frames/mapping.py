@@ -58,6 +58,8 @@ def map_rows(
     """As :func:`map_blocks`, with a function of one row: each parameter is a tensor of the cell's shape.
 
     All rows of a block are computed at once. Cells may differ in shape from row to row: rows of one shape go together.
+    Where what the function makes of rows of one shape differs in shape, as the words of a text do, rows are computed
+    one after another, which is slower; ``map_blocks`` with ``tf.strings.split(text).row_lengths()`` is fast.
     """
     return _map(ROWS, function, frame, trim, feed_dict, constants, schema, block_rows, xla)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.batches import reblocked
-from tfos_magic.frames.cells import cell_shapes, from_numpy, to_numpy
+from tfos_magic.frames.cells import RaggedRows, cell_shapes, from_numpy, to_numpy
 from tfos_magic.frames.inference.files import version_of
 from tfos_magic.frames.program import BLOCKS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
@@ -156,7 +156,7 @@ class MapTask:
 
 
 def _joined(values: list[Any], spec: ColumnSpec) -> pa.Array:
-    if len({value.shape[1:] for value in values}) == 1:
+    if not any(isinstance(v, RaggedRows) for v in values) and len({value.shape[1:] for value in values}) == 1:
         return from_numpy(np.concatenate(values) if len(values) > 1 else values[0], spec)
     return pa.concat_arrays([from_numpy(value, spec) for value in values])
 

@@ -99,6 +99,7 @@ def of_optimizers(model: Any) -> dict[str, int]:
 
 def end_cell(session: TrainingState) -> None:
     """At the end of a cell: refuse weights that a loop of its own has left different on the workers."""
+    session.reporter.settle()
     if not (session.many and session.strategy.lockstep) or session.collectives.lost:
         return
     assigned = list(session.assigned.values())

@@ -28,6 +28,7 @@ from tfos_magic.values import objects, originals, tensors
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _CACHED = type(lru_cache(len))
 _VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
+_CONTAINERS = (list, dict, set, bytearray)
 _SET_ANEW = "__tfos_set_anew__"
 
 
@@ -55,7 +56,8 @@ class Pickler(cloudpickle.Pickler):
     A ``lenient`` one puts :class:`Unsent` in the place of what cannot be pickled, and keeps it in ``unsent``. A
     ``plain`` one writes for readers without TensorFlow: arrays for tensors and variables. ``arrays`` holds those of
     variables by id; several picklers may share it, so that they give the same memory. ``set_anew`` are names of the
-    main module that have got other values than it began with.
+    main module that have got other values than it began with; of ``feeds``, others, the reader has the DataFrame, which
+    functions find there.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Pickler(cloudpickle.Pickler):
         plain: bool = False,
         arrays: dict[int, npt.NDArray[Any]] | None = None,
         set_anew: Set[str] = frozenset(),
+        feeds: Set[str] = frozenset(),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers)
         # What cloudpickle makes the globals of functions from, by the id of those that they have.
@@ -74,6 +77,7 @@ class Pickler(cloudpickle.Pickler):
         self.globals_ref[id(main)] = {"__name__": "__main__", _SET_ANEW: frozenset(set_anew)}
         self.unsent: list[Any] = []
         self._lenient, self._plain = lenient, plain
+        self._feeds = feeds - set_anew
         self._arrays = {} if arrays is None else arrays
         self._sources: dict[str, str] = {}
         self._registered: dict[str, Any] = {}
@@ -100,9 +104,10 @@ class Pickler(cloudpickle.Pickler):
 
     def shares(self, roots: set[int]) -> set[int]:
         """The ids of what was written and has a state that others may see: objects of Keras, variables, arrays, what
-        the user's classes made, and what of ``roots`` is in it."""
+        the user's classes made, lists, dicts and sets, and what of ``roots`` is in it."""
         known = {id(obj) for obj in (*self._empty, *self._variables.values())}
-        return known | self._seen | (roots & self.memo.copy().keys())
+        written = {key for key, (_, obj) in self.memo.copy().items() if key in roots or type(obj) in _CONTAINERS}
+        return known | self._seen | written
 
     def reducer_override(self, obj: Any) -> Any:
         try:
@@ -115,7 +120,10 @@ class Pickler(cloudpickle.Pickler):
     def _reduce(self, obj: Any) -> Any:
         if isinstance(obj, (FunctionType, type)):
             self._note_definition(obj)
-            return super().reducer_override(obj)
+            reduced = super().reducer_override(obj)
+            if isinstance(obj, FunctionType) and reduced is not NotImplemented:
+                self._leave_feeds(reduced)
+            return reduced
         if isinstance(obj, _CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
@@ -137,6 +145,12 @@ class Pickler(cloudpickle.Pickler):
             return reduced
         reducer = self.dispatch_table.get(type(obj))
         return reducer(obj) if reducer else obj.__reduce_ex__(5)
+
+    def _leave_feeds(self, reduced: Any) -> None:
+        """Let a function be read without the datasets that stand for the reader's DataFrames here."""
+        named = reduced[2][1]["__globals__"]
+        for name in self._feeds & named.keys():
+            named[name] = Unsent(tensors.kind_of(named[name]))
 
     def _reduce_variable(self, variable: Any) -> Any:
         array = self._arrays.get(id(variable))

@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import tfos_magic
+from tfos_magic.columns.columns import decode_schema, field_column
 from tfos_magic.errors import RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
@@ -139,12 +140,26 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     text = "".join(traceback.format_exception(type(error), error, frames))
     return {
         "kind": kind,
-        "message": essence(str(error)).removeprefix(f"{kind}: "),
+        "message": essence(str(error)).removeprefix(f"{kind}: ") + _ragged_hint(error, cell),
         "traceback": text,
         "line": lines[-1] if lines else 0,
         "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
     }
+
+
+def _ragged_hint(error: BaseException, cell: RunCell) -> str:
+    """What to do where an operation takes no ragged tensor, and a DataFrame has made some."""
+    if "ragged" not in str(error).lower():
+        return ""
+    schemas = [decode_schema(use["handle"]["schema"]) for use in cell.feeds.values()]
+    ragged = [field.name for schema in schemas for field in schema if field_column(field).ragged_rank]
+    if not ragged:
+        return ""
+    return (
+        f" (Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
+        f"--pad {ragged[0]}=0 makes them one length.)"
+    )
 
 
 def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackType | None:

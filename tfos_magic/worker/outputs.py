@@ -57,7 +57,7 @@ def bring_back(
     """Send the names that the cell was asked for, as they are, however it ended; gives the end with them."""
     send(OutputPart(end.run_id, end.rank, 0, 0, 0, 0))  # so that nobody who waits for the end loses patience meanwhile
     try:
-        packed = pack_outputs(cell.outputs, namespace, cell.keras, set_anew)
+        packed = pack_outputs(cell.outputs, namespace, cell.keras, set_anew, cell.feeds.keys())
         for text in packed.notices:
             send(Notice(end.run_id, end.rank, text))
         send_parts(end.run_id, end.rank, packed.buffers, send, taken)
@@ -67,15 +67,20 @@ def bring_back(
 
 
 def pack_outputs(
-    names: Sequence[str], namespace: Mapping[str, Any], keras: str, set_anew: Set[str] = frozenset()
+    names: Sequence[str],
+    namespace: Mapping[str, Any],
+    keras: str,
+    set_anew: Set[str] = frozenset(),
+    feeds: Set[str] = frozenset(),
 ) -> Packed:
     """Pack ``names`` for a notebook that has this version of Keras, or no TensorFlow where it is empty.
 
     Names that share something that can change are packed together, so that they share it there. A model of which a
     part cannot be pickled comes without that part, else rebuilt from its class with its weights, else as its weights.
-    What the cell has ``set_anew`` and a function names comes with the function.
+    What the cell has ``set_anew`` and a function names comes with the function; of ``feeds`` the notebook has the
+    DataFrames.
     """
-    packing = _Packing(namespace, keras, set_anew)
+    packing = _Packing(namespace, keras, set_anew, feeds)
     alone = [parcel for name in dict.fromkeys(names) if (parcel := packing.alone(name)) is not None]
     for group in _groups(alone):
         packing.add(group)
@@ -83,9 +88,9 @@ def pack_outputs(
 
 
 class _Packing:
-    def __init__(self, namespace: Mapping[str, Any], keras: str, set_anew: Set[str]) -> None:
+    def __init__(self, namespace: Mapping[str, Any], keras: str, set_anew: Set[str], feeds: Set[str]) -> None:
         self.packed = Packed()
-        self._namespace, self._keras, self._set_anew = namespace, keras, set_anew
+        self._namespace, self._keras, self._set_anew, self._feeds = namespace, keras, set_anew, feeds
         self._arrays: dict[int, Any] = {}
         self._places: dict[tuple[int, int], int] = {}
 
@@ -131,6 +136,7 @@ class _Packing:
             plain=plain,
             arrays=self._arrays,
             set_anew=self._set_anew,
+            feeds=self._feeds,
         )
         pickler.dump_all(values)
         return _Parcel(values, file.getbuffer(), buffers, pickler, lenient)

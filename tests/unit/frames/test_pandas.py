@@ -287,6 +287,28 @@ def test_nulls_are_refused_by_the_name_of_their_column_if_it_is_read() -> None:
         tfs.map_blocks(lambda s: {"z": s}, frame)
 
 
+def test_rows_whose_sizes_follow_from_their_values_are_computed() -> None:
+    frame = pd.DataFrame({"text": ["a b c", "d e", ""], "v": [[1.0, -2.0, 3.0], [-1.0, -1.0, 4.0], [0.0, -5.0, -6.0]]})
+
+    def words(text: Any, v: Any) -> dict[str, Any]:
+        split, positive = tf.strings.split(text), tf.boolean_mask(v, v > 0)
+        pairs = tf.stack([positive, -positive])
+        return {"n": tf.size(split), "words": split, "sum": tf.reduce_sum(positive), "pairs": pairs}
+
+    for block_rows in (None, 2, 1):
+        made = tfs.map_rows(words, frame, block_rows=block_rows)
+        assert made["n"].tolist() == [3, 2, 0]
+        assert [list(cell) for cell in made["words"]] == [["a", "b", "c"], ["d", "e"], []]
+        assert made["sum"].tolist() == [4, 4, 0]
+        assert [[list(row) for row in cell] for cell in made["pairs"]] == [[[1, 3], [-1, -3]], [[4], [-4]], [[], []]]
+
+
+def test_a_row_that_cannot_be_computed_says_why() -> None:
+    frame = pd.DataFrame({"text": ["1 2", "3 x 4"]})
+    with pytest.raises(UsageError, match="could not correctly convert string: x"):
+        tfs.map_rows(lambda text: {"n": tf.reduce_sum(tf.strings.to_number(tf.strings.split(text)))}, frame)
+
+
 def test_blocks_of_ragged_cells_are_refused_and_map_rows_is_named() -> None:
     with pytest.raises(DataError, match=r"'v' has cells of 1 and of 2 values.*map_rows"):
         tfs.map_blocks(lambda v: {"z": v}, pd.DataFrame({"v": [[1.0], [1.0, 2.0]]}))

@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from tfos_magic.errors import TrainingError  # noqa: E402
 from tfos_magic.training.allreduce import ring  # noqa: E402
 from tfos_magic.training.collectives import Collectives  # noqa: E402
-from tfos_magic.training.inputs import sharding  # noqa: E402
+from tfos_magic.training.inputs import marks, sharding  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -37,13 +37,13 @@ def test_batches_of_any_structure_are_cut_alike() -> None:
 
 
 def test_a_mark_stays_through_transformations_and_copies_nothing_else() -> None:
-    fed = sharding.mark_sharded(tf.data.Dataset.range(4).map(lambda i: i).batch(2))
+    fed = marks.mark_sharded(tf.data.Dataset.range(4).map(lambda i: i).batch(2))
     plain = tf.data.Dataset.from_tensor_slices([1, 2]).batch(2)
-    assert sharding.is_sharded(fed.map(lambda a: a).cache().shuffle(3).repeat(2).prefetch(1))
-    assert sharding.is_sharded(fed.concatenate(fed))
-    assert not sharding.is_sharded(plain.map(lambda a: a))
+    assert marks.is_sharded(fed.map(lambda a: a).cache().shuffle(3).repeat(2).prefetch(1))
+    assert marks.is_sharded(fed.concatenate(fed))
+    assert not marks.is_sharded(plain.map(lambda a: a))
     with pytest.raises(TrainingError, match="one DataFrame"):
-        sharding.is_sharded(tf.data.Dataset.zip((fed, plain)))
+        marks.is_sharded(tf.data.Dataset.zip((fed, plain)))
 
 
 def test_small_tensors_share_a_bucket_and_large_ones_stand_alone() -> None:

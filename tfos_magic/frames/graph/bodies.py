@@ -78,6 +78,28 @@ def vectorised(call: Body) -> Body:
     return body
 
 
+def row_by_row(call: Body, outputs: Mapping[str, Any]) -> Body:
+    """``call`` for one row after another. Of ``outputs``, which are one row's, those of unknown shape become ragged."""
+    static = {name for name, out in outputs.items() if out.shape.is_fully_defined()}
+    signature = {
+        name: tf.TensorSpec(out.shape, out.dtype)
+        if name in static
+        else tf.RaggedTensorSpec(out.shape, out.dtype, out.shape.rank - 1)
+        for name, out in outputs.items()
+    }
+
+    def one(cells: Sequence[Any]) -> dict[str, Any]:
+        made = call(*cells)
+        return {name: value if name in static else _ragged(value) for name, value in made.items()}
+
+    return lambda *blocks: tf.map_fn(one, blocks, fn_output_signature=signature)
+
+
+def _ragged(value: Any) -> Any:
+    rank = value.shape.rank - 1
+    return tf.RaggedTensor.from_tensor(value, ragged_rank=rank) if rank else value
+
+
 def _at_least_two(blocks: Sequence[Any]) -> Sequence[Any]:
     """The blocks, one of a single index twice: the parallel for lets tf.squeeze, and so tf.norm, drop its dimension."""
 

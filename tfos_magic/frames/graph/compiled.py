@@ -16,9 +16,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.frames.cells import RaggedRows
 from tfos_magic.frames.checks.rows import RowsCheck
 from tfos_magic.frames.graph import streams
-from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load
+from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load, row_by_row
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
 from tfos_magic.frames.specs import BYTES, ColumnSpec, shapes_fit
 from tfos_magic.tracebacks import essence
@@ -62,7 +63,9 @@ class Compiled:
         function = load(program)
         self._check = function.check
         self._body = body_of(program, function.call)
+        self._call = function.call
         cell = _trace(function.call, cell_signature(program), program)
+        self._of_a_row = cell.structured_outputs
         self.outputs = _output_specs(program, cell.structured_outputs)
         self._any_rows = _trace(self._body, body_signature(program), program)
         self.block_rows = _block_rows(self._any_rows.graph)
@@ -98,12 +101,28 @@ class Compiled:
                 self._check_rows(blocks)
         tensors = [tf.convert_to_tensor(block) for block in blocks]
         try:
-            outputs = self._run(tensors, full)
+            try:
+                outputs = self._run(tensors, full)
+            except tf.errors.InvalidArgumentError:
+                if self.program.mode != ROWS or self._draws:
+                    raise
+                outputs = self._row_by_row(tensors)
         except (tf.errors.OpError, ValueError) as error:
             raise UsageError(
                 f"the function failed: {_short(error)} (on a block of {_describe(self.program)})"
             ) from error
-        return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
+        return {name: _numpy(value) for name, value in outputs.items()}
+
+    def _row_by_row(self, tensors: list[Any]) -> dict[str, Any]:
+        """Run one row after another, here and from now on.
+
+        All at once TensorFlow computes rows of which whatever is made on the way has one shape: the words of texts have
+        not. Should a row be at fault, it will say so by itself.
+        """
+        traced = _trace(row_by_row(self._call, self._of_a_row), body_signature(self.program), self.program)
+        outputs = dict(traced(*tensors))
+        self._any_rows, self._by_xla = traced, False
+        return outputs
 
     def _of_any_rows(self, blocks: Sequence[Any]) -> dict[str, Any]:
         made = self._any_rows(*[tf.convert_to_tensor(block) for block in blocks])
@@ -131,6 +150,12 @@ class Compiled:
             return dict(self._any_rows(*tensors))
         self._fixed[shapes] = compiled
         return outputs
+
+
+def _numpy(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return RaggedRows(value.flat_values.numpy(), [splits.numpy() for splits in value.nested_row_splits])
+    return np.asarray(value.numpy())
 
 
 def _trace(body: Any, signature: list[Any], program: Program) -> Any:

@@ -232,7 +232,7 @@ class FirstStep:
     def _settle(self, model: Any, trial: Trial, laws: Laws) -> None:
         notice = self._session.reporter.notice
         if not laws:
-            notice(
+            self._session.reporter.notice_late(
                 f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, "
                 f"which could not be tried on a few rows ({self._why}). Its loss is "
                 "taken for a mean over rows."

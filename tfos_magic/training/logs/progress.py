@@ -37,6 +37,7 @@ class Reporter:
         self._peers_before = waits()[1]
         self._last = 0.0
         self._noticed: set[str] = set()
+        self._late: list[str] = []
 
     def due(self) -> bool:
         return time.monotonic() - self._last >= SECONDS_BETWEEN
@@ -48,6 +49,9 @@ class Reporter:
         self._last = time.monotonic()
         values = numbers(metrics or {})
         data, peers = self._waits()
+        rows = self._rows()
+        if rows:
+            self.settle()
         self._emit(
             Progress(
                 self.run_id,
@@ -57,7 +61,7 @@ class Reporter:
                 epochs,
                 step,
                 steps,
-                self._rows(),
+                rows,
                 values,
                 self._sent() - self._sent_before,
                 data,
@@ -80,6 +84,15 @@ class Reporter:
         if self.rank == 0 and text not in self._noticed:
             self._noticed.add(text)
             self._emit(Notice(self.run_id, self.rank, text))
+
+    def notice_late(self, text: str) -> None:
+        """As :meth:`notice`, once rows were trained or the cell has ended: beside an error it would lead astray."""
+        self._late.append(text)
+
+    def settle(self) -> None:
+        """Say what was to be said late."""
+        while self._late:
+            self.notice(self._late.pop(0))
 
 
 def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
