@@ -227,6 +227,7 @@ def test_an_error_over_ragged_rows_names_the_column_and_how_to_pad_it(kernel: Ke
         'words = spark.range(20).select(F.expr("sequence(1, id % 3 + 1)").alias("codes"), F.lit(1.0).alias("y"))'
     )
     result = kernel.run("""%%tfos_train -n 2 --label y
+import keras
 model = keras.Sequential([keras.layers.Embedding(9, 4), keras.layers.LSTM(3), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(words, verbose=0)
