@@ -121,8 +121,8 @@ def _note(result: CellResult, message: dict[str, Any]) -> bool:
 
 
 def command_of(process: psutil.Process) -> str:
-    """The process's command line; empty for one that has ended and is not yet reaped."""
+    """The process's name and command line; empty for one that has ended and is not yet reaped."""
     try:
-        return " ".join(process.cmdline())[:150]
+        return " ".join([process.name(), *command])[:150] if (command := process.cmdline()) else ""
     except psutil.NoSuchProcess:
         return ""

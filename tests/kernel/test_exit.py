@@ -91,7 +91,7 @@ def test_nothing_is_left_ten_seconds_after_the_kernel_goes(
     moment(kernel)
     processes = [*kernel.processes(), psutil.Process(kernel.pid)]
     commands = {process.pid: command_of(process) for process in processes}
-    trainers = sum("tfos_magic.worker.trainer" in command for command in commands.values())
+    trainers = sum("tfos-trainer" in command for command in commands.values())
     assert trainers == 1
     assert list(temporary.glob("tfos-trainer-*"))
     assert any("tensorboard" in command for command in commands.values())

@@ -89,7 +89,7 @@ def below(client: NotebookClient) -> list[psutil.Process]:
 
 def command(process: psutil.Process) -> str:
     try:
-        return " ".join(process.cmdline())
+        return " ".join([process.name(), *process.cmdline()])
     except psutil.NoSuchProcess:
         return ""
 

@@ -16,6 +16,7 @@ from typing import Any
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.place import tell_place
 from tfos_magic.processes.child_process import TrainerProcess
+from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.transport.messages import Notice, RunCell, RunFinished, StartTrainer, TrainerReady
 from tfos_magic.values import pack
 
@@ -75,9 +76,8 @@ def _start() -> list[TrainerProcess]:
         each.bind(("127.0.0.1", 0))
         held.append(each)
     addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONHASHSEED": "0"}
-    environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    trainers = [TrainerProcess(1, rank, environment, shared) for rank in range(WORKERS)]
+    forks = ForkClient("0", {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    trainers = [TrainerProcess(forks, 1, rank, {"CUDA_VISIBLE_DEVICES": "-1"}, shared) for rank in range(WORKERS)]
     for rank, trainer in enumerate(trainers):
         trainer.send(StartTrainer(1, rank, addresses, rank, WORKERS, [], secret="of the test"))
     _until(trainers, lambda messages: sum(isinstance(m, TrainerReady) for m in messages) == WORKERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Collection
 
@@ -17,6 +18,8 @@ from tfos_magic.transport.control_server import ControlServer
 log = logging.getLogger("tfos_magic.cluster")
 
 CANCEL_TIMEOUT = 10.0
+HASH_SEED = "0"
+"""Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 
 
 class Agents:
@@ -59,6 +62,7 @@ class Agents:
             self._spool_gb,
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),
+            hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
         )
         jobs = {
             slot: AgentJob(self._spark, slot, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_end)

@@ -24,8 +24,6 @@ from tfos_magic.transport.messages import Message, Shutdown, StartTrainer
 
 EXECUTOR_PATIENCE = 15.0
 LEAST_HEARTBEAT_TIMEOUT = 3.0
-HASH_SEED = "0"
-"""Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 
@@ -157,7 +155,6 @@ class WorkerGroup:
             servers=[server.address for server in self.servers],
             secret=self._secret,
             late=late,
-            hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
         )
         self.tell(worker.rank, message)
 

@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,18 +14,17 @@ from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from queue import Empty, SimpleQueue
-from typing import IO
 
 from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.errors import ProtocolError
+from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.processes.temporary_folder import PrivateFolder
 from tfos_magic.transport.messages import Alive, Message, TrainerReady, decode, encode
 
-LINK_VARIABLE = "TFOS_LINK_FD"
 PARENT_VARIABLE = "TFOS_PARENT_PID"
 RANK_VARIABLE = "TFOS_RANK"
 TAIL_LINES = 40
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def die_with_parent() -> None:
@@ -38,17 +36,18 @@ def die_with_parent() -> None:
         os._exit(1)
 
 
+def name_process(name: str) -> None:
+    """Give this process the name, of at most 15 letters, that ``ps`` and ``top`` show."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
 class Link:
     """Messages over a pipe between agent and trainer. Sending is safe from several threads; receiving is one's job."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-
-    @classmethod
-    def from_environment(cls) -> Link:
-        """The trainer's end, as its agent left it in the environment."""
-        return cls(Connection(int(os.environ.pop(LINK_VARIABLE))))
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -70,14 +69,14 @@ class Link:
 
 
 class TrainerProcess:
-    """A running trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
+    """A trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
 
-    Two threads read from the link and write to it, since both can block on a trainer that is stopped, and the agent
-    must not. ``wake`` becomes readable when :meth:`messages` has something to give. ``shared`` is a folder that all
-    trainers of a generation and host have.
+    ``forks`` starts it. Two threads read from the link and write to it, since both can block on a trainer that is
+    stopped, and the agent must not. ``wake`` becomes readable when :meth:`messages` has something to give. ``shared``
+    is a folder that all trainers of a generation and host have.
     """
 
-    def __init__(self, generation: int, rank: int, environment: dict[str, str], shared: str) -> None:
+    def __init__(self, forks: ForkClient, generation: int, rank: int, environment: dict[str, str], shared: str) -> None:
         self.generation = generation
         self.rank = rank
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -87,18 +86,12 @@ class TrainerProcess:
         # What TensorFlow and cells write to temporary files goes with the trainer.
         self._folder = PrivateFolder("tfos-trainer-", also=shared)
         env = {**environment, "TMPDIR": self._folder.path, SHARED_VARIABLE: shared, RANK_VARIABLE: str(rank)}
-        env[LINK_VARIABLE] = str(theirs.fileno())
-        env[PARENT_VARIABLE] = str(os.getpid())
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tfos_magic.worker.trainer"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-            env=env,
-            start_new_session=True,
-        )
+        output, errors = os.pipe(), os.pipe()
+        self._forks = forks
+        self._process = forks.fork([theirs.fileno(), output[1], errors[1]], env)
         theirs.close()
+        os.close(output[1])
+        os.close(errors[1])
         self._link = Link(ours)
         self.wake, self._waker = socket.socketpair()
         self.wake.setblocking(False)
@@ -111,21 +104,14 @@ class TrainerProcess:
         ]
         for thread in self._threads:
             thread.start()
-        self.streams = self._open_streams()
-
-    def _open_streams(self) -> dict[int, tuple[str, IO[bytes]]]:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        streams = {
-            self._process.stdout.fileno(): ("stdout", self._process.stdout),
-            self._process.stderr.fileno(): ("stderr", self._process.stderr),
-        }
-        for fd in streams:
+        self.streams = {output[0]: "stdout", errors[0]: "stderr"}
+        for fd in self.streams:
             os.set_blocking(fd, False)
-        return streams
 
     @property
     def pid(self) -> int:
+        """Zero until it has been forked."""
+        self._forks.poll(self._process)
         return self._process.pid
 
     @property
@@ -177,7 +163,8 @@ class TrainerProcess:
         except BlockingIOError:
             return ""
         if not data:
-            self.streams.pop(fd)[1].close()
+            del self.streams[fd]
+            os.close(fd)
             return ""
         text = data.decode(errors="replace")
         self.tail.extend(line for line in text.splitlines() if line.strip())
@@ -185,23 +172,23 @@ class TrainerProcess:
 
     def exit_status(self) -> tuple[int, int] | None:
         """``(exit code, signal)`` once the process has ended, else None."""
-        code = self._process.poll()
+        code = self._forks.poll(self._process)
         if code is None:
             return None
+        if not self.tail:
+            self.tail.extend(self._forks.last_output().splitlines())
         return (code, 0) if code >= 0 else (0, -code)
 
     def kill(self, timeout: float = 5.0) -> None:
         """End the trainer and all it started, free its pipes and files. Waits at most ``timeout`` seconds for each."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout)
+        self._forks.kill(self._process, timeout)
         self._outbox.put(None)
         for thread in self._threads:
             thread.join(timeout)
         self._link.close()
         for sock in (self.wake, self._waker):
             sock.close()
-        for _, stream in self.streams.values():
-            stream.close()
+        for fd in self.streams:
+            os.close(fd)
         self.streams.clear()
         self._folder.close()

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import psutil
 
 from tfos_magic.processes.child_process import PARENT_VARIABLE
+from tfos_magic.processes.fork_client import SERVER_MODULE, TRAINER_NAME
 
-_OURS = {"tfos_magic.worker.trainer": "trainer", "tfos_magic.tensorboard.main": "TensorBoard"}
+_TENSORBOARD = "tfos_magic.tensorboard.main"
 END_SECONDS = 5.0
 
 
@@ -25,7 +26,7 @@ class Orphan:
 
 
 def find_orphans() -> list[Orphan]:
-    """Trainers whose agent, and TensorBoards whose kernel, has ended. Other users' processes are not looked at."""
+    """Trainers whose fork server, and TensorBoards whose kernel, has ended; other users' are not looked at."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
@@ -50,9 +51,15 @@ def end_orphans(orphans: list[Orphan]) -> int:
 
 def _kind(process: psutil.Process) -> str:
     command = process.cmdline()
-    return next((kind for module, kind in _OURS.items() if module in command), "")
+    if _TENSORBOARD in command:
+        return "TensorBoard"
+    return "trainer" if SERVER_MODULE in command and process.name() == TRAINER_NAME else ""
 
 
 def _lost_its_parent(process: psutil.Process) -> bool:
-    parent = process.environ().get(PARENT_VARIABLE)
-    return parent is not None and parent != str(process.ppid())
+    """Those that were forked have the command and the environment of what they were forked of."""
+    parent = process.parent()
+    if process.name() == TRAINER_NAME:
+        return parent is None or SERVER_MODULE not in parent.cmdline()
+    expected = process.environ().get(PARENT_VARIABLE)
+    return expected is not None and expected != str(process.ppid())

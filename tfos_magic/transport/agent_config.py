@@ -14,7 +14,8 @@ class AgentConfig:
     ``job`` names that Spark job, ``slot`` the place in the cluster that its one task fills. All feeds of an agent may
     take ``spool_gb`` (of 2**30 bytes) of the disk of ``spool_dir``; None means half of what is free. A trainer that
     gives no sign of life for ``heartbeat_timeout`` seconds is ended. ``home`` is the URL of the driver's working
-    directory, which paths in cells are relative to.
+    directory, which paths in cells are relative to. ``hash_seed`` is Python's in trainers, so that sets of strings have
+    one order.
     """
 
     endpoint: str
@@ -28,3 +29,4 @@ class AgentConfig:
     slot: int = 0
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT
     home: str = ""
+    hash_seed: str = "0"

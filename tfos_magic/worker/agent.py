@@ -24,6 +24,7 @@ import zmq
 import tfos_magic
 from tfos_magic.feed.agent.feed_service import FeedService
 from tfos_magic.processes.child_process import TrainerProcess
+from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.spark.liveness import SparkLiveness
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
@@ -69,6 +70,7 @@ class Agent:
         self._mailbox = WakeQueue()
         self._feeds = FeedService(config, self.place.host, self._mailbox.put)
         self._port = hold_port(self.place.host)
+        self._forks = ForkClient(config.hash_seed, _trainer_environment())
         self._trainer: TrainerProcess | None = None
         self._run_id = ""
         self._pending: dict[str, list[str]] = {}
@@ -158,9 +160,9 @@ class Agent:
 
     def _heartbeat(self) -> Heartbeat:
         rss = 0
-        if self._trainer:
+        if self._trainer and (pid := self._trainer.pid):
             with suppress(psutil.NoSuchProcess):
-                rss = psutil.Process(self._trainer.pid).memory_info().rss
+                rss = psutil.Process(pid).memory_info().rss
         return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
 
     def _obey(self, message: Message) -> None:
@@ -180,24 +182,12 @@ class Agent:
 
     def _start_trainer(self, message: StartTrainer) -> None:
         self._end_trainer()
-        trainer = TrainerProcess(
-            message.generation, message.rank, self._trainer_environment(message), _shared_by(message)
-        )
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.place.gpus) or "-1"}
+        trainer = TrainerProcess(self._forks, message.generation, message.rank, gpus, _shared_by(message))
         self._trainer = trainer
         for fd in (trainer.wake.fileno(), *trainer.streams):
             self._poller.register(fd, zmq.POLLIN)
         trainer.send(message)
-
-    def _trainer_environment(self, message: StartTrainer) -> dict[str, str]:
-        env = dict(os.environ)
-        env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(self.place.gpus) or "-1"
-        # Spark's workers write every piece of a print by itself; whole lines are what people read.
-        env.pop("PYTHONUNBUFFERED", None)
-        env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        env["KERAS_BACKEND"] = "tensorflow"
-        env["PYTHONHASHSEED"] = message.hash_seed
-        return env
 
     def _to_trainer(self, message: Message) -> None:
         if self._trainer is not None:
@@ -222,7 +212,7 @@ class Agent:
         self._send(message)
 
     def _read_output(self, trainer: TrainerProcess, fd: int) -> None:
-        stream = trainer.streams[fd][0]
+        stream = trainer.streams[fd]
         if text := trainer.read(fd):
             self._pending.setdefault(stream, []).append(text)
         elif fd not in trainer.streams:
@@ -258,10 +248,21 @@ class Agent:
 
     def _close(self) -> None:
         self._end_trainer()
+        self._forks.close()
         self._feeds.close()
         self._mailbox.close()
         self._port.close()
         self._client.close()
+
+
+def _trainer_environment() -> dict[str, str]:
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    # Spark's workers write every piece of a print by itself; whole lines are what people read.
+    env.pop("PYTHONUNBUFFERED", None)
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    env["KERAS_BACKEND"] = "tensorflow"
+    return env
 
 
 def _shared_by(message: StartTrainer) -> str:

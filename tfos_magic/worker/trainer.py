@@ -1,4 +1,4 @@
-"""The trainer: a child process of the agent in which TensorFlow lives and cells run, one after another.
+"""The trainer: a process, forked for an agent, in which TensorFlow lives and cells run, one after another.
 
 Its main thread loads TensorFlow, forms the cluster of its generation once, then runs cells. A second thread reads
 commands, so that a stop reaches a run that is under way.
@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -268,17 +269,17 @@ def threads_of_operations(local_size: int) -> int:
     return max(1, (os.cpu_count() or 1) // max(1, local_size))
 
 
-def main() -> None:
-    """Entry of the child process."""
+def main(link: int) -> None:
+    """Run a trainer in this process, which has no threads yet; ``link`` is the file descriptor of its link."""
     die_with_parent()
     # Before there are threads, which would keep the mounts of before. Rank 0 works on the disk as it is.
-    may_mount = os.environ.get(RANK_VARIABLE, "0") != "0" and mounts.separate()
+    may_mount = os.environ[RANK_VARIABLE] != "0" and mounts.separate()
     os.environ["MPLBACKEND"] = FIGURES_BACKEND  # the notebook's own, where it was inherited, needs the notebook
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     try:
-        Trainer(Link.from_environment(), may_mount).serve()
+        Trainer(Link(Connection(link)), may_mount).serve()
     finally:
         sys.stdout.flush()
         # TensorFlow's server threads do not join; nothing is left to be lost.
@@ -286,4 +287,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -14,7 +14,7 @@ class StartTrainer(Message):
 
     ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
     the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
-    another, finds the servers and no other worker. ``hash_seed`` is Python's, so that sets of strings have one order.
+    another, finds the servers and no other worker.
     """
 
     generation: int
@@ -28,7 +28,6 @@ class StartTrainer(Message):
     servers: list[str] = field(default_factory=list)
     secret: str = ""
     late: bool = False
-    hash_seed: str = "0"
 
 
 @dataclass(frozen=True)
