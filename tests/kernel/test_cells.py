@@ -294,7 +294,7 @@ history = """,
 def test_a_trainer_that_is_killed_costs_one_run_and_not_the_cluster(kernel: Kernel) -> None:
     message_id = kernel.submit(train_cell("--label y --max-restarts 0", epochs=100_000))
     kernel.finish(message_id, until="epoch 2 of")
-    trainers = [p for p in kernel.processes() if "tfos-trainer" in command_of(p)]
+    trainers = [p for p in kernel.processes() if command_of(p).startswith("tfos-trainer")]
     trainers[-1].kill()
     result = kernel.finish(message_id, timeout=30)
     assert result.error == "WorkerLost"

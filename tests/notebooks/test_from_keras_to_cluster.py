@@ -30,7 +30,7 @@ def test_the_cell_of_the_cluster_is_the_one_of_the_notebook_with_one_line_more(e
 
 
 def test_two_workers_trained_it(executed: Executed) -> None:
-    assert sum("tfos-trainer" in line for line in executed.running_after("%%tfos_train")) == 2
+    assert sum(line.startswith("tfos-trainer") for line in executed.running_after("%%tfos_train")) == 2
     assert "Trained on 2 workers" in executed.text("%%tfos_train")
 
 
@@ -63,4 +63,4 @@ def test_the_mean_of_the_halves_is_the_gradient_of_the_whole(executed: Executed)
 
 
 def test_nothing_runs_after_the_stop(executed: Executed) -> None:
-    assert not [line for line in executed.running_after("%tfos stop") if "tfos-trainer" in line]
+    assert not [line for line in executed.running_after("%tfos stop") if line.startswith("tfos-trainer")]

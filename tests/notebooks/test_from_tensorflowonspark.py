@@ -47,7 +47,7 @@ def test_workers_by_themselves_reach_what_their_rates_allow(executed: Executed) 
 
 def test_prediction_needs_no_cluster_and_its_columns_are_judged_in_sql(executed: Executed) -> None:
     assert "The cluster has ended" in executed.text("%tfos stop")
-    assert not [line for line in executed.running_after("%tfos stop") if "tfos-trainer" in line]
+    assert not [line for line in executed.running_after("%tfos stop") if line.startswith("tfos-trainer")]
     judged = re.search(r"\|\s*(\d+)\|\s*(\d\.\d+)\|", executed.text("scored.createOrReplace"))
     assert judged is not None
     assert 250 < int(judged[1]) < 450

@@ -22,7 +22,7 @@ def test_the_model_that_came_back_reads_more_than_95_of_100_unseen_digits(execut
 
 
 def test_two_trainers_trained(executed: Executed) -> None:
-    assert sum("tfos-trainer" in line for line in executed.running_after("%%tfos_train")) == 2
+    assert sum(line.startswith("tfos-trainer") for line in executed.running_after("%%tfos_train")) == 2
     status = executed.text("%tfos status")
     assert re.findall(r"worker (\d)  \S+  pid \d+  cpu  ready", status) == ["0", "1"]
 
@@ -54,5 +54,5 @@ def test_the_curve_is_drawn_and_tensorboard_shown(executed: Executed) -> None:
 
 def test_stop_ends_the_workers_and_tensorboard_and_the_kernel_takes_the_rest(executed: Executed) -> None:
     stopped = executed.running_after("%tfos tensorboard --stop")
-    assert not [line for line in stopped if "tfos-trainer" in line or "tensorboard" in line]
+    assert not [line for line in stopped if line.startswith("tfos-trainer") or "tensorboard" in line]
     assert executed.left == []

@@ -60,4 +60,4 @@ def test_communication_is_a_part_of_the_seconds(table: dict[str, list[float]]) -
 
 def test_the_curves_are_drawn_and_nothing_runs_after_the_stop(executed: Executed) -> None:
     assert len(executed.pictures("import matplotlib")) == 1
-    assert not [line for line in executed.running_after("%tfos stop") if "tfos-trainer" in line]
+    assert not [line for line in executed.running_after("%tfos stop") if line.startswith("tfos-trainer")]
