@@ -127,6 +127,7 @@ class ForkClient:
 
     def _lose(self) -> None:
         """The server has ended, and its trainers with it: killed by the system, or as the server itself was."""
+        self._connection.close()
         code = -signal.SIGKILL
         if self._server is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
