@@ -98,14 +98,14 @@ def _until(trainers: list[TrainerProcess], done: Any) -> list[Any]:
     messages: list[Any] = []
     deadline = time.monotonic() + SECONDS
     while not done(messages):
-        ready, _, _ = select.select([t.wake for t in trainers], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select([t.inbox for t in trainers], [], [], max(0.0, deadline - time.monotonic()))
         if not ready and any(isinstance(m, RunFinished) for m in messages):
             return messages  # the other one waits for a rank that has failed
         if not ready:
             raise TimeoutError(f"the trainers said no more than {messages} within {SECONDS:.0f} s")
         for trainer in trainers:
-            if trainer.wake in ready:
-                messages += trainer.messages()
+            if trainer.inbox in ready:
+                messages += trainer.inbox.taken()
             for fd in list(trainer.streams):
                 sys.stderr.write(trainer.read(fd))
         if any(isinstance(m, RunFinished) and m.error for m in messages):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.errors import ProtocolError
 from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.processes.temporary_folder import PrivateFolder
 from tfos_magic.transport.messages import Alive, Message, TrainerReady, decode, encode
+from tfos_magic.transport.wake_queue import WakeQueue
 
 PARENT_VARIABLE = "TFOS_PARENT_PID"
 RANK_VARIABLE = "TFOS_RANK"
@@ -72,8 +70,8 @@ class TrainerProcess:
     """A trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
 
     ``forks`` starts it. Two threads read from the link and write to it, since both can block on a trainer that is
-    stopped, and the agent must not. ``wake`` becomes readable when :meth:`messages` has something to give. ``shared``
-    is a folder that all trainers of a generation and host have.
+    stopped, and the agent must not. What it says is in the ``inbox``, last None, when it has closed the link.
+    ``shared`` is a folder that all trainers of a generation and host have.
     """
 
     def __init__(self, forks: ForkClient, generation: int, rank: int, environment: dict[str, str], shared: str) -> None:
@@ -93,10 +91,7 @@ class TrainerProcess:
         os.close(output[1])
         os.close(errors[1])
         self._link = Link(ours)
-        self.wake, self._waker = socket.socketpair()
-        self.wake.setblocking(False)
-        self._waker.setblocking(False)
-        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self.inbox: WakeQueue[Message | None] = WakeQueue()
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=work, name=f"tfos-trainer-{name}", daemon=True)
@@ -123,16 +118,6 @@ class TrainerProcess:
         """Queue a message. Nothing happens when the trainer is gone, for its exit is reported on its own."""
         self._outbox.put(message)
 
-    def messages(self) -> Iterator[Message | None]:
-        """What the trainer has said; None when it has closed the link, which is the last."""
-        with contextlib.suppress(BlockingIOError):
-            self.wake.recv(4096)
-        while True:
-            try:
-                yield self._inbox.get_nowait()
-            except Empty:
-                return
-
     def _read(self) -> None:
         while True:
             try:
@@ -143,9 +128,7 @@ class TrainerProcess:
             if isinstance(message, Alive):
                 continue
             self.ready = self.ready or isinstance(message, TrainerReady)
-            self._inbox.put(message)
-            with contextlib.suppress(OSError):  # full, so that it will be read anyway; or closed, so that nobody reads
-                self._waker.send(b"x")
+            self.inbox.put(message)
             if message is None:
                 return
 
@@ -186,8 +169,7 @@ class TrainerProcess:
         for thread in self._threads:
             thread.join(timeout)
         self._link.close()
-        for sock in (self.wake, self._waker):
-            sock.close()
+        self.inbox.close()
         for fd in self.streams:
             os.close(fd)
         self.streams.clear()

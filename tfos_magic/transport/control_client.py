@@ -11,6 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.curve import beat, secure_client
 from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
@@ -80,12 +81,8 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     control = context.socket(zmq.DEALER)
     # By this name the kernel knows the agent when it comes back.
     control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
-    control.curve_serverkey = config.server_public
-    control.curve_publickey, control.curve_secretkey = config.public, config.secret
-    control.linger = 1000
-    control.sndhwm = control.rcvhwm = 0
-    # Answered by the library's own thread, so that a busy kernel is not taken for a dead one.
-    control.heartbeat_ivl, control.heartbeat_timeout = 1000, 10_000
+    secure_client(control, config.server_public, config.public, config.secret)
+    beat(control, seconds=1, patience=10, linger=1)
     control.reconnect_ivl = 100
     control.connect(config.endpoint)
     return control

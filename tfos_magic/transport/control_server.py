@@ -7,22 +7,20 @@ An agent keeps its routing id when its connection breaks and comes back, and not
 
 from __future__ import annotations
 
-import hmac
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ClusterError, ProtocolError
+from tfos_magic.transport.curve import beat, let_in, secure_server
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
+from tfos_magic.transport.wake_queue import WakeQueue
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -50,18 +48,14 @@ class ControlServer:
 
     def __init__(self, host: str, port: int, handler: Callable[[bytes, Message], None]) -> None:
         self._handler = handler
-        self._outbox: SimpleQueue[tuple[bytes, list[bytes], bool] | None] = SimpleQueue()
+        self._outbox: WakeQueue[tuple[bytes, list[bytes], bool] | None] = WakeQueue()
         self._deliveries: dict[bytes, Redelivery] = {}
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
         self._context = zmq.Context()
         self._refused: set[str] = set()
         server_public, self._secret = zmq.curve_keypair()
         client_public, client_secret = zmq.curve_keypair()
         self.keys = AgentKeys(server_public, client_public, client_secret)
-        self._authenticator = ThreadAuthenticator(self._context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", credentials_provider=_OneKey(client_public))
+        self._authenticator = let_in(self._context, client_public)
         self._router = self._bind(host, port)
         self._monitor = self._router.get_monitor_socket(_REFUSALS)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -70,14 +64,11 @@ class ControlServer:
 
     def _bind(self, host: str, port: int) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
-        router.curve_server = True
-        router.curve_secretkey = self._secret
-        router.linger = 1000
-        router.sndhwm = router.rcvhwm = 0
+        secure_server(router, self._secret)
+        beat(router, seconds=2, patience=30, linger=1)
         router.handshake_ivl = 10_000
         # An agent that comes back before its broken connection was noticed takes over from it.
         router.router_handover = True
-        router.heartbeat_ivl, router.heartbeat_timeout = 2000, 30_000
         try:
             router.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
@@ -92,31 +83,22 @@ class ControlServer:
     def send(self, peer: bytes, message: Message) -> None:
         """Queue ``message`` for ``peer``. A ``Shutdown`` is not sent again: who misses it misses the kernel, too."""
         self._outbox.put((peer, encode(message), not isinstance(message, Shutdown)))
-        self._wake()
 
     def forget(self, peers: Iterable[bytes]) -> None:
         """Keep nothing any more for peers that will not come back."""
         for peer in peers:
             self._outbox.put((peer, [], False))
-        self._wake()
 
     def close(self) -> None:
         """Send what is queued, then free the port. Waits at most 5 s."""
         if not self._thread.is_alive():
             return
         self._outbox.put(None)
-        self._wake()
         self._thread.join(5)
-
-    def _wake(self) -> None:
-        try:
-            self._wake_write.send(b"x")
-        except OSError:
-            log.debug("control socket is closed; message dropped")
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._monitor, self._wake_read):
+        for source in (self._router, self._monitor, self._outbox.fileno()):
             poller.register(source, zmq.POLLIN)
         open_ = True
         while open_:
@@ -125,7 +107,7 @@ class ControlServer:
                 self._receive()
             if self._monitor in ready:
                 self._note_refusal()
-            if self._wake_read.fileno() in ready:
+            if self._outbox.fileno() in ready:
                 open_ = self._flush()
         self._shut()
 
@@ -160,16 +142,7 @@ class ControlServer:
 
     def _flush(self) -> bool:
         """Send all queued messages; False when the queue says to close."""
-        try:
-            while self._wake_read.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-        while True:
-            try:
-                item = self._outbox.get_nowait()
-            except Empty:
-                return True
+        for item in self._outbox.taken():
             if item is None:
                 return False
             peer, frames, lasting = item
@@ -178,6 +151,7 @@ class ControlServer:
                 del self._deliveries[peer]
                 continue
             self._transmit(peer, delivery.numbered(frames) if lasting else delivery.passing(frames))
+        return True
 
     def _transmit(self, peer: bytes, frames: list[bytes]) -> None:
         self._router.send_multipart([peer, *frames], copy=len(frames[-1]) < 65536)
@@ -188,16 +162,4 @@ class ControlServer:
         self._router.close()
         self._authenticator.stop()
         self._context.term()
-        self._wake_read.close()
-        self._wake_write.close()
-
-
-class _OneKey:
-    """Lets in the one client key of this cluster."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Asked by the authenticator with the peer's public key in Z85 form."""
-        return hmac.compare_digest(key, self._public)
+        self._outbox.close()

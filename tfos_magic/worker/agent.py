@@ -67,8 +67,8 @@ class Agent:
         self._lifeline = SparkLiveness()
         self._client = ControlClient(config)
         self._poller = zmq.Poller()
-        self._mailbox = WakeQueue()
-        self._feeds = FeedService(config, self.place.host, self._mailbox.put)
+        self._outbox: WakeQueue[Message] = WakeQueue()
+        self._feeds = FeedService(config, self.place.host, self._outbox.put)
         self._port = hold_port(self.place.host)
         self._forks = ForkClient(config.hash_seed, _trainer_environment())
         self._trainer: TrainerProcess | None = None
@@ -86,7 +86,7 @@ class Agent:
             self._send(self._register())
             self._poller.register(self._client.socket, zmq.POLLIN)
             self._poller.register(self._client.monitor, zmq.POLLIN)
-            self._poller.register(self._mailbox.fileno(), zmq.POLLIN)
+            self._poller.register(self._outbox.fileno(), zmq.POLLIN)
             while not self._outcome:
                 self._turn()
             if self._outcome != ASKED:
@@ -124,7 +124,7 @@ class Agent:
             self._client.note_connection()
         if self._client.socket in ready and (message := self._client.receive()) is not None:
             self._obey(message)
-        for message in self._mailbox.messages():
+        for message in self._outbox.taken():
             self._send(message)
         if self._trainer:
             self._listen_to_trainer(self._trainer, ready)
@@ -185,7 +185,7 @@ class Agent:
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.place.gpus) or "-1"}
         trainer = TrainerProcess(self._forks, message.generation, message.rank, gpus, _shared_by(message))
         self._trainer = trainer
-        for fd in (trainer.wake.fileno(), *trainer.streams):
+        for fd in (trainer.inbox.fileno(), *trainer.streams):
             self._poller.register(fd, zmq.POLLIN)
         trainer.send(message)
 
@@ -196,9 +196,9 @@ class Agent:
     def _listen_to_trainer(self, trainer: TrainerProcess, ready: dict[Any, int]) -> None:
         for fd in [fd for fd in trainer.streams if fd in ready]:
             self._read_output(trainer, fd)
-        if trainer.wake.fileno() not in ready:
+        if trainer.inbox.fileno() not in ready:
             return
-        for message in trainer.messages():
+        for message in trainer.inbox.taken():
             if message is None:
                 self._report_exit(trainer)
                 return
@@ -242,7 +242,7 @@ class Agent:
         trainer, self._trainer = self._trainer, None
         if trainer is None:
             return
-        for fd in (trainer.wake.fileno(), *trainer.streams):
+        for fd in (trainer.inbox.fileno(), *trainer.streams):
             self._poller.unregister(fd)
         trainer.kill()
 
@@ -250,7 +250,7 @@ class Agent:
         self._end_trainer()
         self._forks.close()
         self._feeds.close()
-        self._mailbox.close()
+        self._outbox.close()
         self._port.close()
         self._client.close()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +13,9 @@ import zmq
 from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training.allreduce import PeerLost
 from tfos_magic.training.parameter_server.framing import Array, nbytes, pack, unpack
-from tfos_magic.training.parameter_server.keys import beat, secure_worker
+from tfos_magic.training.parameter_server.keys import keys_of
+from tfos_magic.transport.curve import beat, secure_client
+from tfos_magic.transport.wake_queue import WakeQueue
 
 Request = tuple[Mapping[str, Any], Sequence[Array]]
 Reply = tuple[dict[str, Any], list[Array]]
@@ -51,9 +51,9 @@ class ServerGroup:
         self.function = self.call
         self._lock = threading.Lock()
         self._context = zmq.Context()
-        self._wake_read, self._wake_write = socket.socketpair()
+        self._aborted: WakeQueue[None] = WakeQueue()
         self._poller = zmq.Poller()
-        self._poller.register(self._wake_read, zmq.POLLIN)
+        self._poller.register(self._aborted.fileno(), zmq.POLLIN)
         # Told apart from a trainer that had this rank before.
         name = f"{rank}-{secrets.token_hex(8)}".encode()
         self._sockets = [self._dial(address, name, secret) for address in self.addresses]
@@ -109,8 +109,7 @@ class ServerGroup:
     def abort(self, reason: str) -> None:
         """Make what waits fail now, and whatever comes. Any thread may call this."""
         self.failure = self.failure or reason
-        with contextlib.suppress(OSError):  # closed already
-            self._wake_write.send(b"x")
+        self._aborted.put(None)
 
     def close(self) -> None:
         """Leave; for the end of the process."""
@@ -120,14 +119,13 @@ class ServerGroup:
             monitor.close(0)
             own.close(0)
         self._context.term()
-        self._wake_read.close()
-        self._wake_write.close()
+        self._aborted.close()
 
     def _dial(self, address: str, name: bytes, secret: str) -> zmq.Socket[bytes]:
         dealer = self._context.socket(zmq.DEALER)
         dealer.routing_id = name
-        secure_worker(dealer, secret)
-        beat(dealer)
+        secure_client(dealer, keys_of(secret, "server")[0], *keys_of(secret, "worker"))
+        beat(dealer, seconds=1, patience=10)
         dealer.connect(f"tcp://{address}")
         return dealer
 
@@ -139,7 +137,7 @@ class ServerGroup:
             if not ready:
                 late = ", ".join(self.addresses[server] for server in sorted(servers - replies.keys()))
                 self._fail(f"no answer within {seconds:g} s from the parameter server at {late}, waiting for {what}")
-            if self._wake_read.fileno() in ready:
+            if self._aborted.fileno() in ready:
                 self._fail(self.failure or "asked to give up")
             for server, (own, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
                 if monitor in ready:

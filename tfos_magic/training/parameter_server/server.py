@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from tfos_magic.errors import ClusterError, ProtocolError, TrainingError
 from tfos_magic.training.parameter_server.coordinator import CellPosition, Coordinator, Ticket
 from tfos_magic.training.parameter_server.framing import Array, pack, unpack
-from tfos_magic.training.parameter_server.keys import OnePeer, beat, keys_of, secure_server
+from tfos_magic.training.parameter_server.keys import keys_of
 from tfos_magic.training.parameter_server.shard import Shard
+from tfos_magic.transport.curve import beat, let_in, secure_server
+from tfos_magic.transport.wake_queue import WakeQueue
 
 TICK_SECONDS = 0.5
 GRACE_SECONDS = 1.0
@@ -38,9 +39,7 @@ class ParameterServer:
 
     def __init__(self, address: str, secret: str) -> None:
         self._context = zmq.Context()
-        self._authenticator = ThreadAuthenticator(self._context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", credentials_provider=OnePeer(keys_of(secret, "worker")[0]))
+        self._authenticator = let_in(self._context, keys_of(secret, "worker")[0])
         try:
             self._router = self._listen(address, secret)
         except OSError as error:
@@ -50,7 +49,7 @@ class ParameterServer:
                 f"the parameter server cannot listen on {address} ({error}): start the cluster again."
             ) from error
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._wake_read, self._wake_write = socket.socketpair()
+        self._closing: WakeQueue[None] = WakeQueue()
         self._connected: dict[int, bytes] = {}
         self._unreachable: dict[int, float] = {}
         self._looked = 0.0
@@ -67,7 +66,7 @@ class ParameterServer:
     def close(self) -> None:
         """Stop serving; waits at most ``STOP_SECONDS``."""
         if self._thread.is_alive():
-            self._wake_write.send(b"x")
+            self._closing.put(None)
             self._thread.join(STOP_SECONDS)
 
     def _listen(self, address: str, secret: str) -> zmq.Socket[bytes]:
@@ -77,8 +76,8 @@ class ParameterServer:
             own.bind((host, int(port)))
             own.listen(128)
             router = self._context.socket(zmq.ROUTER)
-            secure_server(router, secret)
-            beat(router)
+            secure_server(router, keys_of(secret, "server")[1])
+            beat(router, seconds=1, patience=10)
             router.router_mandatory = True
             router.setsockopt(zmq.USE_FD, own.fileno())
             router.bind(f"tcp://{host}:{own.getsockname()[1]}")
@@ -87,11 +86,11 @@ class ParameterServer:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._monitor, self._wake_read):
+        for source in (self._router, self._monitor, self._closing.fileno()):
             poller.register(source, zmq.POLLIN)
         while True:
             ready: dict[Any, int] = dict(poller.poll(int(TICK_SECONDS * 1000)))
-            if self._wake_read.fileno() in ready:
+            if self._closing.fileno() in ready:
                 break
             if self._monitor in ready:
                 self._monitor.recv_multipart()
@@ -230,5 +229,4 @@ class ParameterServer:
         self._router.close(0)
         self._authenticator.stop()
         self._context.term()
-        self._wake_read.close()
-        self._wake_write.close()
+        self._closing.close()
