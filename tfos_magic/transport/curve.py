@@ -30,7 +30,7 @@ def secure_client(socket: zmq.Socket[bytes], server: bytes, public: bytes, secre
 def beat(socket: zmq.Socket[bytes], *, seconds: float, patience: float, linger: float = 0.0) -> None:
     """Let the library's own threads ask each other every so many ``seconds`` whether they live.
 
-    So a busy process is not taken for a dead one. Queues are bounded by what is asked, not here; a socket that is closed
+    So a busy process is not taken for a dead one. Queues are bounded by what is asked, not here; a closed socket
     goes on sending for ``linger`` seconds.
     """
     socket.heartbeat_ivl, socket.heartbeat_timeout = int(seconds * 1000), int(patience * 1000)
