@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tfos_magic.columns.row_buffer import RowBuffer
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -66,21 +68,13 @@ def overlaps(shares: FileShares, first: int, rows: int) -> list[tuple[int, int]]
 
 def recut(batches: Iterable[pa.RecordBatch], sizes: Sequence[int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Give the rows of ``batches`` in batches of ``sizes`` rows. Ends early where ``batches`` do."""
-    empty = pa.RecordBatch.from_pylist([], schema=schema)
-    source = iter(batches)
-    rest = empty
+    source, held = iter(batches), RowBuffer(schema)
     for size in sizes:
-        parts, missing = [], int(size)
-        while missing:
-            if not rest.num_rows:
-                if (following := next(source, None)) is None:
-                    return
-                rest = following
-                continue
-            part = rest.slice(0, missing)
-            parts.append(part)
-            rest, missing = rest.slice(part.num_rows), missing - part.num_rows
-        yield (parts[0] if len(parts) == 1 else pa.concat_batches(parts)) if parts else empty
+        while held.rows < size:
+            if (following := next(source, None)) is None:
+                return
+            held.put(following)
+        yield held.take(size)
 
 
 def _dealt(rows: Numbers | int, rank: int, world: int) -> Numbers | int:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_magic.columns.row_buffer import joined
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.batches import joined
 from tfos_magic.frames.cells import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.keys import grouping_of

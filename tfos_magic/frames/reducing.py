@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError
-from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.program import REDUCE_BLOCKS, REDUCE_ROWS, Program, TensorFunction, reduce_program

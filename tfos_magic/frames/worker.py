@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import RaggedRows, cell_shapes, from_numpy, to_numpy
 from tfos_magic.frames.inference.files import version_of
 from tfos_magic.frames.program import BLOCKS, Program

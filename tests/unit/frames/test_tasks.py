@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.batches import reblocked
 from tfos_magic.frames.cells import from_numpy, to_numpy
 from tfos_magic.frames.grouping import GroupTask, reduced_segments
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, Program, pack

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfos_magic.columns.arrow import take_rows
+from tfos_magic.columns.row_buffer import RowBuffer
 
 Numbers = npt.NDArray[np.int64]
 
@@ -128,21 +129,13 @@ def _mixed(blocks: list[pa.RecordBatch], generator: np.random.Generator) -> Iter
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut rows anew, into blocks of 256; each is a copy, whose size in bytes depends on its rows alone."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
+    held = RowBuffer()
     for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows < BLOCK_ROWS:
-            continue
-        whole = pa.concat_batches(held)
-        whole_blocks = rows // BLOCK_ROWS * BLOCK_ROWS
-        for start in range(0, whole_blocks, BLOCK_ROWS):
-            yield _copy(whole.slice(start, BLOCK_ROWS))
-        rest = whole.slice(whole_blocks)
-        held, rows = [rest], rest.num_rows
-    if rows:
-        yield _copy(pa.concat_batches(held))
+        held.put(batch)
+        while held.rows >= BLOCK_ROWS:
+            yield _copy(held.take(BLOCK_ROWS))
+    if held.rows:
+        yield _copy(held.take(held.rows))
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:

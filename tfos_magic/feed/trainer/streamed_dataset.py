@@ -13,6 +13,7 @@ import tensorflow as tf
 from pyarrow import flight
 
 from tfos_magic.columns.columns import decode_schema
+from tfos_magic.columns.row_buffer import RowBuffer
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
 from tfos_magic.feed.row_assignment import BatchSizes
@@ -131,30 +132,13 @@ class _explained:
 
 def _cut(rows: Batches, sizes: deque[int], schema: pa.Schema, wanted: list[str]) -> Batches:
     """Cut rows into batches of ``sizes``, which grows while rows are taken."""
-    held: deque[pa.RecordBatch] = deque()
-    count = 0
-    nothing = pa.RecordBatch.from_pylist([], schema=schema).select(wanted)
+    held = RowBuffer(pa.schema([schema.field(name) for name in wanted]))
     for batch in rows:
-        held.append(batch)
-        count += batch.num_rows
-        while sizes and sizes[0] <= count:
-            size = sizes.popleft()
-            count -= size
-            yield _take(held, size) or nothing
+        held.put(batch)
+        while sizes and sizes[0] <= held.rows:
+            yield held.take(sizes.popleft())
     while sizes:
-        yield _take(held, sizes.popleft()) or nothing
-
-
-def _take(held: deque[pa.RecordBatch], size: int) -> pa.RecordBatch | None:
-    """Take the first ``size`` rows off what is held; None for none."""
-    parts = []
-    while size:
-        first = held.popleft()
-        parts.append(first.slice(0, size))
-        if first.num_rows > size:
-            held.appendleft(first.slice(size))
-        size -= min(size, first.num_rows)
-    return pa.concat_batches(parts) if parts else None
+        yield held.take(sizes.popleft())
 
 
 def _assembler(specs: TensorSpecs, wanted: list[str], names: list[str], label: str | None) -> Callable[..., Any]:
