@@ -1,4 +1,4 @@
-"""Callbacks in a distributed run: who keeps which, and the one that conducts."""
+"""Callbacks in a distributed run: who keeps which, and the one that keeps ranks together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import keras
 
 from tfos_magic.training import agreement
-from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.run_hooks import EndHooks, RunHooks
 
 CHIEF_ONLY = (
     keras.callbacks.ModelCheckpoint,
@@ -49,73 +48,29 @@ def verbosity(verbose: Any, rank: int) -> Any:
     return 0 if rank != 0 or verbose in ("auto", 0) else 2
 
 
-class RunCallback(keras.callbacks.Callback):
-    """Keeps ranks together at the seams of a loop; the last of the callbacks, so that it sees what the others did."""
+class RunCallback(RunHooks, keras.callbacks.Callback):
+    """The callback of Keras 3, which keeps checkpoints and what other callbacks say as well."""
 
-    def __init__(self, session: Session, loop: Loop) -> None:
-        super().__init__()
-        self._session = session
-        self._loop = loop
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._loop.epochs = self.params.get("epochs") or 0
-        self._loop.steps = self.params.get("steps") or 0
-        self._session.checkpointer.begin(self._loop)
+    def take_over(self) -> None:
         self._session.replicas.take_over(self.model, self._loop)
-        self._tell_the_past()
+
+    def begin(self) -> None:
+        fit = self._loop.fit
+        if fit is not None and fit.position is not None and fit.recorded and not fit.over:
+            self._session.reporter.past_epochs(self._loop.epochs, fit.history.epoch, fit.history.history)
         if self._session.many:
             # BackupAndRestore, which acts on rank 0, may have moved the start.
             epoch = int(self._session.collectives.gather([self.model._initial_epoch or 0])[0, 0])
             self.model._initial_epoch = epoch or self.model._initial_epoch
-            self._session.strategy.begin(self.model)
-
-    def _tell_the_past(self) -> None:
-        fit = self._loop.fit
-        if fit is not None and fit.position is not None and fit.recorded and not fit.over:
-            self._session.reporter.past_epochs(self._loop.epochs, fit.history.epoch, fit.history.history)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._loop.epoch, self._loop.step = epoch, 0
-        if self._session.many:
-            self._session.strategy.begin_epoch(epoch)
-        self._session.checkpointer.epoch_begins(self._loop)
-        self._session.report("train", self._loop)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._session.report("train", self._loop, logs)
-        self._session.reporter.epoch_end(epoch, self._loop.epochs, logs or {})
-        if self._session.many:
-            self._session.poll_end(self._loop)
-        self._session.checkpointer.epoch_ends(self._loop)
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._session.many:
-            if self._session.strategy.lockstep:
-                agreement.refuse_parted(self._session, self.model.trainable_variables)
-            self._session.replicas.unify(self.model)
-            if not self._session.exact:  # rank 0's callbacks alone have written files
-                self._session.context.refresh()
+        if self._session.many and self._session.strategy.lockstep:
+            agreement.refuse_parted(self._session, self.model.trainable_variables)
+        super().on_train_end(logs)
+        if self._session.many and not self._session.exact:  # rank 0's callbacks alone have written files
+            self._session.context.refresh()
         self._session.checkpointer.end(self._loop)
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        loop = self._session.loop
-        if loop is None:
-            return
-        if loop is self._loop:
-            loop.steps = self.params.get("steps") or 0
-            self._session.replicas.take_over(self.model, loop)
-        else:
-            loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
-        self._session.report("validate", loop)
 
-
-class AfterBatches(keras.callbacks.Callback):
-    """Lets a training end after the very batch after which a callback before it wants that, as one process does."""
-
-    def __init__(self, session: Session, loop: Loop) -> None:
-        super().__init__()
-        self._session = session
-        self._loop = loop
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._session.poll_end(self._loop)
+class AfterBatches(EndHooks, keras.callbacks.Callback):
+    """The callback of Keras 3."""

@@ -107,7 +107,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         refusals.note_half_precision(loop.model, session.reporter)
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
-        return  # fit() validates with its own list, the conductor in it
+        return  # fit() validates with its own list, with ours in it
     callbacks = of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         agreement.begin_fit(session, loop, arguments, callbacks)

@@ -81,7 +81,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if loop.kind == "fit" and session.many:
         session.collectives.align()
     if isinstance(arguments["callbacks"], tf_keras.callbacks.CallbackList):
-        return  # fit() validates with its own list, the conductor in it
+        return  # fit() validates with its own list, with ours in it
     kept = callbacks.of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         common.note_batch_callbacks(kept, session.reporter)
