@@ -25,7 +25,7 @@ from tfos_magic.feed.driver import spooled_feeds
 from tfos_magic.feed.driver.feed_job import feed_dataframe
 
 # The trainer dies with its agent, but on a busy host not before it has trained on for a while.
-KILL_AGENT = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+KILL_AGENT = "os.kill({pid}, signal.SIGKILL); time.sleep(60)"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     undisturbed = run(fresh, "pass", tmp_path / "nothing", **data)
     before = [worker.agent.pid for worker in fresh.workers]
     watch = Watch()
-    results = run(fresh, KILL_AGENT, tmp_path / "mark", watch=watch, **data)
+    results = run(fresh, KILL_AGENT.format(pid=before[1]), tmp_path / "mark", watch=watch, **data)
     assert furthest(results, undisturbed) <= 1e-5
     assert watch.state.restarts == 1
     assert not watch.state.feeds["train"].reused
@@ -86,7 +86,7 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
 
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=r"Worker 1 on 127.0.0.1 did not answer for \d+ s") as caught:
-        run(fresh, "os.kill(os.getppid(), signal.SIGSTOP)", tmp_path / "another", max_restarts=0)
+        run(fresh, f"os.kill({fresh.workers[1].agent.pid}, signal.SIGSTOP)", tmp_path / "another", max_restarts=0)
     assert time.monotonic() - started < HEARTBEAT_TIMEOUT + 10
     assert "--max-restarts is 0" in str(caught.value)
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.faults.cells import Watch
 from tests.faults.forwarder import Forwarder
 from tfos_magic import TFCluster
-from tfos_magic.cluster import cluster as cluster_module
+from tfos_magic.cluster import worker_group
 from tfos_magic.transport.control_server import ControlServer
 
 EPOCHS, CUT_SECONDS = 60, 3.0
@@ -41,7 +41,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Forwarder]]:
             lines.append(Forwarder(self.endpoint))
             self.endpoint = lines[-1].endpoint
 
-    monkeypatch.setattr(cluster_module, "ControlServer", ThroughForwarder)
+    monkeypatch.setattr(worker_group, "ControlServer", ThroughForwarder)
     yield lines
     for each in lines:
         each.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from tests.faults.cells import EPOCHS, KILL, STOP, Watch, furthest, run
+from tests.faults.cells import EPOCHS, KILL, KILL_SERVER, STOP, Watch, furthest, run
 from tests.faults.conftest import HEARTBEAT_TIMEOUT
 from tfos_magic import TFCluster
 from tfos_magic.errors import RunInterrupted, WorkerError, WorkerLost
@@ -38,6 +38,17 @@ def test_a_killed_trainer_costs_time_and_nothing_else(
     assert printed == [0, 1, 2, 2, 3]
     events = EventAccumulator(str(tmp_path / "logs" / "train")).Reload().Tensors("epoch_loss")
     assert [event.step for event in events] == list(range(EPOCHS))
+
+
+def test_a_killed_fork_server_costs_time_and_nothing_else(
+    cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    before = [worker.agent.pid for worker in cluster.workers]
+    watch = Watch()
+    results = run(cluster, KILL_SERVER, tmp_path / "mark", watch=watch)
+    assert furthest(results, undisturbed) <= 1e-5
+    assert watch.state.restarts == 1
+    assert [worker.agent.pid for worker in cluster.workers] == before
 
 
 def test_an_interrupt_while_a_run_begins_again_ends_it_at_once(cluster: TFCluster, tmp_path: Path) -> None:

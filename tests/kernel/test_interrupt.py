@@ -90,6 +90,32 @@ def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kern
     _trains_again(kernel)
 
 
+def test_an_interrupt_within_a_step_of_four_seconds_waits_for_it_and_costs_no_names(kernel: Kernel) -> None:
+    _trains_again(kernel)
+    pids = _trainer_pids(kernel)
+    source = """%%tfos_train --seed 1 -o model
+import time
+import keras, numpy as np, tensorflow as tf
+
+pause = [0]
+class Slow(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.ensure_shape(tf.numpy_function(lambda: time.sleep(pause[0]) or np.float32(0), [], tf.float32), ())
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1), Slow()])
+model.compile("sgd", "mse")
+def slow_down(epoch, logs):
+    pause[0] = 4 * (epoch > 0)
+model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=8, epochs=9, verbose=2,
+          callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=slow_down)])
+"""
+    result = _interrupt_after(kernel, source, "epoch 2 of")
+    assert result.error == "RunInterrupted", result.traceback
+    assert "as they were when it ended: model." in result.traceback
+    assert "The interrupt waits for what the workers are doing" in result.text
+    assert _trainer_pids(kernel) == pids
+
+
 FEEDS_LEFT = """
 workers = get_ipython().magics_manager.registry["TFOSMagics"].runtime.cluster.workers
 deadline = time.monotonic() + 10
