@@ -24,6 +24,11 @@ class Interrupts:
         self._over = threading.Event()
         self._over.set()
         self._is_busy: Callable[[], bool] | None = None
+        self._sent = False
+
+    def forget(self) -> None:
+        """Another cell begins, of which nobody has asked anything yet."""
+        self._sent = False
 
     @contextmanager
     def allowed(self, is_busy: Callable[[], bool] | None = None) -> Iterator[None]:
@@ -31,6 +36,8 @@ class Interrupts:
         true, and within our own functions, which ranks are to leave together."""
         previous = signal.signal(signal.SIGINT, self._interrupt)
         self._is_busy, self._over = is_busy, threading.Event()
+        if self._sent:  # before the block
+            self.send()
         try:
             yield
         finally:
@@ -38,7 +45,8 @@ class Interrupts:
             signal.signal(signal.SIGINT, previous)
 
     def send(self) -> None:
-        """Interrupt the block that is under way, if there is one; from any thread."""
+        """Interrupt the block that is under way, or the next one of this cell; from any thread."""
+        self._sent = True
         threading.Thread(target=self._send, args=(self._over,), name="tfos-interrupts", daemon=True).start()
 
     def _send(self, over: threading.Event) -> None:

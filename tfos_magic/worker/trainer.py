@@ -156,10 +156,11 @@ class Trainer:
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
 
+        self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
         self._random = {}
         if cell.run_id in self._stopped_runs:
-            self._stop.request()
+            self._halt()
         try:
             self._send(self._outcome(cell))
             self._disk.tidy()
