@@ -90,7 +90,7 @@ def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kern
     _trains_again(kernel)
 
 
-def test_an_interrupt_within_a_step_of_four_seconds_waits_for_it_and_costs_no_names(kernel: Kernel) -> None:
+def test_an_interrupt_within_a_step_of_twelve_seconds_waits_for_it_and_costs_no_names(kernel: Kernel) -> None:
     _trains_again(kernel)
     pids = _trainer_pids(kernel)
     source = """%%tfos_train --seed 1 -o model
@@ -105,7 +105,7 @@ class Slow(keras.layers.Layer):
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1), Slow()])
 model.compile("sgd", "mse")
 def slow_down(epoch, logs):
-    pause[0] = 4 * (epoch > 0)
+    pause[0] = 12 * (epoch == 2)
 model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=8, epochs=9, verbose=2,
           callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=slow_down)])
 """
@@ -114,6 +114,26 @@ model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=8, epochs=9, verbose=2,
     assert "as they were when it ended: model." in result.traceback
     assert "The interrupt waits for what the workers are doing" in result.text
     assert _trainer_pids(kernel) == pids
+
+
+def test_a_second_interrupt_ends_the_workers_at_once_and_says_that_no_name_came(kernel: Kernel) -> None:
+    _trains_again(kernel)
+    message_id = kernel.submit("""%%tfos_train -o found
+import hashlib
+found = 1
+print("begins")
+hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000_000)
+""")
+    kernel.finish(message_id, until="begins")
+    interrupted = time.monotonic()
+    for _ in range(2):
+        os.kill(kernel.pid, signal.SIGINT)
+        time.sleep(0.5)
+    result = kernel.finish(message_id)
+    assert time.monotonic() - interrupted < 10
+    assert result.error == "RunInterrupted", result.traceback
+    assert "Nothing came back with -o: the first worker was ended" in result.traceback
+    _trains_again(kernel)
 
 
 FEEDS_LEFT = """

@@ -109,6 +109,15 @@ class TrainingState:
         finally:
             self.draws_shares = before
 
+    @contextmanager
+    def drawing_alike(self) -> Iterator[None]:
+        """What is drawn in the block are initial values, which all ranks draw alike."""
+        before, self.initialising = self.initialising, True
+        try:
+            yield
+        finally:
+            self.initialising = before
+
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
         within = self.step is not None or self.draws_shares

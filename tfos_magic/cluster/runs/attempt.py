@@ -21,8 +21,7 @@ from tfos_magic.transport.messages import (
 )
 
 TICK = 0.1
-STOP_GRACE = 10.0
-STEPS_GRACE = 3
+STOP_GRACE = 600.0
 QUIET_SECONDS = 3.0
 ERROR_GRACE = 3.0
 CAUSE_GRACE = 1.0
@@ -76,9 +75,8 @@ class Attempt:
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
 
-    def stop(self, workers: Sequence[WorkerState], notify: Callable[[str], None]) -> None:
-        """Ask all ranks to end at their next common step, and wait for some of their steps; ``notify`` is told so."""
-        steps = STEPS_GRACE * max(worker.step_seconds for worker in workers)
+    def stop(self, notify: Callable[[str], None]) -> None:
+        """Ask all ranks to end at their next common step, or where they are, and wait; ``notify`` is told of that."""
         try:
             self._give_others_time(QUIET_SECONDS)
             if not self.outcome.complete:
@@ -86,7 +84,7 @@ class Attempt:
                     "The interrupt waits for what the workers are doing to come to its end. Another one ends the "
                     "workers at once; the names of -o are lost then."
                 )
-                self._pump(lambda: self.outcome.complete, time.monotonic() + max(STOP_GRACE, steps) - QUIET_SECONDS)
+                self._pump(lambda: self.outcome.complete, time.monotonic() + STOP_GRACE)
         except (KeyboardInterrupt, WorkerLost):
             # A second interrupt: no more patience. What was lost is found again by the next run.
             self.close()

@@ -91,9 +91,11 @@ class RunResults:
         return values, f"Brought back with -o as they were when it ended: {names}.{without}"
 
     def _why_none(self, missing: list[str]) -> str:
-        """A sentence where names were asked for and none came; empty where none was, or where rank 0 did not end."""
-        if not self._asked or 0 not in self._ends:
+        """A sentence where names were asked for and none came; empty where none was, or where no cell has begun."""
+        if not self._asked or all(worker.state == "waiting" for worker in self._state.workers):
             return ""
+        if 0 not in self._ends:
+            return "Nothing came back with -o: the first worker was ended before it could send the names."
         apart = "" if self._ends[0].clean else "the workers lost each other, so what each has may be of another step"
         return f"Nothing came back with -o: {apart or '; '.join(missing)}."
 

@@ -181,7 +181,7 @@ class Run:
         except KeyboardInterrupt:
             self.state.phase = RunPhase.STOPPING
             self._cluster.feeds.streams.end_queries()
-            attempt.stop(self.state.workers, self.state.notices.append)
+            attempt.stop(self.state.notices.append)
             raise
         finally:
             attempt.close()

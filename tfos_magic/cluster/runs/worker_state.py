@@ -16,9 +16,9 @@ class WorkerState:
 
     ``sent`` counts the bytes that it sent to other ranks and to servers for training. ``data_share`` and ``peer_share``
     are the shares of the last seconds (0 to 1) that it waited for its next batch, and for other ranks; ``data_seconds``
-    and ``peer_seconds`` are what these waits came to since the run began. ``seen`` is when it last told where it is,
-    ``step_seconds`` what a step took then. ``metrics`` are its running values, over the ``epoch_rows`` rows that it has
-    seen in this epoch. ``log`` holds its last lines, ``log_order`` their places among all lines of the run.
+    and ``peer_seconds`` are what these waits came to since the run began. ``seen`` is when it last told where it is.
+    ``metrics`` are its running values, over the ``epoch_rows`` rows that it has seen in this epoch. ``log`` holds its
+    last lines, ``log_order`` their places among all lines of the run.
     """
 
     rank: int
@@ -38,7 +38,6 @@ class WorkerState:
     data_share: float = 0.0
     peer_share: float = 0.0
     seen: float = 0.0
-    step_seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     epoch_rows: int = 0
     _rows_before: int = field(default=0, repr=False)
@@ -54,8 +53,6 @@ class WorkerState:
         """Note where it is, and derive its pace and its waits from the oldest mark kept."""
         if message.epoch != self.epoch or message.rows < self.rows:
             self._rows_before = min(self.rows, message.rows)
-        elif self.seen and message.step > self.step:
-            self.step_seconds = (now - self.seen) / (message.step - self.step)
         self.epoch_rows = message.rows - self._rows_before
         self.metrics = dict(message.metrics)
         self.epoch, self.step, self.steps, self.rows = message.epoch, message.step, message.steps, message.rows

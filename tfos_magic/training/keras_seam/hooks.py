@@ -243,11 +243,8 @@ def _install_gradients(stack: ExitStack, session: Session, own: tape_loop.OwnLoo
 def _install_random(stack: ExitStack, session: Session) -> None:
     def initialize(original: Any, variable: Any, initializer: Any) -> Any:
         def initial(*args: Any, **kwargs: Any) -> Any:
-            before, session.initialising = session.initialising, True
-            try:
+            with session.drawing_alike():
                 return initializer(*args, **kwargs)
-            finally:
-                session.initialising = before
 
         return original(variable, initial)
 

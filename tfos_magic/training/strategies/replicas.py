@@ -30,7 +30,8 @@ class Replicas:
         spec = tf.nest.map_structure(_buildable, element_spec)
         for build in (lambda: model._symbolic_build(data_batch=spec), lambda: self._trace(model, spec)):
             try:
-                build()
+                with self._session.drawing_alike():
+                    build()
                 return
             except TrainingError:
                 raise
