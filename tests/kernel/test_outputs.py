@@ -236,3 +236,33 @@ model.fit(words, verbose=0)
     assert "Arrays of column 'codes' differ in length" in result.traceback
     assert "--pad codes=0" in result.traceback
     assert "could not be tried" not in result.text
+
+
+def test_a_functional_model_of_a_class_of_the_notebook_works_there_and_in_the_next_cell(kernel: Kernel) -> None:
+    kernel.run("""
+import keras, numpy as np
+class Base(keras.Model):
+    def train_step(self, data):
+        self.steps = getattr(self, "steps", 0) + 1
+        return super().train_step(data)
+class Custom(Base):
+    pass
+points = np.ones((8, 4), "float32")
+""")
+    result = kernel.run("""%%tfos_train -n 2 --seed 1 -o custom,expected
+inputs = keras.Input((4,))
+custom = Custom(inputs, keras.layers.Dense(1)(inputs))
+custom.compile("sgd", "mse")
+custom.fit(points, points[:, :1], verbose=0)
+expected = custom.predict(points, verbose=0)
+""")
+    assert not result.error, result.traceback
+    checked = kernel.run("""
+print(type(custom) is Custom, np.abs(custom.predict(points, verbose=0) - expected).max() < 1e-6)
+custom.fit(points, points[:, :1], verbose=0)
+again = Custom(custom.inputs, custom.outputs)
+""")
+    assert not checked.error, checked.traceback
+    assert checked.text.strip() == "True True"
+    later = kernel.run("%%tfos_train -n 2 -o later\nlater = custom.predict(points, verbose=0).shape\n")
+    assert not later.error, later.traceback

@@ -215,6 +215,8 @@ class Unpickler(pickle.Unpickler):
         made = make(*args)
         if known:
             self._kept.add(made)
+            if not issubclass(made, Enum):
+                _set_bases(made, args[2])
         return made
 
     def _set_class(self, set_state: Callable[..., type], made: type, state: Any) -> type:
@@ -262,6 +264,14 @@ def _original_variable(make: Callable[..., Any], value: Any, options: dict[str, 
     original = originals.found(token)
     is_same = tensors.is_variable(original) and tensors.assigned(original, value, options)
     return original if is_same else make(value, options, token)
+
+
+def _set_bases(kind: type, bases: tuple[type, ...]) -> None:
+    """Let a class that stays as it is come of what it has come of where it was: Keras makes a subclass of ``Model`` one
+    of ``Functional`` when it is first called with inputs and outputs."""
+    if kind.__bases__ != bases:
+        with suppress(TypeError):  # of another layout: then it was not Keras
+            kind.__bases__ = bases
 
 
 def _set_values(kind: type, attributes: Mapping[str, Any]) -> None:
