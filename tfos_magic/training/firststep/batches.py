@@ -74,8 +74,10 @@ def tried(batch: Any, fewest: int = FEWEST) -> Tried:
 def _varied(batch: Any, again: Any) -> Any:
     """Rows that come ``again`` made others than they were before: what compares rows does not show among equal ones.
 
-    Floats are scaled; whole numbers, such as classes and tokens, stay in their range, and change places in a row.
+    Floats are scaled. Whole numbers, such as classes and tokens, stay in the range of their column: they are drawn from
+    those of other rows, and change places in the only one.
     """
+    rows = int((again == 0).sum())
 
     def vary(leaf: Any) -> Any:
         if (
@@ -87,8 +89,13 @@ def _varied(batch: Any, again: Any) -> Any:
         if leaf.dtype.is_floating and bool(tf.reduce_any(tf.round(leaf) != leaf)):
             factors = np.where(again > 0, 0.5 + again * _GOLDEN % 1, 1.0)
             return leaf * tf.cast(tf.reshape(factors, [-1, *[1] * (leaf.shape.rank - 1)]), leaf.dtype)
-        rolled = [row if leaf.shape.rank == 1 else tf.roll(row, int(n), 0) for row, n in zip(leaf, again, strict=True)]
-        return tf.stack(rolled)
+        if leaf.shape.rank == 1:
+            return leaf
+        if rows == 1:
+            return tf.stack([tf.roll(row, int(n), 0) for row, n in zip(leaf, again, strict=True)])
+        drawn = np.random.default_rng(rows).integers(0, rows, (len(again), leaf.shape[1]))
+        source = np.where(again[:, None] > 0, drawn, np.arange(len(again))[:, None])
+        return tf.gather_nd(leaf, np.stack([source, np.broadcast_to(np.arange(leaf.shape[1]), source.shape)], -1))
 
     return tf.nest.map_structure(vary, batch) if again.any() else batch
 
