@@ -11,6 +11,7 @@ import time
 from collections import deque
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
+from typing import Any
 
 from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.errors import ProtocolError
@@ -27,8 +28,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends (Linux), and end now if that has happened already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     expected = int(os.environ.get(PARENT_VARIABLE, "0"))
     if expected and os.getppid() != expected:
         os._exit(1)
@@ -36,8 +36,13 @@ def die_with_parent() -> None:
 
 def name_process(name: str) -> None:
     """Give this process the name, of at most 15 letters, that ``ps`` and ``top`` show."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: Any) -> None:
+    """Set something of this process, on Linux."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+        ctypes.CDLL(None).prctl(option, value)
 
 
 class Link:

@@ -140,17 +140,13 @@ class ForkClient:
         """Connect to the executor's server, or be the one that starts it."""
         name = _server_name(self._hash_seed)
         while True:
-            connection, listener = _socket(), _socket()
-            try:
-                with listener:
-                    listener.bind(name)
+            connection = _socket()
+            with _socket() as listener:
+                if _is_bound(listener, name):
                     listener.listen()
                     connection.connect(name)
                     self._server = self._start(listener)
-                return connection
-            except OSError:  # another one has it
-                connection.close()
-            connection = _socket()
+                    return connection
             try:
                 connection.connect(name)
             except OSError:  # that has just ended
@@ -175,6 +171,15 @@ class ForkClient:
 
 def _socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _is_bound(listener: socket.socket, name: bytes) -> bool:
+    """Bind an address; False where another one has it."""
+    try:
+        listener.bind(name)
+    except OSError:
+        return False
+    return True
 
 
 def is_own(connection: socket.socket) -> bool:

@@ -8,16 +8,18 @@ from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 
 
-class RunHooks:
-    """Keeps ranks together; the last of a loop's callbacks, so that it sees what the others did."""
-
-    model: Any
-    params: Any
-
+class _Hooks:
     def __init__(self, session: Session, loop: Loop) -> None:
         super().__init__()
         self._session = session
         self._loop = loop
+
+
+class RunHooks(_Hooks):
+    """Keeps ranks together; the last of a loop's callbacks, so that it sees what the others did."""
+
+    model: Any
+    params: Any
 
     def take_over(self) -> None:
         """Give every rank rank 0's variables."""
@@ -65,13 +67,8 @@ class RunHooks:
         self._session.report("validate", loop)
 
 
-class EndHooks:
+class EndHooks(_Hooks):
     """Lets a training end after the very batch after which a callback before it wants that, as one process does."""
-
-    def __init__(self, session: Session, loop: Loop) -> None:
-        super().__init__()
-        self._session = session
-        self._loop = loop
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._session.poll_end(self._loop)

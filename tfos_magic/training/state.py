@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from tfos_magic.training import refusals
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.own_reads import Looks
 from tfos_magic.training.keras_seam.data_waits import DataClock
+from tfos_magic.training.keras_seam.patching import replaced
 from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.logs.progress import Reporter
 from tfos_magic.training.loop import Loop
@@ -100,23 +101,13 @@ class TrainingState:
             if loop.restore_jit:
                 model.jit_compile = True
 
-    @contextmanager
-    def drawing_for_shares(self) -> Iterator[None]:
+    def drawing_for_shares(self) -> AbstractContextManager[None]:
         """What is traced in the block draws random numbers for rows of this rank alone."""
-        before, self.draws_shares = self.draws_shares, True
-        try:
-            yield
-        finally:
-            self.draws_shares = before
+        return replaced(self, "draws_shares", True)
 
-    @contextmanager
-    def drawing_alike(self) -> Iterator[None]:
+    def drawing_alike(self) -> AbstractContextManager[None]:
         """What is drawn in the block are initial values, which all ranks draw alike."""
-        before, self.initialising = self.initialising, True
-        try:
-            yield
-        finally:
-            self.initialising = before
+        return replaced(self, "initialising", True)
 
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""

@@ -7,7 +7,6 @@ the connection of an agent its trainers end, with the last connection the server
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import selectors
@@ -19,7 +18,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-from tfos_magic.lean import gc_paused, load_tensorflow
+from tfos_magic.lean import gc_paused
 from tfos_magic.processes.child_process import PARENT_VARIABLE, name_process
 from tfos_magic.processes.fork_client import (
     DESCRIPTORS,
@@ -29,6 +28,7 @@ from tfos_magic.processes.fork_client import (
     TRAINER_NAME,
     is_own,
 )
+from tfos_magic.worker import trainer
 
 
 class ForkServer:
@@ -116,7 +116,7 @@ class ForkServer:
             if not pid:
                 return
             for agent, trainers in self._agents.items():
-                for number in [number for number, trainer in trainers.items() if trainer == pid]:
+                for number in [number for number, forked in trainers.items() if forked == pid]:
                     del trainers[number]
                     _tell(agent, {"id": number, "code": os.waitstatus_to_exitcode(status)})
 
@@ -130,9 +130,7 @@ class ForkServer:
             self._selector.close()
             for each in (self._listener, self._child_ended, self._waker, *self._agents):
                 each.close()
-            from tfos_magic.worker.trainer import main
-
-            main(link)
+            trainer.main(link)
         except Exception:
             traceback.print_exc()
         finally:
@@ -166,14 +164,8 @@ def _tell(agent: socket.socket, message: dict[str, Any]) -> None:
 def _load() -> None:
     """Import what trainers need. What cannot be imported, they say themselves."""
     with gc_paused(), suppress(Exception):
-        load_tensorflow()
-        # First use of the runtime and of the training code costs a second; better now than in the user's cell.
-        import tfos_magic.training.parameter_server.server
-        import tfos_magic.training.run
-        import tfos_magic.worker.cell
-        import tfos_magic.worker.trainer  # noqa: F401
-    gc.collect()
-    gc.freeze()
+        trainer.load()
+        import tfos_magic.training.parameter_server.server  # noqa: F401
     # OpenBLAS ends its threads before a fork, to start them where they are needed next: not here.
     if not (pid := os.fork()):
         os._exit(0)

@@ -86,13 +86,10 @@ class Trainer:
         self._rank, self._local_rank = start.rank, start.local_rank
         try:
             with gc_paused():
-                load_tensorflow()
+                load()
                 import keras
                 import tensorflow as tf
 
-                # First use of the runtime and of the training code costs a second; better now than in the user's cell.
-                import tfos_magic.training.run
-                import tfos_magic.worker.cell  # noqa: F401
                 from tfos_magic.disk.disk import Disk
 
             self._disk = Disk(start.rank, start.local_size, self._may_mount, frozenset(sys.modules))
@@ -257,6 +254,13 @@ class Trainer:
             self._link.send(message)
         except OSError:
             os._exit(0)
+
+
+def load() -> None:
+    """Import TensorFlow and what runs cells: first use costs a second, better now than in the user's cell."""
+    load_tensorflow()
+    import tfos_magic.training.run
+    import tfos_magic.worker.cell  # noqa: F401
 
 
 def threads_of_operations(local_size: int) -> int:

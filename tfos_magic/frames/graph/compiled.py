@@ -63,10 +63,10 @@ class Compiled:
         function = load(program)
         self._check = function.check
         self._body = body_of(program, function.call)
-        self._call = function.call
         cell = _trace(function.call, cell_signature(program), program)
-        self._of_a_row = cell.structured_outputs
         self.outputs = _output_specs(program, cell.structured_outputs)
+        # For rows that cannot be computed at once.
+        self._by_row = row_by_row(function.call, cell.structured_outputs) if program.mode == ROWS else None
         self._any_rows = _trace(self._body, body_signature(program), program)
         self.block_rows = _block_rows(self._any_rows.graph)
         nodes = streams.nodes_of(self._any_rows.graph)
@@ -101,25 +101,25 @@ class Compiled:
                 self._check_rows(blocks)
         tensors = [tf.convert_to_tensor(block) for block in blocks]
         try:
-            try:
-                outputs = self._run(tensors, full)
-            except tf.errors.InvalidArgumentError:
-                if self.program.mode != ROWS or self._draws:
-                    raise
-                outputs = self._row_by_row(tensors)
+            outputs = self._computed(tensors, full)
         except (tf.errors.OpError, ValueError) as error:
             raise UsageError(
                 f"the function failed: {_short(error)} (on a block of {_describe(self.program)})"
             ) from error
         return {name: _numpy(value) for name, value in outputs.items()}
 
-    def _row_by_row(self, tensors: list[Any]) -> dict[str, Any]:
-        """Run one row after another, here and from now on.
+    def _computed(self, tensors: list[Any], full: bool) -> dict[str, Any]:
+        """Run all rows at once or, where that cannot be, one after another, here and from now on.
 
         All at once TensorFlow computes rows of which whatever is made on the way has one shape: the words of texts have
         not. Should a row be at fault, it will say so by itself.
         """
-        traced = _trace(row_by_row(self._call, self._of_a_row), body_signature(self.program), self.program)
+        try:
+            return self._run(tensors, full)
+        except tf.errors.InvalidArgumentError:
+            if self._by_row is None or self._draws:
+                raise
+        traced = _trace(self._by_row, body_signature(self.program), self.program)
         outputs = dict(traced(*tensors))
         self._any_rows, self._by_xla = traced, False
         return outputs

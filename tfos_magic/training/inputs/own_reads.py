@@ -3,8 +3,8 @@ take this worker's rows for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import Calls
 from tfos_magic.training.inputs.marks import inputs_of, is_fed, is_marked
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.patching import replaced, wrap
 from tfos_magic.training.logs.progress import Reporter
 
 # Transformations that cut rows into other elements than the global batches, by the names of TensorFlow's classes.
@@ -87,14 +87,9 @@ class Looks:
         """The loop under way gets what is about the rows of all ranks."""
         self._before = None
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self) -> AbstractContextManager[None]:
         """Let TensorFlow reduce datasets for loops in graphs."""
-        before, self.reducing = self.reducing, True
-        try:
-            yield
-        finally:
-            self.reducing = before
+        return replaced(self, "reducing", True)
 
     def close(self) -> None:
         """Say, where there were such loops, what they saw."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -18,6 +18,14 @@ def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
         stack.callback(delattr, owner, name)
     else:
         stack.callback(setattr, owner, name, own)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Let ``owner.name`` be ``value`` in the block."""
+    with ExitStack() as stack:
+        replace(stack, owner, name, value)
+        yield
 
 
 def wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:

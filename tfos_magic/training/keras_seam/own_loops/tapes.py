@@ -11,7 +11,7 @@ from tensorflow.python.eager import record
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep.trial import of_variables
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.patching import replaced, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
@@ -44,11 +44,8 @@ class Tapes:
         """Watch gradients being taken until ``stack`` closes."""
 
         def by_row(original: Any, *args: Any, **kwargs: Any) -> Any:
-            before, self._by_row = self._by_row, True
-            try:
+            with replaced(self, "_by_row", True):
                 return original(*args, **kwargs)
-            finally:
-                self._by_row = before
 
         for owner, name in ((tf.GradientTape, "jacobian"), (tf.GradientTape, "batch_jacobian"), (tf, "vectorized_map")):
             wrap(stack, owner, name, by_row)
