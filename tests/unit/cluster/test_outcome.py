@@ -90,12 +90,14 @@ def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
 
 
 def test_an_error_says_why_no_name_came_back() -> None:
-    def told(end: RunFinished, asked: bool = True) -> str:
-        results = RunResults(RunState("r", "run 1", "sync", []), alone=False, asked=asked)
+    def told(end: RunFinished, asked: bool = True, worker: str = "running") -> str:
+        state = RunState("r", "run 1", "sync", [WorkerState(0, state=worker)])
+        results = RunResults(state, alone=False, asked=asked)
         results.note({0: end})
         return results.rescue()[1]
 
     torn = RunFinished("r", 0, "error", clean=False)
     assert "the workers lost each other" in told(torn)
     assert told(torn, asked=False) == ""
+    assert told(torn, worker="waiting") == ""
     assert told(RunFinished("r", 0, "error", missing=["w: the cell did not define it"])).endswith("define it.")
