@@ -56,7 +56,8 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
-    from tfos_magic.cluster.runs.run import Ignore, Run, RunRequest, frame_use
+    from tfos_magic.cluster.runs.request import Ignore, RunRequest, frame_use
+    from tfos_magic.cluster.runs.run import Run
 
     parts: Parts = {}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from tfos_magic.cluster.runs.run import FrameUse, frame_use
+from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse

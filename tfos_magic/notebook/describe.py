@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tfos_magic.cluster.preflight import Finding
-from tfos_magic.cluster.runs.run import RunRequest
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured

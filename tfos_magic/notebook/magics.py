@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from tfos_magic.cluster.preflight import examine
-from tfos_magic.cluster.runs.run import RunRequest
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.disk.imports import ImportListener
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell

@@ -12,7 +12,8 @@ from typing import Any
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.preflight import Wanted
-from tfos_magic.cluster.runs.run import Run, RunRequest
+from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import WorkerLost
@@ -142,3 +143,26 @@ class Attempt:
         self._replacements -= 1
         self._coming.add(rank)
         self._cluster.replace_trainer(rank)
+
+
+def revive(cluster: WorkerGroup, state: RunState, draw: Callable[[], None]) -> None:
+    """Replace agents that were lost, in the attempt before or while nothing ran."""
+    lost = cluster.membership.lost
+    if not lost:
+        return
+    if not state.replaying:
+        state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): they are started anew.")
+    draw()
+    cluster.revive()
+
+
+def await_trainers(cluster: WorkerGroup, state: RunState, draw: Callable[[], None]) -> None:
+    """Wait for trainers that still load TensorFlow, drawing meanwhile; ``state`` gets to know who they are."""
+    if not cluster.ready:
+        draw()
+        cluster.wait_ready()
+    state.generation = cluster.membership.generation
+    for known, worker in zip(state.workers, cluster.workers, strict=True):
+        known.host, known.pid = worker.agent.host, worker.pid
+        known.device = worker.ready.device if worker.ready else ""
+    state.servers = [WorkerState(each.rank, each.agent.host, each.pid, state="serving") for each in cluster.servers]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
 from tfos_magic.checkpoints.store import CheckpointStore
-from tfos_magic.cluster.runs.attempt import Attempt
+from tfos_magic.cluster.runs.attempt import Attempt, await_trainers, revive
 from tfos_magic.cluster.runs.random_states import Randomness
-from tfos_magic.cluster.runs.request import FrameUse, Ignore, Observer, RunRequest, frame_use
+from tfos_magic.cluster.runs.request import Observer, RunRequest
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras, kernels_settings
 from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
@@ -40,8 +41,6 @@ from tfos_magic.transport.messages import (
 )
 from tfos_magic.values import pack
 
-__all__ = ["FrameUse", "Ignore", "Observer", "Run", "RunRequest", "frame_use"]
-
 
 class Run:
     """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
@@ -59,6 +58,7 @@ class Run:
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops_asked = self._stops_heeded = 0
+        self._told: SimpleQueue[str] = SimpleQueue()
         self.state = RunState(
             run_id=self.run_id,
             name=request.name,
@@ -121,8 +121,9 @@ class Run:
             request.checkpoint_dir,
             request.keep_checkpoints,
             resume=request.resume,
-            notify=self.state.notices.append,
+            notify=self._told.put,
         )
+        self._take_notices()
         self._randomness.go_on(self._store.seed, self._store.random)
         if self._store.newest is not None:
             self.state.notices.append(
@@ -133,6 +134,7 @@ class Run:
         store, self._store = self._store, None
         if store is not None:
             store.close()
+        self._take_notices()
 
     def _persevere(self, payload: bytes) -> None:
         """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
@@ -148,13 +150,13 @@ class Run:
     def _attempt(self, payload: bytes) -> None:
         """Feed what the cell names and run it once on every rank that is to."""
         ranks = self._request.ranks_of(self._cluster.size)
-        self._revive()
+        revive(self._cluster, self.state, self._draw)
         assert self._cluster.feeds is not None
         streams = self._cluster.feeds.streams
         try:
             before = self._store.feeds if self._store is not None else {}
             feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
-            self._await_trainers()
+            await_trainers(self._cluster, self.state, self._draw)
             self._run_cell(payload, feeds, ranks)
         except WorkerError:
             if streams.failure is None:
@@ -202,31 +204,6 @@ class Run:
             f"({state.restarts} of {request.max_restarts} restarts)."
         )
         self._draw()
-
-    def _revive(self) -> None:
-        """Replace agents that were lost, in the attempt before or while nothing ran."""
-        lost = self._cluster.membership.lost
-        if not lost:
-            return
-        if not self.state.replaying:
-            self.state.notices.append(
-                f"The cluster had lost workers while nothing ran ({lost}): they are started anew."
-            )
-        self._draw()
-        self._cluster.revive()
-
-    def _await_trainers(self) -> None:
-        """Wait for trainers that still load TensorFlow, drawing meanwhile."""
-        if not self._cluster.ready:
-            self._draw()
-            self._cluster.wait_ready()
-        self.state.generation = self._cluster.membership.generation
-        for state, worker in zip(self.state.workers, self._cluster.workers, strict=True):
-            state.host, state.pid = worker.agent.host, worker.pid
-            state.device = worker.ready.device if worker.ready else ""
-        self.state.servers = [
-            WorkerState(server.rank, server.agent.host, server.pid, state="serving") for server in self._cluster.servers
-        ]
 
     def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, SpooledFeed]) -> None:
         request = self._request
@@ -281,7 +258,13 @@ class Run:
     def _shown(self, rank: int) -> bool:
         return rank == 0 or self._request.alone
 
+    def _take_notices(self) -> None:
+        """What the thread that writes checkpoints has to say: the run's own thread alone changes its state."""
+        while not self._told.empty():
+            self.state.notices.append(self._told.get())
+
     def _draw(self) -> None:
+        self._take_notices()
         for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
             state.memory = worker.beat.trainer_rss
         for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
