@@ -21,6 +21,7 @@ from tfos_magic.feed.driver.feed_job import FeedReport, feed_dataframe
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.spark.batch_sizes import SETTING, WIDE_ROWS, small_batches
 from tfos_magic.spark.session import repeats
+from tfos_magic.transport.messages import SpoolHandle
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def ranks() -> Iterator[Callable[[int], Ranks]]:
         each.close()
 
 
-def global_batches(handles: list[dict[str, Any]], batch_size: int, **how: Any) -> list[list[int]]:
+def global_batches(handles: list[SpoolHandle], batch_size: int, **how: Any) -> list[list[int]]:
     """The ids of each global batch over all ranks, in the order of the DataFrame (ids are row numbers here)."""
     datasets = [list(feed_dataset(handle, batch_size=batch_size, **how).as_numpy_iterator()) for handle in handles]
     steps = {len(batches) for batches in datasets}

@@ -19,6 +19,7 @@ from tests.spark.ranks import Ranks
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import DataError
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
+from tfos_magic.transport.messages import SpoolHandle
 
 ROWS = 23
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -77,7 +78,7 @@ def batches(ranks: Ranks, df: DataFrame, missing: Missing = NOTHING_MISSING) -> 
     return whole(ranks.feed(df, missing=missing)[1])
 
 
-def whole(handles: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def whole(handles: list[SpoolHandle]) -> list[dict[str, Any]]:
     """All rows of each rank as one batch, as :func:`batches` gives them."""
     datasets = [feed_dataset(handle, batch_size=1000) for handle in handles]
     first, other = (tf.nest.map_structure(_open_ended, dataset.element_spec) for dataset in datasets)
@@ -102,13 +103,13 @@ def by_id(given: list[dict[str, Any]], name: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def handles(spark: SparkSession, ranks: Ranks) -> list[dict[str, Any]]:
+def handles(spark: SparkSession, ranks: Ranks) -> list[SpoolHandle]:
     rows = [row(i) for i in range(ROWS)]
     return list(ranks.feed(spark.createDataFrame(rows, SCHEMA).repartition(3))[1])
 
 
 @pytest.fixture(scope="module")
-def fed(handles: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fed(handles: list[SpoolHandle]) -> list[dict[str, Any]]:
     return whole(handles)
 
 
@@ -161,7 +162,7 @@ def test_arrays_of_one_length_are_dense_and_others_ragged_where_they_differ(fed:
     assert kinds == {"bag": ([count, None], 1), "nest": ([count, None, None], 2), "pairs": ([count, None, 2], 1)}
 
 
-def test_shuffled_rows_stay_together_whatever_their_columns_are(handles: list[dict[str, Any]]) -> None:
+def test_shuffled_rows_stay_together_whatever_their_columns_are(handles: list[SpoolHandle]) -> None:
     for handle in handles:
         parts = list(feed_dataset(handle, batch_size=8, shuffle=True, seed=1))
         names = [name for name in parts[0] if name != "who"]

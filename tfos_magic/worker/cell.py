@@ -38,15 +38,17 @@ def fill(names: dict[str, Any], cell: RunCell) -> None:
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
-        read = stream_dataset if "lease" in use else feed_dataset
-        names[name] = read(
-            use["handle"],
-            batch_size=use["batch_size"],
-            features=use["features"],
-            label=use["label"],
-            shuffle=use["shuffle"],
-            seed=use["seed"],
-        )
+        how: dict[str, Any] = {
+            "batch_size": use.batch_size,
+            "features": use.features,
+            "label": use.label,
+            "shuffle": use.shuffle,
+            "seed": use.seed,
+        }
+        if use.stream is not None:
+            names[name] = stream_dataset(use.stream, **how)
+        elif use.spool is not None:
+            names[name] = feed_dataset(use.spool, **how)
 
 
 class Given:
@@ -152,7 +154,7 @@ def _ragged_hint(error: BaseException, cell: RunCell) -> str:
     """What to do where an operation takes no ragged tensor, and a DataFrame has made some."""
     if "ragged" not in str(error).lower():
         return ""
-    schemas = [decode_schema(use["handle"]["schema"]) for use in cell.feeds.values()]
+    schemas = [decode_schema(use.schema) for use in cell.feeds.values()]
     ragged = [field.name for schema in schemas for field in schema if field_column(field).ragged_rank]
     if not ragged:
         return ""

@@ -219,12 +219,12 @@ class Trainer:
             resume=assemble(part for part in parts if part.run_id == cell.run_id),
             local_rank=self._local_rank,
             event_files=cell.event_files,
-            feeds={name: use.get("mark", []) for name, use in cell.feeds.items()},
+            feeds={name: use.mark for name, use in cell.feeds.items()},
             random=cell.random,
         )
         if view is not None:
             context = replace(context, owns=view.owns, refresh=view.refresh)
-        live = any(use.get("lease", {}).get("live") for use in cell.feeds.values())
+        live = any(use.stream and use.stream.live for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts.allowed():

@@ -87,12 +87,12 @@ def test_a_large_batch_is_cut_and_small_ones_are_joined(world: World, monkeypatc
     job = FeedJob("f", PLAN, (receivers[0].uri,), TOKEN, timeout=20)
     send_partition(job, 0, 1, [batch(i, 1) for i in range(500)])
     spools[0].commit("f", [(0, 1, 500)])
-    assert len(spools[0].handle("f")["blocks"]) == 1
+    assert len(spools[0].handle("f").blocks) == 1
     spools[0].open("f", 0, 1, PLAN.schema)
     monkeypatch.setattr(feed_partition, "MESSAGE_BYTES", 1000)
     send_partition(job, 0, 1, [batch(0, 500)])
     spools[0].commit("f", [(0, 1, 500)])
-    assert len(spools[0].handle("f")["blocks"]) >= 7
+    assert len(spools[0].handle("f").blocks) >= 7
 
 
 def test_what_was_sent_tells_the_widths_even_where_a_rank_gets_no_row(world: World) -> None:

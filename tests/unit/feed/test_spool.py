@@ -19,6 +19,7 @@ from tfos_magic.columns.columns import Column, FeedPlan
 from tfos_magic.errors import DataError, FeedError, SpoolFull
 from tfos_magic.feed.agent.disk_quota import GIGABYTE, DiskQuota
 from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.transport.messages import SpoolHandle
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 
@@ -36,11 +37,11 @@ def rows(*values: int) -> pa.RecordBatch:
     )
 
 
-def kept(handle: dict[str, Any]) -> list[int]:
+def kept(handle: SpoolHandle) -> list[int]:
     """The values a handle leads to, read through its path."""
-    fd = os.open(handle["path"], os.O_RDONLY)
+    fd = os.open(handle.path, os.O_RDONLY)
     try:
-        blocks = [(os.pread(fd, size, offset), first, count) for offset, size, first, count in handle["blocks"]]
+        blocks = [(os.pread(fd, size, offset), first, count) for offset, size, first, count in handle.blocks]
     finally:
         os.close(fd)
     schema = rows().schema
@@ -56,10 +57,10 @@ def test_the_share_of_a_rank_is_kept_in_partition_order(spool: Spool) -> None:
     held, size = spool.commit("f", [(1, 9, 2), (0, 8, 2), (2, 7, 0)])
     handle = spool.handle("f")
     assert held == 4
-    assert size == sum(block[1] for block in handle["blocks"])
+    assert size == sum(block[1] for block in handle.blocks)
     assert kept(handle) == [1, 2, 3, 4]
-    assert handle["partitions"] == [[0, 2], [1, 2], [2, 0]]
-    assert all(offset % 64 == 0 for offset, *_ in handle["blocks"])
+    assert handle.partitions == [[0, 2], [1, 2], [2, 0]]
+    assert all(offset % 64 == 0 for offset, *_ in handle.blocks)
 
 
 def test_attempts_that_did_not_win_are_not_kept(spool: Spool) -> None:
@@ -122,7 +123,7 @@ def test_the_file_has_no_name_and_its_space_is_freed_on_release(spool: Spool, tm
     spool.open("f", 0, 1, PLAN.schema)
     spool.append("f", 0, 1, rows(*range(100_000)))
     spool.commit("f", [(0, 1, 100_000)])
-    path = spool.handle("f")["path"]
+    path = spool.handle("f").path
     assert list(tmp_path.iterdir()) == []
     status = os.stat(path)
     assert status.st_nlink == 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +20,7 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.row_partitioner import RowPartitioner
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.training.inputs.marks import is_sharded, rows_by_step
+from tfos_magic.transport.messages import SpoolHandle
 
 PLAN = FeedPlan(
     (
@@ -56,8 +55,8 @@ def wire_rows(start: int, rows: int) -> pa.RecordBatch:
     )
 
 
-def fill(spool: Spool, blocks: list[list[int]], rank: int = 0, world: int = 1, feed_id: str = "f") -> dict[str, Any]:
-    """Spool partitions whose blocks have these numbers of rows, numbered throughout; gives the handle over JSON."""
+def fill(spool: Spool, blocks: list[list[int]], rank: int = 0, world: int = 1, feed_id: str = "f") -> SpoolHandle:
+    """Spool partitions whose blocks have these numbers of rows, numbered throughout; gives the handle."""
     spool.open(feed_id, rank, world, PLAN.schema)
     start, partitions = 0, []
     for partition, sizes in enumerate(blocks):
@@ -70,7 +69,7 @@ def fill(spool: Spool, blocks: list[list[int]], rank: int = 0, world: int = 1, f
         spool.append_tail(feed_id, partition, 0, dealer.tail(wire_rows(0, 1).schema))
         partitions.append([partition, 0, dealer.rows])
     spool.commit(feed_id, partitions, SETTLED)
-    return json.loads(json.dumps(spool.handle(feed_id)))
+    return spool.handle(feed_id)
 
 
 def test_batches_run_across_blocks_and_partitions_in_order(spool: Spool) -> None:

@@ -23,7 +23,7 @@ from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.training.inputs.marks import is_sharded
-from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message
+from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message, SpoolHandle, StreamHandle
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes"), Column("id", "scalar", "int64")))
 SCHEMA = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
@@ -55,19 +55,21 @@ class Ranks:
             receiver.start()
         self.endpoints = tuple(receiver.uri for receiver in self.receivers)
 
-    def lease(self, lease: str) -> list[dict[str, Any]]:
+    def lease(self, lease: str) -> list[StreamHandle]:
         """Gives the handles by rank."""
         for streams in self.streams:
             streams.lease(lease)
-        known = {"token": TOKEN, "lease": lease, "schema": SCHEMA, "world": WORLD}
-        return [{**known, "uri": uri, "rank": rank} for rank, uri in enumerate(self.endpoints)]
+        return [
+            StreamHandle(lease, SCHEMA, WORLD, rank=rank, uri=uri, token=TOKEN)
+            for rank, uri in enumerate(self.endpoints)
+        ]
 
     def open(self, lease: str, epoch: int) -> FeedJob:
         for rank, streams in enumerate(self.streams):
             streams.open(stream_id(lease, epoch), rank, WORLD, SCHEMA)
         return FeedJob(stream_id(lease, epoch), PLAN, self.endpoints, TOKEN, 60, SCHEMA)
 
-    def spool(self, partitions: list[list[int]]) -> list[dict[str, Any]]:
+    def spool(self, partitions: list[list[int]]) -> list[SpoolHandle]:
         job = FeedJob("spooled", PLAN, self.endpoints, TOKEN, 60)
         for rank, spool in enumerate(self.spools):
             spool.open("spooled", rank, WORLD, PLAN.schema)

@@ -7,12 +7,35 @@ import json
 import pytest
 
 from tfos_magic.errors import ProtocolError
-from tfos_magic.transport.messages import Heartbeat, Message, Progress, RunCell, RunFinished, decode, encode
+from tfos_magic.transport.messages import (
+    FeedUse,
+    Heartbeat,
+    Message,
+    Progress,
+    RunCell,
+    RunFinished,
+    SpoolHandle,
+    StreamHandle,
+    decode,
+    encode,
+)
 
 MESSAGES: list[Message] = [
     Heartbeat(2, 3, {"feed": 4}),
     Progress("r", 0, "train", 1, 3, 5, 10, 320, {"loss": 0.25}),
     RunCell("r", "x = 1", "<run 1>", "sync", 7, ["x"], payload=b"\x80\x05"),
+    RunCell(
+        "r",
+        "x = 1",
+        "<run 1>",
+        "sync",
+        7,
+        [],
+        feeds={
+            "train": FeedUse("f", 32, ["a"], mark=[9], spool=SpoolHandle("/f", "00", "s", [[0, 8, 0, 2]], [], 1, 2)),
+            "live": FeedUse("g", 8, label="y", stream=StreamHandle("l", "s", 2, live=True)),
+        },
+    ),
     RunFinished("r", 1, "error", {"kind": "ValueError"}, clean=False),
 ]
 
@@ -24,6 +47,11 @@ def test_a_message_survives_the_wire(message: Message) -> None:
 
 def _header(**fields: object) -> list[bytes]:
     return [json.dumps(fields).encode(), b""]
+
+
+def _cell_with(feeds: object) -> list[bytes]:
+    cell = {"run_id": "r", "source": "", "filename": "f", "strategy": "sync", "seed": 1, "outputs": []}
+    return _header(type="RunCell", **cell, feeds=feeds)
 
 
 BAD_FRAMES = {
@@ -41,6 +69,9 @@ BAD_FRAMES = {
     "a truth value for a number": _header(
         type="TrainerExited", generation=True, rank=0, exit_code=0, signal=0, output=""
     ),
+    "a part that is no object": _cell_with({"f": 3}),
+    "a part with a field too many": _cell_with({"f": {"feed_id": "f", "batch_size": 2, "evil": 1}}),
+    "a part with a field of a wrong type": _cell_with({"f": {"feed_id": "f", "batch_size": "2"}}),
     "a payload smuggled into the header": _header(type="StopRun", run_id="r", payload="x"),
 }
 

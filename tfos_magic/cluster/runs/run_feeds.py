@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
@@ -14,6 +13,7 @@ from tfos_magic.errors import FeedError
 from tfos_magic.feed.driver.sources.feed import SpooledFeed
 from tfos_magic.feed.driver.spooled_feeds import FeedJobThread, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
+from tfos_magic.transport.messages import FeedUse
 
 LOSS_NEWS_SECONDS = 2.0
 
@@ -111,23 +111,25 @@ def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Spool
 
 def uses_of(
     cluster: WorkerGroup, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, FeedUse]:
     """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
     assert cluster.feeds is not None
-    uses: dict[str, dict[str, Any]] = {}
+    uses: dict[str, FeedUse] = {}
     for name, use in request.frames.items():
-        uses[name] = {
-            "feed_id": feeds[name].feed_id,
-            "batch_size": request.batch_size,
-            "features": list(use.features) if use.features is not None else None,
-            "label": use.label,
-            "shuffle": request.shuffle,
-            "seed": seed,
-            "mark": feeds[name].mark,
-        }
+        stream = None
         if feeds[name].streamed:
             ranks = request.ranks_of(cluster.size)
-            uses[name]["lease"] = cluster.feeds.streams.lease(name, use.frame, use.plan, feeds[name].schema, ranks)
+            stream = cluster.feeds.streams.lease(name, use.frame, use.plan, feeds[name].schema, ranks)
+        uses[name] = FeedUse(
+            feeds[name].feed_id,
+            request.batch_size,
+            features=list(use.features) if use.features is not None else None,
+            label=use.label,
+            shuffle=request.shuffle,
+            seed=seed,
+            mark=list(feeds[name].mark),
+            stream=stream,
+        )
     return uses
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from tfos_magic.errors import FeedError, SpoolFull
 from tfos_magic.feed.agent.disk_quota import GIGABYTE
@@ -19,6 +18,7 @@ from tfos_magic.transport.messages import (
     EndStream,
     FeedAttached,
     FeedOpened,
+    FeedUse,
     Message,
     NeedRoom,
     OpenFeed,
@@ -65,8 +65,7 @@ class FeedService:
 
     def prepared(self, cell: RunCell, rank: int) -> RunCell:
         """The cell with all that the trainer of ``rank`` needs to read its feeds: for its private link alone."""
-        feeds = {name: {**use, "handle": self._handle(use, rank)} for name, use in cell.feeds.items()}
-        return dataclasses.replace(cell, feeds=feeds)
+        return dataclasses.replace(cell, feeds={name: self._prepared(use, rank) for name, use in cell.feeds.items()})
 
     def rows(self) -> dict[str, int]:
         """Rows that have come, by feed and by stream."""
@@ -77,12 +76,12 @@ class FeedService:
         self.receiver.close()
         self.spool.close()
 
-    def _handle(self, use: dict[str, Any], rank: int) -> dict[str, Any]:
-        lease = use.get("lease")
-        if lease is None:
-            return self.spool.handle(str(use["feed_id"]))
-        self.streams.lease(lease["lease"])
-        return {**lease, "rank": rank, "uri": self.receiver.uri, "token": self._token}
+    def _prepared(self, use: FeedUse, rank: int) -> FeedUse:
+        if use.stream is None:
+            return dataclasses.replace(use, spool=self.spool.handle(use.feed_id))
+        self.streams.lease(use.stream.lease)
+        stream = dataclasses.replace(use.stream, rank=rank, uri=self.receiver.uri, token=self._token)
+        return dataclasses.replace(use, stream=stream)
 
     def _open_stream(self, order: OpenStream) -> None:
         self.streams.open(order.stream, order.rank, order.world, order.schema, wanted=order.wanted, live=order.live)

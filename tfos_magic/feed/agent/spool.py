@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +20,7 @@ from tfos_magic.errors import FeedError, SpoolFull, TFOSError
 from tfos_magic.feed.agent.append_only_file import AppendOnlyFile
 from tfos_magic.feed.agent.disk_quota import DiskQuota
 from tfos_magic.feed.row_assignment import tail_row, tail_size
+from tfos_magic.transport.messages import SpoolHandle
 
 ROOM_TIMEOUT = 30.0
 
@@ -141,22 +141,21 @@ class Spool:
             feed.file.trim()
         return sum(block.rows for block in chosen), sum(block.size for block in chosen)
 
-    def handle(self, feed_id: str) -> dict[str, Any]:
-        """Give what :func:`~tfos_magic.feed.trainer.spooled_dataset.feed_dataset` needs to read a committed feed,
-        JSON-able."""
+    def handle(self, feed_id: str) -> SpoolHandle:
+        """Give what :func:`~tfos_magic.feed.trainer.spooled_dataset.feed_dataset` needs to read a committed feed."""
         with self._lock:
             feed = self._get(feed_id)
             if feed.partitions is None or feed.schema is None:
                 raise FeedError(f"feed {feed_id!r} is not complete yet: commit it first")
-            return {
-                "path": feed.file.path,
-                "mark": feed.file.mark.hex(),
-                "schema": encode_schema(feed.schema),
-                "blocks": [[block.offset, block.size, block.first, block.rows] for block in feed.chosen],
-                "partitions": [list(partition) for partition in feed.partitions],
-                "rank": feed.rank,
-                "world": feed.world,
-            }
+            return SpoolHandle(
+                feed.file.path,
+                feed.file.mark.hex(),
+                encode_schema(feed.schema),
+                [[block.offset, block.size, block.first, block.rows] for block in feed.chosen],
+                [list(partition) for partition in feed.partitions],
+                feed.rank,
+                feed.world,
+            )
 
     def release(self, feed_id: str) -> None:
         """Forget a feed and give its disk space back. Unknown feeds are ignored."""

@@ -24,6 +24,7 @@ from tfos_magic.transport.messages import (
     Message,
     OpenStream,
     ReleaseFeed,
+    StreamHandle,
 )
 
 HELD_TIMEOUT = 24 * 3600.0
@@ -57,13 +58,12 @@ class StreamedFeeds:
         self.end()
         self._endpoints = list(endpoints)
 
-    def lease(self, name: str, df: Any, plan: FeedPlan, schema: str, ranks: Collection[int]) -> dict[str, Any]:
+    def lease(self, name: str, df: Any, plan: FeedPlan, schema: str, ranks: Collection[int]) -> StreamHandle:
         """Let ``ranks`` read ``df`` until :meth:`end`; gives what their agents need to know of it."""
         with self._lock:
             made = EpochLease(uuid4().hex[:12], name, df, plan, schema, frozenset(ranks), self._queries.get(name))
             self._leases[made.lease] = made
-        live = made.query is not None
-        return {"lease": made.lease, "schema": schema, "world": len(self._endpoints), "live": live}
+        return StreamHandle(made.lease, schema, len(self._endpoints), live=made.query is not None)
 
     def start_query(self, name: str, frame: StreamingSource, plan: FeedPlan) -> LiveQuery:
         """Start the query of a streaming DataFrame, for the lease of that name to come."""

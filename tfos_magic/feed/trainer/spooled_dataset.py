@@ -17,12 +17,13 @@ from tfos_magic.feed.trainer.row_gather import RowGather
 from tfos_magic.feed.trainer.shuffle_order import Numbers, ShuffledEpochs, ShuffleOrder
 from tfos_magic.feed.trainer.spooled_rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.training.inputs.marks import mark_sharded
+from tfos_magic.transport.messages import SpoolHandle
 
 ORDERS_KEPT = 4
 
 
 def feed_dataset(
-    handle: dict[str, Any],
+    handle: SpoolHandle,
     *,
     batch_size: int,
     features: Sequence[str] | None = None,
@@ -48,17 +49,17 @@ def feed_dataset(
     rows = SpooledRows(handle)
     names = choose_columns(rows.names, features, label)
     wanted = names if label is None else [*names, label]
-    partitions = [(int(partition), int(count)) for partition, count in handle["partitions"]]
-    bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle["rank"], world=handle["world"])
+    partitions = [(partition, count) for partition, count in handle.partitions]
+    bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle.rank, world=handle.world)
     batches = _Batches(rows, wanted, bounds)
     if shuffle:
-        batches = _ShuffledBatches(rows, wanted, bounds, handle["rank"], seed)
+        batches = _ShuffledBatches(rows, wanted, bounds, handle.rank, seed)
     dataset = _steps(batches, names, label).prefetch(tf.data.AUTOTUNE)
     # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
     dataset._tfos_batches = batches
 
     def numbers() -> Callable[[int], Numbers]:
-        own, epoch = row_numbers(partitions, rank=handle["rank"], world=handle["world"]), batches.epochs.next
+        own, epoch = row_numbers(partitions, rank=handle.rank, world=handle.world), batches.epochs.next
         return lambda step: own[batches.places(step, epoch)]
 
     return mark_sharded(dataset, skip=batches.epochs.skip, numbers=numbers, batch=batch_size)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfos_magic.columns.columns import BYTES, STRUCT, Column, decode_schema, field_column
 from tfos_magic.columns.numpy_arrays import settled_shape, tensor_arrays
 from tfos_magic.errors import FeedError
+from tfos_magic.transport.messages import SpoolHandle
 
 __all__ = ["SpooledRows", "TensorSpecs", "assemble", "tensor_arrays", "tensor_specs"]
 
@@ -29,10 +30,10 @@ class SpooledRows:
     ``memory`` is the buffer that all blocks lie in; ``block`` gives one of them by its index.
     """
 
-    def __init__(self, handle: dict[str, Any]) -> None:
-        self.schema = decode_schema(handle["schema"])
-        self.memory = pa.py_buffer(_map_file(handle["path"], bytes.fromhex(handle["mark"])))
-        blocks = np.array(handle["blocks"], dtype=np.int64).reshape(-1, 4)
+    def __init__(self, handle: SpoolHandle) -> None:
+        self.schema = decode_schema(handle.schema)
+        self.memory = pa.py_buffer(_map_file(handle.path, bytes.fromhex(handle.mark)))
+        blocks = np.array(handle.blocks, dtype=np.int64).reshape(-1, 4)
         self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(blocks[:, 3])])
         # An open block takes kilobytes, and a large spool has a hundred thousand of them.
         self.block = lru_cache(BLOCKS_KEPT)(_BlockReader(self.memory, blocks, self.schema))

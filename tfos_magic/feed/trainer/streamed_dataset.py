@@ -21,12 +21,13 @@ from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
 from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
 from tfos_magic.feed.trainer.spooled_rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.training.inputs.marks import mark_sharded
+from tfos_magic.transport.messages import StreamHandle
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def stream_dataset(
-    handle: dict[str, Any],
+    handle: StreamHandle,
     *,
     batch_size: int,
     features: Sequence[str] | None = None,
@@ -40,26 +41,25 @@ def stream_dataset(
     Batches are those of a spooled feed; only their number is not known beforehand. With ``shuffle`` rows change places
     within a window, as :func:`~tfos_magic.feed.trainer.shuffle_order.shuffled` says, with another order for every
     iterator; those of a query that runs are ``live`` and keep their order, for nobody knows when a window would be
-    full. ``handle`` holds ``uri`` and ``token`` of the agent's receiver, ``lease``, ``live``, ``schema`` (settled),
-    ``rank`` and ``world``.
+    full.
 
     Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
     """
     if batch_size < 1:
         raise DataError(f"the batch size is {batch_size}: it must be at least 1")
-    schema = decode_schema(handle["schema"])
+    schema = decode_schema(handle.schema)
     names = choose_columns(list(schema.names), features, label)
     wanted = names if label is None else [*names, label]
-    shuffle = shuffle and not handle.get("live", False)
+    shuffle = shuffle and not handle.live
     specs = tensor_specs(schema, wanted, None)
     epochs = ShuffledEpochs()
 
     def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
         epoch = epochs.begin()
-        sizes = BatchSizes(batch_size=batch_size, rank=handle["rank"], world=handle["world"])
+        sizes = BatchSizes(batch_size=batch_size, rank=handle.rank, world=handle.world)
         reader = _Reader(handle, epoch, schema, wanted, sizes)
         rows = reader.rows()
-        mixed = shuffled(rows, seed=seed, rank=handle["rank"], epoch=epoch) if shuffle else rows
+        mixed = shuffled(rows, seed=seed, rank=handle.rank, epoch=epoch) if shuffle else rows
         try:
             for batch in _cut(mixed, reader.sizes, schema, wanted):
                 yield tuple(tensor_arrays(batch))
@@ -75,14 +75,14 @@ class _Reader:
     """One epoch of a rank: its rows as they come, and the ``sizes`` of the batches that are complete by then."""
 
     def __init__(
-        self, handle: dict[str, Any], epoch: int, schema: pa.Schema, wanted: list[str], sizes: BatchSizes
+        self, handle: StreamHandle, epoch: int, schema: pa.Schema, wanted: list[str], sizes: BatchSizes
     ) -> None:
         self.sizes: deque[int] = deque()
         self._schema, self._wanted, self._known = schema, wanted, sizes
-        self._ticket = flight.Ticket(encode_ticket(handle["lease"], epoch))
-        headers = [(b"authorization", b"Bearer " + handle["token"].encode())]
+        self._ticket = flight.Ticket(encode_ticket(handle.lease, epoch))
+        headers = [(b"authorization", b"Bearer " + handle.token.encode())]
         self._options = flight.FlightCallOptions(headers=headers)
-        self._client = flight.connect(handle["uri"])
+        self._client = flight.connect(handle.uri)
         self._stream: Any = None
 
     def rows(self) -> Batches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfos_magic.transport.messages.feeds import FeedUse
 from tfos_magic.transport.messages.message import Message
 
 
@@ -32,8 +33,7 @@ class StartTrainer(Message):
 
 @dataclass(frozen=True)
 class RunCell(Message):
-    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` maps names to dicts that say
-    which feed of the agent is read, in what batches, or which files.
+    """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` are the DataFrames that it reads, by name.
 
     ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
     (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
@@ -53,7 +53,7 @@ class RunCell(Message):
     strategy: str
     seed: int
     outputs: list[str]
-    feeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    feeds: dict[str, FeedUse] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)

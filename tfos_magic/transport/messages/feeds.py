@@ -2,9 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfos_magic.transport.messages.message import Message
+
+
+@dataclass(frozen=True)
+class SpoolHandle:
+    """The rows of a committed feed in the spool of the agent of ``rank``, one of ``world``.
+
+    ``path`` is the spool's file, which begins with ``mark`` (hexadecimal) while the rows are there. ``schema`` is
+    settled; ``blocks`` are ``[offset, bytes, first row, rows]``, ``partitions`` ``[number, rows]`` of the DataFrame.
+    """
+
+    path: str
+    mark: str
+    schema: str
+    blocks: list[list[int]]
+    partitions: list[list[int]]
+    rank: int
+    world: int
+
+
+@dataclass(frozen=True)
+class StreamHandle:
+    """A lease of a streamed feed, whose ``schema`` is settled, for ``world`` ranks; rows of a query that runs are
+    ``live``. The agent adds the ``rank``, and ``uri`` and ``token`` of its Flight server."""
+
+    lease: str
+    schema: str
+    world: int
+    live: bool = False
+    rank: int = 0
+    uri: str = ""
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class FeedUse:
+    """How a cell reads a DataFrame: in global batches of ``batch_size`` rows, as ``features`` (None: all columns but
+    the ``label``). ``mark`` tells its rows from others. The agent adds where they are: ``spool``, or to ``stream``."""
+
+    feed_id: str
+    batch_size: int
+    features: list[str] | None = None
+    label: str | None = None
+    shuffle: bool = False
+    seed: int = 0
+    mark: list[int] = field(default_factory=list)
+    spool: SpoolHandle | None = None
+    stream: StreamHandle | None = None
+
+    @property
+    def schema(self) -> str:
+        """The settled Arrow schema of its rows, as base64 of its IPC form."""
+        found = self.spool or self.stream
+        assert found is not None
+        return found.schema
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tfos_magic.errors import ProtocolError
 
@@ -24,9 +25,9 @@ class Message:
 
 def encode(message: Message) -> list[bytes]:
     """Give the two frames of ``message``: JSON header and payload bytes."""
-    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    fields = _fields_of(message)
     payload = fields.pop("payload", b"")
-    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"))
+    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"), default=_fields_of)
     return [header.encode(), payload]
 
 
@@ -36,37 +37,47 @@ def decode(frames: list[bytes]) -> Message:
         raise ProtocolError(f"a message has two frames, this has {len(frames)}, or its header is too long")
     try:
         fields = json.loads(frames[0])
-        cls = _TYPES[fields.pop("type")]
+        cls: Any = _TYPES[fields.pop("type")]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ProtocolError(f"unreadable message header: {type(error).__name__}") from None
-    if any(f.name == "payload" for f in dataclasses.fields(cls)):
+    if "payload" in _hints(cls):
         fields["payload"] = bytes(frames[1])
-    _check_fields(cls, fields)
+    message: Message = _made(cls, fields)
+    return message
+
+
+def _fields_of(part: Any) -> dict[str, Any]:
+    return {each.name: getattr(part, each.name) for each in dataclasses.fields(part)}
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _made(cls: Any, fields: dict[str, Any]) -> Any:
+    """Refuse missing, unknown or wrongly typed fields, so that no handler meets them."""
+    if unknown := fields.keys() - _hints(cls).keys():
+        raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}")
+    for spec in dataclasses.fields(cls):
+        if spec.name in fields:
+            fields[spec.name] = _checked(f"{cls.__name__}.{spec.name}", _hints(cls)[spec.name], fields[spec.name])
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ProtocolError(f"{cls.__name__} lacks its field {spec.name!r}")
     return cls(**fields)
 
 
-def _check_fields(cls: type[Message], fields: dict[str, Any]) -> None:
-    """Refuse missing, unknown or wrongly typed fields, so that no handler meets them."""
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    if unknown := fields.keys() - known.keys():
-        raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}")
-    for name, spec in known.items():
-        if name not in fields:
-            if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-                raise ProtocolError(f"{cls.__name__} lacks its field {name!r}")
-            continue
-        base = str(spec.type).split("[")[0]
-        accepted = _JSON_TYPES[base]
-        if not isinstance(fields[name], accepted) or (base != "bool" and isinstance(fields[name], bool)):
-            raise ProtocolError(f"{cls.__name__}.{name} must be {base}")
-
-
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bool": (bool,),
-    "bytes": (bytes,),
-    "list": (list,),
-    "dict": (dict,),
-}
+def _checked(name: str, hint: Any, value: Any) -> Any:
+    """A value of the type that ``hint`` says: of JSON, a dataclass, or a dict of dataclasses; optional ones too."""
+    parts = get_args(hint)
+    if type(None) in parts:
+        return None if value is None else _checked(name, parts[0], value)
+    kind = get_origin(hint) or hint
+    accepted: Any = dict if dataclasses.is_dataclass(kind) else (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+        raise ProtocolError(f"{name} must be {kind.__name__}")
+    if dataclasses.is_dataclass(kind):
+        return _made(kind, value)
+    if kind is dict and len(parts) == 2 and dataclasses.is_dataclass(parts[1]):
+        return {key: _checked(name, parts[1], each) for key, each in value.items()}
+    return value
