@@ -56,7 +56,7 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
-    from tfos_magic.cluster.runs.request import Ignore, RunRequest, frame_use
+    from tfos_magic.cluster.runs.request import Observer, RunRequest, frame_use
     from tfos_magic.cluster.runs.run import Run
 
     parts: Parts = {}
@@ -79,7 +79,7 @@ def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Part
     started = time.time()
     use = frame_use("train", frame, None, "label")
     request = RunRequest(source=CELL, frames={"train": use}, batch_size=128, outputs=["began", "stepped"])
-    values = TimedRun(request, size, timed_connect).execute(Ignore())
+    values = TimedRun(request, size, timed_connect).execute(Observer())
     parts["send"] = values["began"] - started - sum(parts.values())
     parts["first line to first step"] = values["stepped"][0] - values["began"]
     return parts

@@ -13,6 +13,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
+from tfos_magic.notebook.views.html import BelowView
 
 if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 LOG_SECONDS = 1.0
 
 
-class WidgetView:
+class WidgetView(BelowView):
     """Shows the panel under the cell. On close the panel's output becomes the card, which needs no kernel.
 
     The output carries the card beside the panel from the start, for a page without the widget extension.
@@ -63,14 +64,6 @@ class WidgetView:
         if self._panel is not None:
             self._panel.tensorboard_url = url
         return True
-
-    def output(self, text: str, stream: str, rank: int = 0) -> None:
-        """Print text of rank 0's cell under the panel."""
-        print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
-
-    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
-        """Display what rank 0's cell showed."""
-        display(data, metadata=metadata, raw=True)
 
     def detach(self, stop: Callable[[], Any]) -> None:
         """The page's Stop reaches the kernel as a message from now on."""

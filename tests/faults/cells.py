@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.request import Observer
 
 EPOCHS, STEPS = 4, 6
 
@@ -53,7 +53,7 @@ KILL_SERVER = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
 STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
-class Watch(Ignore):
+class Watch(Observer):
     """An observer that keeps what a run showed and printed, and sets ``reached`` when ``until`` holds of its state."""
 
     def __init__(self, until: Callable[[Any], bool] = lambda state: False) -> None:

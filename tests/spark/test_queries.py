@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import DataError, RunInterrupted, UsageError, WorkerError
 
@@ -27,7 +27,7 @@ losses = model.fit(train, epochs=1, verbose=0).history["loss"]
 """
 
 
-class After(Ignore):
+class After(Observer):
     """Does something once when the run has taken some steps."""
 
     def __init__(self, act: Any) -> None:

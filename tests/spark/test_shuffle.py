@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import UsageError, WorkerError
 
@@ -44,7 +44,7 @@ weights = model.get_weights()
 """
 
 
-class Notices(Ignore):
+class Notices(Observer):
     """What a run's panel says beside its figures."""
 
     texts: tuple[str, ...] = ()

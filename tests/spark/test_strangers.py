@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.transport.messages import Register, encode
 
 CELL = """
@@ -41,7 +41,7 @@ def train(local_session: SparkSession) -> Any:
     return local_session.range(0, 400, 1, 2).select(features.alias("x"), (F.col("id") % 2).alias("y"))
 
 
-class Watch(Ignore):
+class Watch(Observer):
     """An observer that says when the run trains."""
 
     def __init__(self) -> None:

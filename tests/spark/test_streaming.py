@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Ignore
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import DataError, RunInterrupted
 from tfos_magic.feed.driver.parquet_scan import SWITCH
@@ -51,7 +51,7 @@ grown = max(grown) - grown[0]
 """
 
 
-class Watcher(Ignore):
+class Watcher(Observer):
     """Keeps the run's state; interrupts it when so many steps are done."""
 
     def __init__(self, interrupt_at: int = 0) -> None:
@@ -138,7 +138,7 @@ def test_epochs_take_neither_memory_nor_disk_and_one_that_is_left_early_ends_its
 ) -> None:
     most = 0
 
-    class Meter(Ignore):
+    class Meter(Observer):
         def update(self, state: RunState) -> None:
             nonlocal most
             most = max([most, *(worker.beat.spool_bytes for worker in cluster.workers)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfos_magic.cluster.runs.request import Ignore, RunRequest, frame_use
+from tfos_magic.cluster.runs.request import Observer, RunRequest, frame_use
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import ClusterStatus
@@ -88,7 +88,7 @@ class TFCluster(WorkerGroup):
             resume=resume,
             max_restarts=max_restarts,
         )
-        return Run(request, self.size, lambda: self).execute(observer or Ignore())
+        return Run(request, self.size, lambda: self).execute(observer or Observer())
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

@@ -7,6 +7,7 @@ import threading
 from contextvars import copy_context
 from typing import Any
 
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import RunInterrupted, UsageError
 from tfos_magic.notebook.views.picture import summary
@@ -15,7 +16,7 @@ from tfos_magic.notebook.views.view import View
 STOP_SECONDS = 10.0
 
 
-class DetachedRun:
+class DetachedRun(Observer):
     """What ``%%tfos_train --detach`` gives: ``run.wait()``, ``run.stop()``, and ``run["model"]`` for what comes back.
 
     What the run prints and draws goes to the cell that started it. It ends with the kernel.

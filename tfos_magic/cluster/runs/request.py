@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.columns.columns import FeedPlan
@@ -16,31 +16,17 @@ SEEDS = 2**32
 """How many seeds there are: NumPy's generators take no others."""
 
 
-class Observer(Protocol):
-    """Who watches a run: called in the thread that executes it, as often as something happened.
-
-    ``output`` is text that a rank's cell printed, ``show`` a MIME bundle that it displayed: those of rank 0, and those
-    of all ranks where they do not train together.
-    """
-
-    def update(self, state: RunState) -> None: ...
-
-    def output(self, text: str, stream: str, rank: int = 0) -> None: ...
-
-    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None: ...
-
-
-class Ignore:
-    """An observer that looks away."""
+class Observer:
+    """Who watches a run: called in the thread that executes it, as often as something happened. This one looks away."""
 
     def update(self, state: RunState) -> None:
-        """Do nothing."""
+        """The run has gone on."""
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
-        """Do nothing."""
+        """Text that a rank's cell printed: of rank 0, and of all ranks where they do not train together."""
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
-        """Do nothing."""
+        """A MIME bundle that a rank's cell displayed, of the same ranks."""
 
 
 @dataclass(frozen=True)

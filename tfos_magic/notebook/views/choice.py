@@ -19,7 +19,7 @@ _VIEWS = {
     "widget": "tfos_magic.widgets:WidgetView",
     "html": "tfos_magic.notebook.views.html:HtmlView",
     "text": "tfos_magic.notebook.views.text:TextView",
-    "silent": "tfos_magic.notebook.views.silent:SilentView",
+    "silent": "tfos_magic.notebook.views.view:View",
 }
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
+from tfos_magic.notebook.views.view import View
 
 
-class HtmlView:
+class BelowView(View):
+    """What rank 0's cell prints and displays comes under the picture of the run."""
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        display(data, metadata=metadata, raw=True)
+
+
+class HtmlView(BelowView):
     """Displays the card once and updates that display; the last update is what a saved notebook keeps."""
 
     def __init__(self) -> None:
@@ -24,21 +34,6 @@ class HtmlView:
     def update(self, state: RunState) -> None:
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
-
-    def output(self, text: str, stream: str, rank: int = 0) -> None:
-        """Print text of rank 0's cell under the card."""
-        print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
-
-    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
-        """Display what rank 0's cell showed."""
-        display(data, metadata=metadata, raw=True)
-
-    def tensorboard(self, url: str) -> bool:
-        """There is no place for it in the card, which is redrawn."""
-        return False
-
-    def detach(self, stop: Callable[[], Any]) -> None:
-        """Nothing changes: every picture is drawn anew."""
 
     def again(self, state: RunState) -> None:
         """Display the card as it is now."""

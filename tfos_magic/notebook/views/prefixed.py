@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.view import View
 
 PLAIN = "text/plain"
 
 
-class PrefixedView:
+class PrefixedView(View):
     """Prints every line of every worker after ``[worker:k]``, as it comes, and shows what they show beneath that.
 
     The prefixes are those of ipyparallel's ``%%px``, with a worker for an engine.
@@ -21,12 +21,6 @@ class PrefixedView:
 
     def __init__(self) -> None:
         self._begun: dict[tuple[int, str], str] = {}
-
-    def open(self, state: RunState) -> None:
-        """Nothing is shown before a worker says something."""
-
-    def update(self, state: RunState) -> None:
-        """Nothing is drawn."""
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Print the lines that are whole, and keep the beginning of one that is not until the rest has come."""
@@ -43,16 +37,6 @@ class PrefixedView:
             return
         self._print(rank, "stdout", [""])
         display(data, metadata=metadata, raw=True)
-
-    def tensorboard(self, url: str) -> bool:
-        """There is no place for it."""
-        return False
-
-    def detach(self, stop: Callable[[], Any]) -> None:
-        """Nothing changes: every picture is drawn anew."""
-
-    def again(self, state: RunState) -> None:
-        """There is no picture to show."""
 
     def close(self, state: RunState) -> None:
         """Print what did not end with a line's end, and what the user should know."""

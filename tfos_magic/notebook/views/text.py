@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from typing import Any, TextIO
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import show_card
 from tfos_magic.notebook.views.picture import epoch_text, feed_text, summary
+from tfos_magic.notebook.views.view import View
 
 _CLEAR_LINE = "\r\x1b[2K"
 _BAR_CELLS = 20
@@ -85,7 +85,7 @@ class _Events:
         return [epoch_text(state, epoch) for epoch in range(start, self._epochs)]
 
 
-class TextView:
+class TextView(View):
     """Prints a run.
 
     On a terminal one line is redrawn, with notices and text of the cell above it. Elsewhere (nbclient, papermill, a
@@ -117,17 +117,6 @@ class TextView:
     def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
         """Print what rank 0's cell showed, as text."""
         self._screen.line(str(data.get("text/plain", "")))
-
-    def tensorboard(self, url: str) -> bool:
-        """There is no place for it in text."""
-        return False
-
-    def detach(self, stop: Callable[[], Any]) -> None:
-        """Nothing changes: every picture is drawn anew."""
-
-    def again(self, state: RunState) -> None:
-        """Print where the run is."""
-        print(f"{state.name}: {summary(state)}")
 
     def close(self, state: RunState) -> None:
         self._screen.clear()

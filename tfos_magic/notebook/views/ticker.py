@@ -12,8 +12,8 @@ from tfos_magic.notebook.views.view import View
 INTERVAL_SECONDS = 0.25
 
 
-class Throttled:
-    """A :class:`View` that passes on at most four updates a second, so that its caller may update as often as it likes.
+class Throttled(View):
+    """Passes on at most four updates a second, so that its caller may update as often as it likes.
 
     What is left out is never lost: a later update draws the same state object, and ``close`` always draws. The time a
     drawing takes counts as well, so a slow view is drawn less often rather than slowing the run.

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.picture import summary
 
 
-class View(Protocol):
+class View(Observer):
     """Draws a run. Called from the thread that runs the cell, at most four times a second, and never after ``close``.
 
-    ``open`` shows the first picture under the cell, ``update`` redraws it from the same state object, ``output`` gets
-    text that rank 0's cell printed, in order, ``show`` what it displayed, and ``close`` leaves what should stay in a
-    saved notebook.
-    ``tensorboard`` offers the TensorBoard at a URL, before or after ``open``; False means that the view has no place
-    for it, and that the caller shows it. ``detach`` comes before ``open`` where the kernel is free while the run goes
-    on: all else comes from another thread then, and ``stop`` ends the run. ``again`` shows the run once more, in
-    another cell.
+    This one shows nothing until it is asked to, for a run behind a terminal's prompt, where whatever is printed lands
+    in what is being typed. Text that a cell prints comes in order.
     """
 
-    def open(self, state: RunState) -> None: ...
+    def open(self, state: RunState) -> None:
+        """Show the first picture under the cell; ``update`` redraws it from the same state object."""
 
-    def update(self, state: RunState) -> None: ...
+    def tensorboard(self, url: str) -> bool:
+        """Offer the TensorBoard at ``url``, before or after ``open``; False where there is no place for it here."""
+        return False
 
-    def output(self, text: str, stream: str, rank: int = 0) -> None: ...
+    def detach(self, stop: Callable[[], Any]) -> None:
+        """Comes before ``open`` where the kernel is free while the run goes on.
 
-    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None: ...
+        All else comes from another thread then, and ``stop`` ends the run.
+        """
 
-    def tensorboard(self, url: str) -> bool: ...
+    def again(self, state: RunState) -> None:
+        """Show the run once more, in another cell."""
+        print(f"{state.name}: {summary(state)}")
 
-    def detach(self, stop: Callable[[], Any]) -> None: ...
-
-    def again(self, state: RunState) -> None: ...
-
-    def close(self, state: RunState) -> None: ...
+    def close(self, state: RunState) -> None:
+        """Leave what should stay in a saved notebook."""
