@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Collection
 
-from tfos_magic.cluster.launch import AgentJob, ship_package, with_remedy
+from tfos_magic.cluster.launch import AgentJob, ship_package
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.spark.failures import has_ended, with_remedy
 from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
 from tfos_magic.spark.slots import await_slots
@@ -109,7 +110,7 @@ class Agents:
         slot = self._membership.slot_of(tag)
         if slot is None:
             return
-        if "SparkContext was shut down" in reason or is_stopped(self._spark):
+        if has_ended(reason) or is_stopped(self._spark):
             self._membership.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")
         elif self._membership.awaits(slot):
             self._membership.fail(f"The workers could not start: {with_remedy(reason)}")

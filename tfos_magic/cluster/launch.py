@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.feed.driver.feed_job import spark_cause
+from tfos_magic.spark.failures import cause_of
 from tfos_magic.spark.session import Session, cancel_tag, is_connect, is_stopped, job_tag
 from tfos_magic.spark.shipping import ship_package as ship_package
 from tfos_magic.transport.agent_config import AgentConfig
@@ -57,7 +56,7 @@ class AgentJob:
             with job_tag(self._spark, self.tag):
                 reason = self._collect()
         except Exception as error:  # whatever Spark raises is the reason the agent is gone
-            reason = spark_cause(str(error))
+            reason = cause_of(error)
         self._on_end(self.tag, reason)
 
     def _collect(self) -> str:
@@ -81,13 +80,3 @@ def _resource_profile(cores: int, gpus: int) -> Any:
     if gpus:
         requests = requests.resource("gpu", gpus)
     return ResourceProfileBuilder().require(requests).build
-
-
-def with_remedy(reason: str) -> str:
-    """Why the job could not run, with what to do about it where that is known."""
-    if "ModuleNotFoundError" not in reason:
-        return reason
-    return (
-        f"{reason}. The Python of Spark's workers lacks it: set PYSPARK_PYTHON to one that has it, such as "
-        f"{sys.executable}, before the session is made."
-    )

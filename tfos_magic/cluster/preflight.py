@@ -17,8 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.launch import ship_package
-from tfos_magic.feed.driver.feed_job import spark_cause
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.failures import cause_of
 from tfos_magic.worker.probe import RESULT_SCHEMA, Probe
 
 JAVA_AT_LEAST = 17
@@ -143,7 +143,7 @@ def _executors(spark: Any, wanted: Wanted) -> Iterator[Finding]:
             found = _ask(spark, wanted.workers + wanted.servers, probe)
         except Exception as error:  # whatever Spark raises is what a start would meet
             remedy = "see the executors' logs; a cluster cannot start like this"
-            yield Finding("executors", spark_cause(str(error)), remedy)
+            yield Finding("executors", cause_of(error), remedy)
             return
     for slot, executor in enumerate(found):
         yield from _judge_executor(slot, executor)

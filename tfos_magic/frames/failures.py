@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from tfos_magic import errors
 from tfos_magic.errors import TFOSError, UsageError
 from tfos_magic.frames.specs import ColumnSpec, arrow_type, field_of_spec
+from tfos_magic.spark.failures import own_error
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -82,9 +81,8 @@ class told_plainly:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, TFOSError):
             return
-        found = re.search(r"tfos_magic\.errors\.(\w+): (.*?)(?:\n|$)", str(error))
-        if found and issubclass(own := getattr(errors, found[1], TypeError), TFOSError):
-            raise own(found[2].strip()) from None
+        if (own := own_error(error)) is not None:
+            raise own from None
 
 
 def _type(spec: ColumnSpec) -> Any:

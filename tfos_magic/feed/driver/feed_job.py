@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from tfos_magic.columns.arrow import settle
 from tfos_magic.columns.columns import FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.digest import MODULUS
 from tfos_magic.columns.list_lengths import ListLengths
-from tfos_magic.errors import DataError, FeedError, SpoolFull
+from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
 from tfos_magic.feed.agent.flight_server import error_of
 from tfos_magic.feed.driver.parquet_scan import feed_scan, find_scan
 from tfos_magic.feed.task.feed_partition import (
@@ -25,9 +24,7 @@ from tfos_magic.feed.task.feed_partition import (
     measure_partition,
 )
 from tfos_magic.spark.batch_sizes import small_batches
-
-_FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
-_CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|OPERATION_CANCELED")
+from tfos_magic.spark.failures import cause_of, is_cancelled, lost_executor, own_error
 
 
 @dataclass(frozen=True)
@@ -146,32 +143,15 @@ def _select(df: Any, names: list[str]) -> Any:
     return plain.select([f"c{known.index(name)}" for name in names])
 
 
-def explain(error: Exception) -> DataError | FeedError:
+def explain(error: Exception) -> TFOSError:
     """Give the cause of a failed feed job, without the stacks of the JVM and of Python workers."""
-    text = str(error)
-    own = re.findall(r"tfos_magic\.errors\.(DataError|FeedError): (.+)", text)
-    if own:
-        return error_of(own[-1][0], own[-1][1].strip())
-    if _CANCELLED.search(text):
+    if (own := own_error(error)) is not None:
+        return own
+    if is_cancelled(error):
         return FeedError("the feed was cancelled before all rows were sent: run the cell again to feed the DataFrame")
-    cause = spark_cause(text)
-    if re.search(r"ExecutorLostFailure|SparkContext was shut down|Connection refused|StatusCode.UNAVAILABLE", text):
+    cause = cause_of(error)
+    if lost_executor(error):
         return FeedError(
             f"Spark lost an executor or its session during the feed ({cause}): check the cluster, then run again"
         )
     return DataError(f"Spark cannot compute this DataFrame: {cause}. Make df.count() or df.show() work first")
-
-
-def spark_cause(text: str) -> str:
-    """Give the line of a Spark error that names its cause: the end of a worker's traceback, else the first line."""
-    if "Traceback (most recent call last)" in text:
-        tail = text[text.rindex("Traceback (most recent call last)") :]
-        for line in tail.splitlines()[1:]:
-            if not _FRAME.match(line):
-                return line.strip()
-    reason = re.search(r"Job aborted due to stage failure: (.+)", text)
-    lines = [
-        line for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")
-    ]
-    line = reason.group(1) if reason else (lines or ["no reason given"])[0]
-    return re.sub(r"^.*?(?:Exception|Error): ", "", line).split(" SQLSTATE")[0].strip()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tfos_magic.spark.failures import is_missing_file
 from tfos_magic.spark.session import is_connect
 
 MOST_LOOKED_AT = 200
@@ -35,10 +36,8 @@ def files_mark(df: Any) -> str:
             told = _local(filter(os.path.exists, _paths(names))) if local else []
         else:
             told = _local(_paths(names)) if local else _statuses(df.sparkSession, names)
-    except FileNotFoundError:
-        return GONE
-    except Exception as error:  # py4j's and Connect's errors have no common class; a source may refuse to be looked at
-        return GONE if "FileNotFoundException" in str(error) else ""
+    except Exception as error:  # a source may refuse to be looked at
+        return GONE if is_missing_file(error) else ""
     return f"{len(known)}-{zlib.crc32(repr((known, sorted(told))).encode()):08x}"
 
 
