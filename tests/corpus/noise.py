@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 
 _NORMAL = ("normal", "truncated_normal", "stateless_normal", "stateless_truncated_normal")
 _UNIFORM = ("uniform", "stateless_uniform")

@@ -259,6 +259,9 @@ class Trainer:
 def load() -> None:
     """Import TensorFlow and what runs cells: first use costs a second, better now than in the user's cell."""
     load_tensorflow()
+    from tfos_magic.training.keras_seam import seams
+
+    seams.check()
     import tfos_magic.training.run
     import tfos_magic.worker.cell  # noqa: F401
 

@@ -17,7 +17,7 @@ from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.kept import Kept, numbers
 from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
-from tfos_magic.training.keras_seam.patching import replace, wrap
+from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import Calls
 from tfos_magic.training.inputs.marks import inputs_of, is_fed, is_marked
-from tfos_magic.training.keras_seam.patching import replaced, wrap
+from tfos_magic.training.keras_seam.seams import replaced, wrap
 from tfos_magic.training.logs.progress import Reporter
 
 # Transformations that cut rows into other elements than the global batches, by the names of TensorFlow's classes.

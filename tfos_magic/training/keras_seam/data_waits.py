@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 
 
 class DataClock:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
 
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 
 
 def install(stack: ExitStack, is_wanted: Callable[[], bool]) -> None:

@@ -35,8 +35,8 @@ from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import input_pipelines, jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
 from tfos_magic.training.keras_seam.own_loops import tape_loop
-from tfos_magic.training.keras_seam.patching import replace, wrap
 from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
+from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategies.strategy import Update

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfos_magic.training.inputs.marks import has_shares
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.state import TrainingState
 
 _IN_PARALLEL = ("map", "interleave", "batch", "ragged_batch")

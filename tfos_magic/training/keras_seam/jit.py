@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras.src import backend, tree
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 

@@ -23,7 +23,7 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.marks import is_by_rank, is_sharded, rows_by_step
 from tfos_magic.training.inputs.sharding import rank_slice
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session

@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras.src.backend.common.name_scope import current_path
 from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2
 
-from tfos_magic.training.keras_seam.patching import replace, wrap
+from tfos_magic.training.keras_seam.seams import replace, wrap
 
 _MODULES = (gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2)
 _SEEDS = ("seed2", "key", "seed")

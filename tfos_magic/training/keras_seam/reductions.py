@@ -18,7 +18,7 @@ from keras.src.trainers.compile_utils import CompileLoss
 from tfos_magic.training import refusals
 from tfos_magic.training.keras_seam.batch_normalization import global_moments
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step
 

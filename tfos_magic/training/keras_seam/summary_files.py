@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_summary_ops
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.transport.messages import EventFilePart, Message
 
 SECONDS_BETWEEN = 1.0

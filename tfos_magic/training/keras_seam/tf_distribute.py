@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.keras_seam.patching import replace
+from tfos_magic.training.keras_seam.seams import replace
 from tfos_magic.training.logs.progress import Reporter
 
 _MIRRORED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")

@@ -27,7 +27,7 @@ from tfos_magic.training.inputs import digests, own_reads
 from tfos_magic.training.inputs.marks import is_fed, is_sharded
 from tfos_magic.training.keras_seam import empty_batches
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
-from tfos_magic.training.keras_seam.patching import replace, replace_item, wrap
+from tfos_magic.training.keras_seam.seams import replace, replace_item, wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session

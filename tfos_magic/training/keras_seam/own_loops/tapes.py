@@ -11,7 +11,7 @@ from tensorflow.python.eager import record
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep.trial import of_variables
-from tfos_magic.training.keras_seam.patching import replaced, wrap
+from tfos_magic.training.keras_seam.seams import replaced, wrap
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy

@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
+from tfos_magic.training.keras_seam import seams
 from tfos_magic.training.session import Session
 
 NAME = "tf_keras"
@@ -22,6 +23,7 @@ def install(stack: ExitStack, session: Session) -> None:
     """Take hold of ``tf_keras`` until ``stack`` closes, whether it is imported already or later."""
 
     def hold() -> None:
+        seams.check(seams.OF_TF_KERAS)
         from tfos_magic.training.keras_seam.tf_keras import hooks  # imports tf_keras
 
         hooks.install(stack, session)

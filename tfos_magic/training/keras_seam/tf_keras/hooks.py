@@ -21,7 +21,7 @@ from tf_keras.src.utils import tf_utils
 from tfos_magic.training import agreement
 from tfos_magic.training import refusals as common
 from tfos_magic.training.keras_seam.callbacks import verbosity
-from tfos_magic.training.keras_seam.patching import replace, wrap
+from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.keras_seam.tf_keras import callbacks, data, losses, refusals, steps
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session

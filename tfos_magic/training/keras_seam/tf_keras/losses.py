@@ -16,7 +16,7 @@ from tf_keras.src.metrics.base_metric import Reduce
 from tf_keras.src.utils import losses_utils
 
 from tfos_magic.training import refusals as common
-from tfos_magic.training.keras_seam.patching import wrap
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.keras_seam.tf_keras import refusals
 from tfos_magic.training.session import Session
 

@@ -1,4 +1,4 @@
-"""Attributes are put back exactly as they were, inherited ones not copied."""
+"""What a run changes is known, there, and put back exactly as it was, inherited attributes not copied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfos_magic.training.keras_seam.patching import replace, wrap
+from tfos_magic.training.keras_seam import seams
+from tfos_magic.training.keras_seam.seams import Seam, replace, wrap
 
 
 class Base:
@@ -56,3 +57,27 @@ def test_what_was_imported_meanwhile_is_as_the_original_afterwards() -> None:
         imported = owner.double
         assert imported(3) == -6
     assert imported(3) == owner.double(3) == 6
+
+
+def test_all_places_are_there() -> None:
+    pytest.importorskip("tf_keras")
+    seams.check()
+    seams.check(seams.OF_TF_KERAS)
+
+
+def test_one_error_names_all_that_is_missing_and_the_versions_that_work() -> None:
+    lacking = (
+        Seam("keras.src.trainers.trainer:Trainer", ("_get_metrics_result_or_logs", "_gone"), ""),
+        Seam("keras.src.moved:Trainer", ("fit",), ""),
+    )
+    with pytest.raises(
+        ImportError, match=r"Trainer\._gone, keras\.src\.moved:Trainer cannot be found in keras 3.* Keras 3"
+    ):
+        seams.check(lacking)
+
+
+def test_a_place_that_is_not_in_the_table_is_not_changed() -> None:
+    import keras
+
+    with ExitStack() as stack, pytest.raises(LookupError, match=r"get_config.*table"):
+        wrap(stack, keras.Model, "get_config", lambda original, model: original(model))
