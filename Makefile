@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CANARY := .venv-canary
 STAMP := $(VENV)/.installed
 EXTRAS := cpu,connect,notebook,test
 # For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
@@ -15,13 +16,14 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test soak test-fast binder pins badge clean
+.PHONY: help env java chromium demo lab lint test soak canary test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make test       lint, types and the whole test suite (about 40 minutes)"
 	@echo "make soak       what takes longer: every program of the corpus, every tutorial"
+	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
@@ -61,6 +63,14 @@ test: java chromium lint
 
 soak: java chromium $(STAMP)
 	@$(WITH_JAVA) python -m pytest tests -m soak $(TWO_AT_ONCE)
+
+canary: java
+	@tools/venv.sh "$(PYTHON)" "$(CANARY)"
+	@$(CANARY)/bin/pip --quiet install --editable ".[cpu,test]"
+	@$(CANARY)/bin/pip --quiet uninstall --yes keras
+	@$(CANARY)/bin/pip --quiet install --upgrade --pre keras-nightly
+	@$(CANARY)/bin/pip --quiet install --upgrade --no-deps tensorflow-cpu
+	@$(CANARY)/bin/python -m pytest tests/unit/training/test_seams.py tests/training $(TWO_AT_ONCE)
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit --durations=10
