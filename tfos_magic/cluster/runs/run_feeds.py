@@ -9,7 +9,7 @@ from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.cluster.worker_group import WorkerGroup
-from tfos_magic.errors import FeedError
+from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.driver.sources.feed import SpooledFeed
 from tfos_magic.feed.driver.spooled_feeds import FeedJobThread, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
@@ -149,6 +149,8 @@ def _follow(
         raise
     try:
         return job.result()
+    except DataError as error:
+        raise DataError(f"DataFrame {name!r}: {error}") from None
     except FeedError:
         # A feed to an agent that is lost fails before Spark says that it is.
         cluster.membership.await_loss(LOSS_NEWS_SECONDS)

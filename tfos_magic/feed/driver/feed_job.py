@@ -79,7 +79,7 @@ def feed_dataframe(
     _raise_errors(plan, rows, widths)
     total = sum(row.rows for row in rows)
     if not total and not schema:
-        raise DataError("the DataFrame has no rows, so there is nothing to train on: check its filters and its source")
+        raise DataError("it has no rows: check its filters and its source")
     partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
     schema = schema or encode_schema(settle(decode_schema(plan.schema), widths))
     digest = sum(row.digest for row in rows) % MODULUS
