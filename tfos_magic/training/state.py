@@ -14,8 +14,8 @@ from tfos_magic.training import refusals
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.own_reads import Looks
 from tfos_magic.training.keras_seam.data_waits import DataClock
-from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.keras_seam.random_numbers import RandomStreams
+from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.logs.progress import Reporter
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.step import Step, Trying
