@@ -15,6 +15,7 @@ FLOORS = {
     "tfos_magic.errors": 0,
     "tfos_magic.tracebacks": 0,
     "tfos_magic.quiet": 0,
+    "tfos_magic.limits": 0,
     "tfos_magic.lean": 0,
     "tfos_magic.__version__": 0,
     "tfos_magic.storage": 1,

@@ -275,6 +275,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
     from tfos_magic.checkpoints.checkpoint import assemble
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
+    from tfos_magic.transport.messages import StrategyOptions
 
     cell, names, seed, inputs, bare, (run_id, strategy, options, checkpoints, parts) = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
@@ -307,7 +308,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
                 stop,
                 strategy=strategy,
                 seed=seed,
-                options=options,
+                options=StrategyOptions(**options),
                 checkpoints=plan,
                 resume=assemble(parts),
                 servers=group,

@@ -16,12 +16,13 @@ import tensorflow as tf
 from tfos_magic.training.run import RunContext, StopSignal
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
+from tfos_magic.transport.messages import StrategyOptions
 
 random = np.random.default_rng(rank)
 scales = 10.0 ** random.uniform(-6, 3, 100_003)
 own = {"float32": (random.normal(size=100_003) * scales).astype("float32"), "float64": random.normal(size=997)}
 rows = [3.0, 5.0][rank]
-context = RunContext("run", collectives, print, StopSignal(), options={"compression": compression})
+context = RunContext("run", collectives, print, StopSignal(), options=StrategyOptions(compression=compression))
 strategy, vote_sum = SyncStrategy(context), tf.Variable([0.0, 0.0, 0.0])
 
 

@@ -12,6 +12,7 @@ from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.feed.driver.streaming_query import StreamingSource
 from tfos_magic.spark import session as sessions
+from tfos_magic.transport.messages import StrategyOptions
 
 
 class TFCluster(WorkerGroup):
@@ -63,9 +64,10 @@ class TFCluster(WorkerGroup):
         ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
         worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
         names a column, else a dict of columns. ``missing`` says what nulls and short arrays become, as in
-        ``Missing.of(fill={"age": 0}, pad=0)``. Scalars for TensorBoard go to ``log_dir``. Shuffle and seed, strategy,
-        checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`. ``observer``
-        watches: its ``update(state)`` and ``output(text, stream)`` are called from this thread.
+        ``Missing.of(fill={"age": 0}, pad=0)``. ``options`` are those of the strategy, by the names of
+        :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
+        seed, strategy, checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`.
+        ``observer`` watches: its ``update(state)`` and ``output(text, stream)`` are called from this thread.
 
         Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose ``values`` are the outputs that
         there were by then, :class:`CaptureError` where some outputs cannot come, with the others, :class:`DataError`
@@ -80,7 +82,7 @@ class TFCluster(WorkerGroup):
             seed=seed,
             outputs=outputs,
             strategy=strategy,
-            options=options or {},
+            options=StrategyOptions.of(strategy, options or {}),
             log_dir=log_dir,
             checkpoint_dir=checkpoint_dir,
             checkpoint_every=checkpoint_every,

@@ -44,6 +44,7 @@ from tfos_magic.notebook.views.prefixed import PrefixedView
 from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.tensorboard.server_process import Serving, embed
+from tfos_magic.transport.messages import StrategyOptions
 
 
 @magics_class
@@ -174,7 +175,7 @@ class TFOSMagics(Magics):
             outputs=args.output,
             strategy=args.strategy,
             detached=bool(args.detach),
-            options=options_of(args),
+            options=StrategyOptions(**options_of(args)),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,

@@ -5,24 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
+from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
 
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.texts import (
-    above_zero,
-    counting,
-    for_column,
-    momentum,
-    names,
-    pair,
-    positive,
-    ranks,
-    unquoted,
-)
+from tfos_magic.limits import above_zero, counting, positive
+from tfos_magic.notebook.texts import for_column, names, pair, ranks, unquoted
 from tfos_magic.notebook.views.choice import CHOICES
+from tfos_magic.transport.messages import StrategyOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -55,6 +48,17 @@ cluster_options = grouped(
 
 servers_option = argument("--ps", type=counting, default=None, help="Parameter servers, for --strategy async.")
 
+
+def _strategy_option(option: Field[Any]) -> Decorator:
+    """The argument for a field of :class:`StrategyOptions`; None where it is not given."""
+    flag, text = f"--{option.name.replace('_', '-')}", f"{option.metadata['strategy']}: {option.metadata['help']}"
+    reads = option.metadata["reads"]
+    if reads is bool:
+        return argument(flag, action="store_true", default=None, help=text)
+    how = {"choices": list(reads)} if isinstance(reads, tuple) else {"type": reads}
+    return argument(flag, **how, default=None, help=text)
+
+
 strategy_options = grouped(
     argument(
         "--strategy",
@@ -63,24 +67,7 @@ strategy_options = grouped(
         help="sync: every step is that of one process on the global batch. async: gradients go to parameter servers. "
         "local: each worker trains by itself, and weights are averaged now and then.",
     ),
-    argument("--bucket-mb", type=above_zero, default=None, help="sync: megabytes of gradients summed in one go."),
-    argument(
-        "--compression",
-        choices=["none", "float16", "bfloat16"],
-        default=None,
-        help="sync: how float32 gradients travel; other than none is not exact.",
-    ),
-    argument(
-        "--per-worker-batches",
-        action="store_true",
-        default=None,
-        help="sync: each worker's part of a batch is a batch of its own, as in Horovod; for losses that compare rows.",
-    ),
-    argument("--max-staleness", type=counting, default=None, help="async: steps a worker may be ahead of the slowest."),
-    argument("--sync-every", type=positive, default=None, help="local: steps between two averages of the weights."),
-    argument("--average-state", action="store_true", default=None, help="local: average optimizer state as well."),
-    argument("--outer-momentum", type=momentum, default=None, help="local: momentum of the averages, as in DiLoCo."),
-    argument("--outer-learning-rate", type=above_zero, default=None, help="local: how far to go towards the average."),
+    *map(_strategy_option, fields(StrategyOptions)),
 )
 
 checkpoint_options = grouped(

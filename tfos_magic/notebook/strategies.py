@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
-
-_OF_STRATEGY = {
-    "sync": ("bucket_mb", "compression", "per_worker_batches"),
-    "async": ("ps", "max_staleness"),
-    "local": ("sync_every", "average_state", "outer_momentum", "outer_learning_rate"),
-}
+from tfos_magic.transport.messages import StrategyOptions
 
 
 def options_of(args: Any) -> dict[str, Any]:
     """The strategy's options that were given, by name. Raises :class:`UsageError` for those of another strategy."""
-    for strategy, names in _OF_STRATEGY.items():
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is not None]
-        if given and strategy != args.strategy:
+    owners = {"ps": "async", **{each.name: each.metadata["strategy"] for each in fields(StrategyOptions)}}
+    given = {name: getattr(args, name) for name in owners if getattr(args, name) is not None}
+    for name in given:
+        if owners[name] != args.strategy:
             raise UsageError(
-                f"{', '.join(given)} belongs to --strategy {strategy}, and this run is {args.strategy}: add "
-                f"--strategy {strategy}, or leave it out."
+                f"--{name.replace('_', '-')} belongs to --strategy {owners[name]}, and this run is {args.strategy}: "
+                f"add --strategy {owners[name]}, or leave it out."
             )
-    if args.strategy == "async" and args.ps == 0:
+    if given.pop("ps", None) == 0:
         raise UsageError("--strategy async needs parameter servers: give --ps 1 or more.")
-    own = [name for name in _OF_STRATEGY[args.strategy] if name != "ps"]
-    return {name: getattr(args, name) for name in own if getattr(args, name) is not None}
+    return given
 
 
 def servers_for(args: Any, config: TFOS) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from tfos_magic.checkpoints.checkpoint import Checkpoint
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.parameter_server.client import ServerGroup
-from tfos_magic.transport.messages import Message
+from tfos_magic.transport.messages import Message, StrategyOptions
 
 
 class StopSignal:
@@ -55,14 +55,12 @@ class Calls:
 class RunContext:
     """One run of one cell on one rank. ``seed`` must be the same on all ranks; ``emit`` may be called at any step.
 
-    ``options`` are the strategy's, by the names of :class:`~tfos_magic.transport.messages.RunCell`. ``resume`` is, on
-    rank 0, what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are this process's
-    connections to the parameter servers, where the cluster has any. ``event_files`` says whether rank 0 sends on what
-    the cell writes for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is apart from those
-    of the others, and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in while the cell
-    runs. ``feeds`` holds, by the names of DataFrames, what tells their rows from others, and ``random`` the random
-    states to begin with, where these are not those of ``seed``; checkpoints keep both.
-    """
+    ``resume`` is, on rank 0, what an earlier attempt recorded: the last checkpoint of each ``fit``. ``servers`` are
+    this process's connections to the parameter servers, where the cluster has any. ``event_files`` says whether rank 0
+    sends on what the cell writes for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is
+    apart from those of the others, and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in
+    while the cell runs. ``feeds`` holds, by the names of DataFrames, what tells their rows from others, and ``random``
+    the random states to begin with, where these are not those of ``seed``; checkpoints keep both."""
 
     run_id: str
     collectives: Collectives
@@ -70,7 +68,7 @@ class RunContext:
     stop: StopSignal
     strategy: str = "sync"
     seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: StrategyOptions = field(default_factory=StrategyOptions)
     checkpoints: CheckpointPlan = CheckpointPlan()
     resume: Sequence[Checkpoint] = ()
     local_rank: int = 0

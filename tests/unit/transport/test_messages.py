@@ -15,6 +15,7 @@ from tfos_magic.transport.messages import (
     RunCell,
     RunFinished,
     SpoolHandle,
+    StrategyOptions,
     StreamHandle,
     decode,
     encode,
@@ -35,6 +36,7 @@ MESSAGES: list[Message] = [
             "train": FeedUse("f", 32, ["a"], mark=[9], spool=SpoolHandle("/f", "00", "s", [[0, 8, 0, 2]], [], 1, 2)),
             "live": FeedUse("g", 8, label="y", stream=StreamHandle("l", "s", 2, live=True)),
         },
+        options=StrategyOptions(bucket_mb=2, compression="float16", outer_learning_rate=0.5),
     ),
     RunFinished("r", 1, "error", {"kind": "ValueError"}, clean=False),
 ]

@@ -11,6 +11,7 @@ from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, UsageError
+from tfos_magic.transport.messages import StrategyOptions
 
 SEEDS = 2**32
 """How many seeds there are: NumPy's generators take no others."""
@@ -54,7 +55,7 @@ def frame_use(
 class RunRequest:
     """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
 
-    ``options`` are the strategy's, as in :class:`~tfos_magic.transport.messages.RunCell`. Checkpoints go to
+    Checkpoints go to
     ``checkpoint_dir`` (a path or URL; empty: beside the kernel, for this run's restarts alone), every
     ``checkpoint_every`` steps or, when 0, every epoch; the last ``keep_checkpoints`` stay. ``resume`` goes on from the
     newest one there. A run that loses a worker starts anew from its last checkpoint at most ``max_restarts`` times.
@@ -85,7 +86,7 @@ class RunRequest:
     detached: bool = False
     outputs: Sequence[str] = ()
     strategy: str = "sync"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: StrategyOptions = field(default_factory=StrategyOptions)
     log_dir: str = ""
     private_logs: Callable[[str], str] | None = None
     private_files: Callable[[], str] | None = None

@@ -212,7 +212,7 @@ class Run:
             source=request.source,
             filename=request.filename,
             strategy=request.strategy,
-            options=dict(request.options),
+            options=request.options,
             seed=self._randomness.seed,
             random=self._randomness.states,
             outputs=list(request.outputs),

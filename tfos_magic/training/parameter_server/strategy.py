@@ -20,7 +20,6 @@ from tfos_magic.training.parameter_server.wire import ServedCollectives, ServerW
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.strategy import Update
 
-DEFAULT_MAX_STALENESS = 16
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NEVER = 1 << 30
 
@@ -37,12 +36,13 @@ def served(context: RunContext) -> Iterator[RunContext]:
             "strategy async needs parameter servers, and this cluster has none: add --ps 1 (TFCluster(servers=1)), "
             "which takes one more Spark slot."
         )
-    staleness = context.options.get("max_staleness")
-    staleness = DEFAULT_MAX_STALENESS if staleness is None else int(staleness)
-    if staleness < 0:
-        raise TrainingError(f"max_staleness={staleness}: give the number of steps that a worker may run ahead, from 0.")
     group.lost = ""
-    opening = {"kind": "open", "run": context.run_id, "size": group.size, "max_staleness": staleness}
+    opening = {
+        "kind": "open",
+        "run": context.run_id,
+        "size": group.size,
+        "max_staleness": context.options.max_staleness,
+    }
     header, _ = group.ask_first(opening, "the parameter server to open the run")
     wire = ServerWire(group, context.run_id, alone=not header["member"])
     collectives = ServedCollectives(wire, context.collectives.timeout)

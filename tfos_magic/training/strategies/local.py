@@ -7,48 +7,18 @@ Nesterov momentum, as in DiLoCo (Douillard et al. 2023).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.strategy import Update
+from tfos_magic.transport.messages import StrategyOptions
 
-DEFAULT_SYNC_EVERY = 16
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _HALF = (tf.float16, tf.bfloat16)
-
-
-@dataclass(frozen=True)
-class LocalOptions:
-    """``sync_every`` steps between averages; whether optimizer state is averaged too; the outer optimizer.
-
-    With momentum the outer learning rate is 0.7 unless given, as DiLoCo found best; without, 1: a plain average.
-    """
-
-    sync_every: int
-    average_state: bool
-    momentum: float
-    learning_rate: float
-
-    @classmethod
-    def of(cls, context: RunContext) -> LocalOptions:
-        """Read a run's options. Raises :class:`TrainingError` for values that mean nothing."""
-        options = context.options
-        every = int(options.get("sync_every") or DEFAULT_SYNC_EVERY)
-        momentum = float(options.get("outer_momentum") or 0.0)
-        rate = options.get("outer_learning_rate")
-        if every < 1 or not 0.0 <= momentum < 1.0 or (rate is not None and rate <= 0):
-            raise TrainingError(
-                f"sync_every={every}, outer_momentum={momentum:g}, outer_learning_rate={rate}: give at least 1 step, a "
-                "momentum from 0 to below 1, and a learning rate above 0."
-            )
-        default = 0.7 if momentum else 1.0
-        return cls(every, bool(options.get("average_state")), momentum, default if rate is None else float(rate))
 
 
 class LocalStrategy:
@@ -60,7 +30,7 @@ class LocalStrategy:
 
     def __init__(self, context: RunContext) -> None:
         self._collectives = context.collectives
-        self._options = LocalOptions.of(context)
+        self._options = context.options
         self._replicas: dict[tuple[int, ...], Replica] = {}
         self._model: Any = None
 
@@ -113,13 +83,16 @@ class Replica:
     """This rank's copy of ``weights``, and of ``others`` that are averaged plainly with them, between two averages."""
 
     def __init__(
-        self, weights: Sequence[Any], others: Sequence[Any], options: LocalOptions, collectives: Collectives
+        self, weights: Sequence[Any], others: Sequence[Any], options: StrategyOptions, collectives: Collectives
     ) -> None:
         self._weights = weights
         self._others = others
-        self._options = options
         self._collectives = collectives
-        self._outer = options.momentum != 0.0 or options.learning_rate != 1.0
+        self._sync_every, self._momentum = options.sync_every, options.outer_momentum
+        # DiLoCo found 0.7 best; without momentum 1 is a plain average.
+        default = 0.7 if self._momentum else 1.0
+        self._learning_rate = default if options.outer_learning_rate is None else options.outer_learning_rate
+        self._outer = self._momentum != 0.0 or self._learning_rate != 1.0
         with tf.device("CPU:0"):
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_local_steps")
             self._rows = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="tfos_local_rows")
@@ -138,7 +111,7 @@ class Replica:
         """Count a step and average where it is the last before that; gives the votes, float32 of shape (2,)."""
         rows = self._rows.assign_add(tf.cast(step.rows, tf.float64))
         steps = self._steps.assign_add(1)
-        due = steps >= self._options.sync_every
+        due = steps >= self._sync_every
         return tf.cond(due, lambda: self._average(rows, step.vote), lambda: tf.zeros_like(step.vote))
 
     def settle(self) -> None:
@@ -173,9 +146,9 @@ class Replica:
             return
         for weight, mean, anchor, momentum in zip(self._weights, means, self._anchors, self._momenta, strict=True):
             gradient = anchor.read_value() - mean
-            velocity = momentum.assign(tf.cast(self._options.momentum, mean.dtype) * momentum + gradient)
-            ahead = gradient + tf.cast(self._options.momentum, mean.dtype) * velocity
-            weight.value.assign(anchor.assign_sub(tf.cast(self._options.learning_rate, mean.dtype) * ahead))
+            velocity = momentum.assign(tf.cast(self._momentum, mean.dtype) * momentum + gradient)
+            ahead = gradient + tf.cast(self._momentum, mean.dtype) * velocity
+            weight.value.assign(anchor.assign_sub(tf.cast(self._learning_rate, mean.dtype) * ahead))
 
 
 def _weighted(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

@@ -12,16 +12,12 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.digests import apart
 from tfos_magic.training.keras_seam import fused_optimizers
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies import sparse_gradients
 from tfos_magic.training.strategies.strategy import Update
-
-BUCKET_MB = 16.0
-COMPRESSIONS = {"none": None, "float16": tf.float16, "bfloat16": tf.bfloat16}
 
 
 class SyncStrategy:
@@ -40,14 +36,10 @@ class SyncStrategy:
 
     def __init__(self, context: RunContext) -> None:
         self._collectives = context.collectives
-        self.exact = not context.options.get("per_worker_batches")
-        self._bucket_bytes = int(float(context.options.get("bucket_mb") or BUCKET_MB) * (1 << 20))
-        compression = str(context.options.get("compression") or "none")
-        if compression not in COMPRESSIONS or self._bucket_bytes < 1:
-            raise TrainingError(
-                f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}; buckets are larger than 0 MB."
-            )
-        self._wire_dtype = COMPRESSIONS[compression]
+        self.exact = not context.options.per_worker_batches
+        self._bucket_bytes = max(1, int(context.options.bucket_mb * (1 << 20)))
+        compression = context.options.compression
+        self._wire_dtype = None if compression == "none" else tf.as_dtype(compression)
 
     def begin(self, model: Any) -> None:
         """Nothing to prepare."""

@@ -58,6 +58,7 @@ from tfos_magic.transport.messages.feeds import (
     StreamHandle,
 )
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
+from tfos_magic.transport.messages.strategy_options import StrategyOptions
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -98,6 +99,7 @@ __all__ = [
     "SpoolHandle",
     "StartTrainer",
     "StopRun",
+    "StrategyOptions",
     "StreamHandle",
     "TrainerExited",
     "TrainerReady",

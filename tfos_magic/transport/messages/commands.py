@@ -7,6 +7,7 @@ from typing import Any
 
 from tfos_magic.transport.messages.feeds import FeedUse
 from tfos_magic.transport.messages.message import Message
+from tfos_magic.transport.messages.strategy_options import StrategyOptions
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,14 @@ class StartTrainer(Message):
 class RunCell(Message):
     """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` are the DataFrames that it reads, by name.
 
-    ``options`` are the strategy's: ``bucket_mb``, ``compression`` and ``per_worker_batches`` (sync), ``max_staleness``
-    (async), ``sync_every``, ``average_state``, ``outer_momentum`` and ``outer_learning_rate`` (local). ``checkpoints``
-    says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked`` for; empty means
-    never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the version
-    that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
-    ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells
-    where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the texts of
-    modules that lie there, by relative path; ``module_states`` is what the notebook has set in them, as
-    :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins
-    with, as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
-    """
+    ``checkpoints`` says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked``
+    for; empty means never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the
+    version that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
+    ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells where the notebook works, as
+    :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the texts of modules that lie there, by relative
+    path; ``module_states`` is what the notebook has set in them, as :func:`~tfos_magic.disk.imports.set_states` takes
+    it. ``random`` are the random states that the cell begins with, as :func:`~tfos_magic.values.random_state.taken`
+    gives them; empty: those that follow from ``seed``."""
 
     run_id: str
     source: str
@@ -55,7 +53,7 @@ class RunCell(Message):
     outputs: list[str]
     feeds: dict[str, FeedUse] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: StrategyOptions = field(default_factory=StrategyOptions)
     checkpoints: dict[str, Any] = field(default_factory=dict)
     event_files: bool = False
     keras: str = ""

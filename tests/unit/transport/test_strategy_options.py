@@ -1,0 +1,31 @@
+"""Options of a strategy are those that it has, with values that mean something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tfos_magic.errors import TrainingError, UsageError
+from tfos_magic.transport.messages import StrategyOptions
+
+
+def test_a_strategy_takes_its_own_options_alone() -> None:
+    assert StrategyOptions.of("local", {"sync_every": 3}).sync_every == 3
+    with pytest.raises(UsageError, match="strategy sync has no option sync_every: it has bucket_mb"):
+        StrategyOptions.of("sync", {"sync_every": 3})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"bucket_mb": 0}, "bucket_mb: '0' is not greater than 0"),
+        ({"compression": "zip"}, "'zip' is none of none, float16, bfloat16"),
+        ({"max_staleness": -1}, "max_staleness: '-1' is not a whole number"),
+        ({"outer_momentum": 1.0}, "from 0 to below 1"),
+        ({"outer_learning_rate": float("nan")}, "not a finite number"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(TrainingError, match=says):
+        StrategyOptions(**options)

@@ -1,0 +1,60 @@
+"""What can be set of a strategy. A field here is an option of ``%%tfos_train`` and ``TFCluster.run``, and the workers
+get it typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tfos_magic.errors import TrainingError, UsageError
+from tfos_magic.limits import above_zero, counting, momentum, positive
+
+COMPRESSIONS = ("none", "float16", "bfloat16")
+
+
+def _option(strategy: str, default: Any, reads: Callable[[str], Any] | tuple[str, ...], text: str) -> Any:
+    """A field that belongs to ``strategy``: how it is read from text, or what it may be, and its help."""
+    return field(default=default, metadata={"strategy": strategy, "reads": reads, "help": text})
+
+
+@dataclass(frozen=True)
+class StrategyOptions:
+    """The options of all strategies. Raises :class:`TrainingError` for values that mean nothing."""
+
+    bucket_mb: float = _option("sync", 16.0, above_zero, "megabytes of gradients summed in one go.")
+    compression: str = _option(
+        "sync", "none", COMPRESSIONS, "how float32 gradients travel; other than none is not exact."
+    )
+    per_worker_batches: bool = _option(
+        "sync",
+        False,
+        bool,
+        "each worker's part of a batch is a batch of its own, as in Horovod; for losses that compare rows.",
+    )
+    max_staleness: int = _option("async", 16, counting, "steps a worker may be ahead of the slowest.")
+    sync_every: int = _option("local", 16, positive, "steps between two averages of the weights.")
+    average_state: bool = _option("local", False, bool, "average optimizer state as well.")
+    outer_momentum: float = _option("local", 0.0, momentum, "momentum of the averages, as in DiLoCo.")
+    outer_learning_rate: float | None = _option("local", None, above_zero, "how far to go towards the average.")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, reads = getattr(self, each.name), each.metadata["reads"]
+            try:
+                if isinstance(reads, tuple) and value not in reads:
+                    raise UsageError(f"{value!r} is none of {', '.join(reads)}.")
+                if callable(reads) and value != each.default:
+                    reads(str(value))
+            except UsageError as error:
+                raise TrainingError(f"option {each.name}: {error}") from None
+
+    @classmethod
+    def of(cls, strategy: str, given: Mapping[str, Any]) -> StrategyOptions:
+        """Those ``given`` to a run of ``strategy``. Raises :class:`UsageError` for what it does not have."""
+        known = {each.name for each in fields(cls) if each.metadata["strategy"] == strategy}
+        if unknown := given.keys() - known:
+            raise UsageError(
+                f"strategy {strategy} has no option {', '.join(sorted(unknown))}: it has {', '.join(sorted(known))}."
+            )
+        return cls(**given)
