@@ -29,6 +29,12 @@ def is_saveable(obj: Any) -> bool:
     )
 
 
+def is_of_a_model(obj: Any) -> bool:
+    """Whether this is what a functional model is made of beside its layers: a symbolic tensor, or a layer's call."""
+    keras = sys.modules.get("keras.src")
+    return keras is not None and isinstance(obj, (keras.KerasTensor, keras.ops.node.Node))
+
+
 def is_variable(obj: Any) -> bool:
     """Whether this is a ``keras.Variable``."""
     keras = sys.modules.get("keras")
@@ -80,6 +86,8 @@ def finish(restored: Sequence[Any], registered: Mapping[str, Any], variables: Ma
     for obj in restored:
         if tracker := obj.__dict__.get("_tracker"):
             tracker.stored_ids = {name: {id(each) for each in held} for name, (_, held) in tracker.config.items()}
+        if depths := obj.__dict__.get("_nodes_by_depth"):
+            obj.__dict__["_nodes"] = {_node_key(node) for nodes in depths.values() for node in nodes}
         for name in _BY_VARIABLE:
             if places := obj.__dict__.get(name):
                 obj.__dict__[name] = {variables[key]._unique_id: place for key, place in places.items()}
@@ -88,6 +96,12 @@ def finish(restored: Sequence[Any], registered: Mapping[str, Any], variables: Ma
 
         object_registration.GLOBAL_CUSTOM_OBJECTS.update(registered)
         object_registration.GLOBAL_CUSTOM_NAMES.update({value: name for name, value in registered.items()})
+
+
+def _node_key(node: Any) -> str:
+    from keras.src.ops.function import make_node_key
+
+    return str(make_node_key(node.operation, node.operation._inbound_nodes.index(node)))
 
 
 def registered_name(obj: Any) -> str:

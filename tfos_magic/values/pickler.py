@@ -132,9 +132,10 @@ class Pickler(cloudpickle.Pickler):
             return self._reduce_variable(obj)
         if self._plain and objects.is_variable(obj):
             return self._reduce_variable(obj.value)
-        if objects.is_saveable(obj):
-            if self._plain:
-                return self._without(obj)
+        of_keras = objects.is_saveable(obj) or objects.is_of_a_model(obj)
+        if tensors.is_of_a_graph(obj) or (of_keras and self._plain):  # layers keep tensors of a step that was traced
+            return self._without(obj)
+        if of_keras:
             self._empty.append(obj)
             return objects.empty, (type(obj), objects.version(), originals.token(obj))
         for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain)):

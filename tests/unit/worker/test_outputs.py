@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import subprocess
@@ -399,6 +400,52 @@ def test_models_of_the_notebook_that_come_back_are_the_same_objects(monkeypatch:
     np.testing.assert_allclose(encoder.get_weights()[0], there.layers[0].get_weights()[0], atol=1e-6)
     apart = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()["model"]
     assert apart is not model
+
+
+def test_the_graph_of_a_functional_model_of_the_notebook_is_the_notebooks_own_when_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = keras.Input((3,))
+    code = keras.layers.Dense(2, name="code")(inputs)
+    outputs = keras.layers.Dense(1)(code)
+    model = keras.Model(inputs, outputs)
+    payload, file = pack({"model": model}), io.BytesIO()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(originals, "_TOKENS", {})
+        elsewhere.setattr(originals, "_OBJECTS", weakref.WeakValueDictionary())
+        there = unpack(payload, {})["model"]
+        Pickler(file).dump_all({"model": there})
+    back = Unpickler(io.BytesIO(file.getvalue()), keeps=True, main={}).load_all()["model"]
+    assert back is model
+    assert back.input is inputs
+    x = np.ones((4, 3), "float32")
+    for made in (keras.Model(inputs, code), keras.Model(back.input, back.get_layer("code").output)):
+        np.testing.assert_array_equal(made(x), there.get_layer("code")(x))
+    assert keras.Model(inputs, keras.layers.Dense(5)(outputs))(x).shape == (4, 5)
+
+
+def test_a_functional_model_that_a_cell_made_has_its_configuration_in_the_notebook(tmp_path: Path) -> None:
+    inputs = keras.Input((3,))
+    shared = keras.layers.Dense(3)
+    inner = keras.Model(inputs, keras.layers.Add()([shared(inputs), shared(keras.ops.square(inputs))]))
+    outer = keras.Input((3,))
+    model = keras.Model(outer, keras.layers.Dense(1)(inner(outer)))
+    file, x = io.BytesIO(), np.ones((4, 3), "float32")
+    Pickler(file).dump_all(model)
+    came = Unpickler(io.BytesIO(file.getvalue()), keeps=True, main={}).load_all()
+    assert came.get_config() == model.get_config()
+    came.save(tmp_path / "model.keras")
+    for again in (keras.models.load_model(tmp_path / "model.keras"), copy.deepcopy(came)):
+        np.testing.assert_array_equal(again(x), model(x))
+
+
+def test_a_model_of_the_notebook_that_holds_tensors_of_a_traced_step_can_be_sent() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activity_regularizer="l1")])
+    model.compile("sgd", "mse")
+    x = np.ones((4, 3))
+    model.fit(x, np.ones((4, 2)), verbose=0)
+    there = unpack(pack({"model": model}), {})["model"]
+    assert there.fit(x, np.ones((4, 2)), verbose=0).history == model.fit(x, np.ones((4, 2)), verbose=0).history
 
 
 def test_a_tensor_of_a_traced_function_is_missed_by_nobody(worker: Worker) -> None:
