@@ -266,3 +266,29 @@ again = Custom(custom.inputs, custom.outputs)
     assert checked.text.strip() == "True True"
     later = kernel.run("%%tfos_train -n 2 -o later\nlater = custom.predict(points, verbose=0).shape\n")
     assert not later.error, later.traceback
+
+
+def test_names_and_symbolic_tensors_of_keras_are_one_row_in_notebook_and_cells(kernel: Kernel) -> None:
+    kernel.run("""
+import keras, numpy as np
+inputs = keras.Input((4,))
+code = keras.layers.Dense(3)(inputs)
+base = keras.Model(inputs, keras.layers.Dense(1, activity_regularizer="l2")(code))
+base.compile("sgd", "mse")
+points = np.ones((8, 4), "float32")
+base.fit(points, points[:, :1], verbose=0)
+number = lambda layer: int(layer.name.rpartition("_")[2])
+""")
+    result = kernel.run("""%%tfos_train -n 2 -o base,headed
+headed = keras.Model(base.inputs, keras.layers.Dense(2)(base.layers[-2].output))
+base.fit(points, points[:, :1], verbose=0)
+""")
+    assert not result.error, result.traceback
+    checked = kernel.run("""
+encoder = keras.Model(inputs, code)
+late = keras.layers.Dense(1)
+headed.save("headed.keras")
+print(base.input is inputs, encoder.layers[1] is headed.layers[1], number(late) - number(headed.layers[-1]))
+""")
+    assert not checked.error, checked.traceback
+    assert checked.text.strip() == "True True 1"

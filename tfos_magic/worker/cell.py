@@ -21,11 +21,9 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.transport.messages import RunCell
-from tfos_magic.values import cache_source, unpack
+from tfos_magic.values import cache_source, keras_state, unpack
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
-
-_SETTINGS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
 
 
 def fill(names: dict[str, Any], cell: RunCell) -> None:
@@ -107,7 +105,7 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
     sys.modules["__main__"] = module
     known = set(linecache.cache)
     cache_source(cell.filename, cell.source)
-    _set_up_keras(cell.keras_settings)
+    keras_state.set_up(cell.keras_settings)
     try:
         yield module.__dict__
     finally:
@@ -116,15 +114,6 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
             linecache.cache.pop(filename, None)
         module.__dict__.clear()
         _forget_session()
-
-
-def _set_up_keras(settings: dict[str, Any]) -> None:
-    """Let Keras have the kernel's settings, else its own: not what an earlier cell set here."""
-    if keras := sys.modules.get("keras"):
-        # Layers follow floatx until a policy was set, or asked for.
-        keras.src.backend.common.global_state.set_global_attribute("dtype_policy", None)
-        for name, value in {**_SETTINGS, **settings}.items():
-            getattr(keras.config, f"set_{name}")(value)
 
 
 def _forget_session() -> None:

@@ -59,7 +59,7 @@ class Trainer:
         self._running = ""
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._interrupts = Interrupts()
-        self._random: dict[str, Any] = {}
+        self._left: dict[str, Any] = {}
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -155,7 +155,7 @@ class Trainer:
 
         self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
-        self._random = {}
+        self._left = {}
         if cell.run_id in self._stopped_runs:
             self._halt()
         try:
@@ -192,7 +192,7 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            end = replace(end, random=self._random)
+            end = replace(end, **self._left)
             if not (cell.outputs and end.clean and self._speaks(cell)):
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
@@ -202,7 +202,7 @@ class Trainer:
         from tfos_magic.training import ranks
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
-        from tfos_magic.values.random_state import taken
+        from tfos_magic.values import keras_state, random_state
         from tfos_magic.worker.cell import execute
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
@@ -226,6 +226,7 @@ class Trainer:
             context = replace(context, owns=view.owns, refresh=view.refresh)
         live = any(use.stream and use.stream.live for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
+        keras_state.go_on(keras_state.names(), cell.names_given)
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts.allowed():
                 execute(cell, namespace, show_last=True)
@@ -234,7 +235,8 @@ class Trainer:
             try:
                 execute(cell, namespace, show_last=False)
             finally:
-                self._random = taken() if self._rank == 0 else {}
+                if self._rank == 0:
+                    self._left = {"random": random_state.taken(), "names_given": dict(keras_state.names())}
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import metadata
@@ -27,18 +26,6 @@ def kernels_keras() -> str:
         return metadata.version("keras") if found else ""
     except (ValueError, metadata.PackageNotFoundError):
         return ""
-
-
-def kernels_settings() -> dict[str, Any]:
-    """Keras's settings in this process, by the names of ``keras.config``; empty where Keras is not loaded."""
-    config: Any = getattr(sys.modules.get("keras"), "config", None)
-    if config is None:
-        return {}
-    settings = {name: getattr(config, name)() for name in ("floatx", "epsilon", "image_data_format")}
-    # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
-    state = sys.modules["keras.src.backend.common.global_state"]
-    policy = state.get_global_attribute("dtype_policy")
-    return settings if policy is None else {**settings, "dtype_policy": policy.name}
 
 
 class RunResults:
@@ -73,6 +60,11 @@ class RunResults:
     def random(self) -> dict[str, Any]:
         """The random states that the cell has left on rank 0; empty where it is not known to have begun and ended."""
         return self._ends[0].random if 0 in self._ends else {}
+
+    @property
+    def names_given(self) -> dict[str, int] | None:
+        """How often Keras has given each name when the cell ended on rank 0; None where it is not known."""
+        return self._ends[0].names_given if 0 in self._ends else None
 
     def values(self) -> dict[str, Any]:
         """The names that came. Raises :class:`CaptureError`, with those that did, where some did not."""

@@ -15,7 +15,7 @@ from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.attempt import Attempt, await_trainers, revive
 from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest
-from tfos_magic.cluster.runs.results import RunResults, kernels_keras, kernels_settings
+from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.runs.worker_state import WorkerState
@@ -39,7 +39,7 @@ from tfos_magic.transport.messages import (
     RunCell,
     TrainerExited,
 )
-from tfos_magic.values import pack
+from tfos_magic.values import keras_state, pack
 
 
 class Run:
@@ -55,6 +55,8 @@ class Run:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect = request, connect
         self._randomness = Randomness(request)
+        # Of the thread that asks for the run, which may be executed in another.
+        self._keras_settings, self._names = keras_state.settings(), keras_state.names()
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops_asked = self._stops_heeded = 0
@@ -100,6 +102,7 @@ class Run:
         finally:
             self._close_store()
             self._randomness.give_back(self._results.random)
+            keras_state.go_on(self._names, self._results.names_given, meanwhile=self._request.detached)
             if self._scalars is not None:
                 self._scalars.close()
 
@@ -221,7 +224,8 @@ class Run:
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
             keras=kernels_keras(),
-            keras_settings=kernels_settings(),
+            keras_settings=self._keras_settings,
+            names_given=dict(self._names),
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
             module_states=changed_states(),

@@ -43,7 +43,8 @@ class RunCell(Message):
     :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the texts of modules that lie there, by relative
     path; ``module_states`` is what the notebook has set in them, as :func:`~tfos_magic.disk.imports.set_states` takes
     it. ``random`` are the random states that the cell begins with, as :func:`~tfos_magic.values.random_state.taken`
-    gives them; empty: those that follow from ``seed``."""
+    gives them; empty: those that follow from ``seed``. ``names_given`` says how often Keras has given each name.
+    """
 
     run_id: str
     source: str
@@ -58,6 +59,7 @@ class RunCell(Message):
     event_files: bool = False
     keras: str = ""
     keras_settings: dict[str, Any] = field(default_factory=dict)
+    names_given: dict[str, int] = field(default_factory=dict)
     place: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     module_states: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,68 @@
+"""What Keras keeps for a thread beside random numbers: its settings, and how often it has given each automatic name.
+
+A cell begins with what the notebook has, and the notebook goes on with the names where the cell has left them, so that
+layers are called what they are called in one process. Nothing here imports Keras.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+_DEFAULTS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
+_waiting: dict[str, int] = {}
+
+
+def settings() -> dict[str, Any]:
+    """The settings, by the names of ``keras.config``; empty where Keras is not loaded."""
+    config: Any = getattr(sys.modules.get("keras"), "config", None)
+    if config is None:
+        return {}
+    known = {name: getattr(config, name)() for name in _DEFAULTS}
+    # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
+    policy = _state().get_global_attribute("dtype_policy")
+    return known if policy is None else {**known, "dtype_policy": policy.name}
+
+
+def set_up(known: Mapping[str, Any]) -> None:
+    """Let Keras, where it is loaded, have these settings, else its own: not what was set before."""
+    if keras := sys.modules.get("keras"):
+        # Layers follow floatx until a policy was set, or asked for.
+        _state().set_global_attribute("dtype_policy", None)
+        for name, value in {**_DEFAULTS, **known}.items():
+            getattr(keras.config, f"set_{name}")(value)
+
+
+def names() -> MutableMapping[str, int]:
+    """How often each name was given, by its stem: Keras's own table, or one that waits until Keras is loaded."""
+    if (state := _state()) is None:
+        return _waiting
+    table: MutableMapping[str, int] = state.get_global_attribute("object_name_uids", defaultdict(int), True)
+    _raise(table, _waiting)
+    _waiting.clear()
+    return table
+
+
+def go_on(table: MutableMapping[str, int], left: Mapping[str, int] | None, *, meanwhile: bool = False) -> None:
+    """Go on in a table of :func:`names` from what a cell has ``left``; None where it has not begun.
+
+    ``meanwhile`` says that names may have been given here while it ran.
+    """
+    if left is None:
+        return
+    if not meanwhile:
+        table.clear()
+    _raise(table, left)
+    if table is _waiting:
+        names()
+
+
+def _raise(table: MutableMapping[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        table[name] = max(count, table.get(name, 0))
+
+
+def _state() -> Any:
+    return sys.modules.get("keras.src.backend.common.global_state")
