@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
@@ -469,3 +470,24 @@ model.fit(tf.data.Dataset.zip(few, many), epochs=1, verbose=0)
     outcomes = groups[2].run(cell)
     assert any("different numbers of rows" in outcome.error for outcome in outcomes), outcomes
     assert all(outcome.kind for outcome in outcomes)
+
+
+def test_a_step_that_finds_its_data_at_their_end_changes_no_state_of_an_optimizer(same_as_plain) -> None:
+    cell = (
+        DATA
+        + """
+tokens = np.random.default_rng(3).integers(1, 15, (72, 8))
+model = keras.Sequential(
+    [keras.layers.Embedding(15, 6), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2, "softmax")]
+)
+model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+rows = tf.data.Dataset.from_tensor_slices((tokens, tokens.sum(1) % 2)).filter(lambda x, y: x[0] > 0).batch(8)
+history = model.fit(rows, epochs=12, verbose=0).history
+velocities = [variable.numpy() for variable in model.optimizer.variables]
+weights = model.get_weights()
+"""
+    )
+    expected, *outcomes = same_as_plain(cell, 2, "velocities", tolerance=2e-6)
+    for outcome in outcomes:
+        for mine, plain in zip(outcome.values["velocities"], expected.values["velocities"], strict=True):
+            np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-9)

@@ -11,8 +11,7 @@ import linecache
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Set
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,11 +22,10 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from tfos_magic.values import objects, originals, tensors
+from tfos_magic.values import classes, objects, originals, tensors
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _CACHED = type(lru_cache(len))
-_VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
 _CONTAINERS = (list, dict, set, bytearray)
 _SET_ANEW = "__tfos_set_anew__"
 
@@ -128,6 +126,8 @@ class Pickler(cloudpickle.Pickler):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
             self._seen.add(id(obj))
+            if classes.has_slots(type(obj)):
+                return classes.reduce_slotted(obj)
         if tensors.is_variable(obj):
             return self._reduce_variable(obj)
         if self._plain and objects.is_variable(obj):
@@ -196,11 +196,12 @@ class Unpickler(pickle.Unpickler):
         self._keeps, self._main = keeps, main
         self._set_anew: Set[str] = frozenset()
         self._kept: set[type] = set()
+        self._before: list[tuple[Any, dict[str, Any]]] = []
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         if self._keeps and self._main is not None and found in (objects.empty, tensors.variable):
-            return partial(_original_object if found is objects.empty else _original_variable, found)
+            return partial(self._original_object if found is objects.empty else _original_variable, found)
         if module != cloudpickle.cloudpickle.__name__:
             return found
         if self._main is not None and name in ("_make_function", "_function_setstate"):
@@ -211,20 +212,27 @@ class Unpickler(pickle.Unpickler):
             return partial(self._make_class, found)
         return partial(self._set_class, found) if name == "_class_setstate" else found
 
+    def _original_object(self, make: Callable[..., Any], kind: type, made_by: str, token: str) -> Any:
+        original = originals.found(token)
+        if type(original) is not kind:
+            return make(kind, made_by, token)
+        self._before.append((original, dict(original.__dict__)))
+        return original
+
     def _make_class(self, make: Callable[..., type], *args: Any) -> type:
         known = args[-2] in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
         made = make(*args)
         if known:
             self._kept.add(made)
             if not issubclass(made, Enum):
-                _set_bases(made, args[2])
+                classes.set_bases(made, args[2])
         return made
 
     def _set_class(self, set_state: Callable[..., type], made: type, state: Any) -> type:
         if made not in self._kept:
             return set_state(made, state)
         if not issubclass(made, Enum):
-            _set_values(made, state[0])
+            classes.set_values(made, state[0])
         return made
 
     def _make_function(self, make: Callable[..., Any], code: Any, around: dict[str, Any], *args: Any) -> Any:
@@ -240,7 +248,16 @@ class Unpickler(pickle.Unpickler):
         set_state(function, state)
 
     def load_all(self) -> Any:
-        """The root, when everything that it reaches is whole."""
+        """The root, when everything that it reaches is whole. Where that fails, objects from here stay as they were."""
+        try:
+            return self._load_all()
+        except BaseException:
+            for original, state in self._before:
+                original.__dict__.clear()
+                original.__dict__.update(state)
+            raise
+
+    def _load_all(self) -> Any:
         root, restored = self.load(), []
         while (item := self.load()) is not None:
             objects.restore(*item)
@@ -256,38 +273,10 @@ def _cached(function: Any, options: dict[str, Any]) -> Any:
     return lru_cache(**options)(function)
 
 
-def _original_object(make: Callable[..., Any], kind: type, made_by: str, token: str) -> Any:
-    original = originals.found(token)
-    return original if type(original) is kind else make(kind, made_by, token)
-
-
 def _original_variable(make: Callable[..., Any], value: Any, options: dict[str, Any], token: str) -> Any:
     original = originals.found(token)
     is_same = tensors.is_variable(original) and tensors.assigned(original, value, options)
     return original if is_same else make(value, options, token)
-
-
-def _set_bases(kind: type, bases: tuple[type, ...]) -> None:
-    """Let a class that stays as it is come of what it has come of where it was: Keras makes a subclass of ``Model`` one
-    of ``Functional`` when it is first called with inputs and outputs."""
-    if kind.__bases__ != bases:
-        with suppress(TypeError):  # of another layout: then it was not Keras
-            kind.__bases__ = bases
-
-
-def _set_values(kind: type, attributes: Mapping[str, Any]) -> None:
-    """Give a class that stays as it is what its attributes have become where it was: values, and other functions."""
-    for name, value in attributes.items():
-        known = vars(kind).get(name)
-        if name.startswith(("__", "_abc_")) or not isinstance(known, (type(None), FunctionType, *_VALUES)):
-            continue
-        if isinstance(value, FunctionType):
-            if getattr(known, "__code__", None) != value.__code__:
-                setattr(kind, name, value)
-        elif isinstance(value, _VALUES):
-            with suppress(Exception):  # what a list holds may refuse to be pickled
-                if isinstance(known, FunctionType) or pickle.dumps(value) != pickle.dumps(known):
-                    setattr(kind, name, value)
 
 
 def cache_source(filename: str, text: str) -> None:

@@ -51,8 +51,14 @@ def variable(value: npt.NDArray[Any], options: dict[str, Any], travels_by: str) 
     """A ``tf.Variable``, known by a token of :mod:`originals`."""
     import tensorflow as tf
 
+    options = {**options, "shape": tf.TensorShape(options["shape"])}
     with tf.init_scope():
-        made = tf.Variable(value, **{**options, "shape": tf.TensorShape(options["shape"])})
+        if options["shape"].is_compatible_with(value.shape):
+            made = tf.Variable(value, **options)
+        else:  # the step that made it failed before it had a value
+            from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+            made = UninitializedVariable(**options)
     originals.note(made, travels_by)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import linecache
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -140,6 +141,41 @@ def test_a_class_that_stays_gets_the_values_it_was_given_elsewhere(monkeypatch: 
     cell.run("Settings.double = lambda self: 0")
     cell.send(notebook, "Settings", keeps=True)
     assert settings().double() == 0
+
+
+def test_a_class_that_stays_gets_lists_of_what_cannot_be_compared() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Runs:\n    made = [lambda: 5]\n", namespace)
+    runs, file = namespace["Runs"], io.BytesIO()
+    Pickler(file).dump_all(runs())
+    runs.made = []
+    assert type(Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()) is runs
+    assert [made() for made in runs.made] == [5]
+
+
+SLOTTED = """
+import sys
+from tfos_magic.values.pickler import Pickler, Unpickler
+
+there = Unpickler(sys.stdin.buffer, main=globals()).load_all()
+there.rate, there.points = 0.5, [3]
+Pickler(sys.stdout.buffer).dump_all(there)
+"""
+
+
+def test_an_object_with_slots_comes_back_as_it_is_elsewhere() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass Settings:\n    rate: float\n    points: list\n",
+        namespace,
+    )
+    made, file = namespace["Settings"](0.1, []), io.BytesIO()
+    Pickler(file).dump_all(made)
+    code = [sys.executable, "-c", SLOTTED]
+    there = subprocess.run(code, input=file.getvalue(), stdout=subprocess.PIPE, check=True, timeout=60).stdout
+    back = Unpickler(io.BytesIO(there), keeps=True, main=namespace).load_all()
+    assert type(back) is type(made)
+    assert back == namespace["Settings"](0.5, [3])
 
 
 def test_a_function_with_a_cache_goes_without_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -453,3 +453,41 @@ def test_a_tensor_of_a_traced_function_is_missed_by_nobody(worker: Worker) -> No
     penalised = results.values()["penalised"]
     assert penalised.predict(np.ones((2, 3)), verbose=0).tolist() == [[1.0] * 3] * 2
     assert state.notices == []
+
+
+def test_a_model_whose_optimizer_has_a_variable_without_a_value_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(y_true: Any, y_pred: Any) -> Any:
+        raise NameError("no such name")
+
+    x = np.ones((4, 3))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Nadam(), "mse", metrics=[wrong])
+    with pytest.raises(NameError):
+        model.fit(x, x[:, :1], verbose=0)
+    file = io.BytesIO()
+    Pickler(file, lenient=True).dump_all({"model": model})
+    came = Unpickler(io.BytesIO(file.getvalue()), keeps=True).load_all()["model"]
+    assert came.optimizer._u_product.numpy().size == 0
+    came.compile("adam", "mse", metrics=["mae"])
+    assert len(came.fit(x, x[:, :1], verbose=0).history["mae"]) == 1
+
+
+def test_a_value_that_cannot_be_read_leaves_the_notebooks_objects_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    x, file = np.ones((4, 3)), io.BytesIO()
+    model.fit(x, x[:, :1], verbose=0)
+    Pickler(file).dump_all({"model": model, "late": _Unreadable()})
+    before = dict(model.__dict__)
+    with pytest.raises(RuntimeError, match="not here"):
+        Unpickler(io.BytesIO(file.getvalue()), keeps=True, main={}).load_all()
+    assert model.__dict__ == before
+    model.fit(x, x[:, :1], verbose=0)
+
+
+class _Unreadable(keras.layers.Layer):
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise RuntimeError("not here")

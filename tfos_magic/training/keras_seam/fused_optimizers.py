@@ -55,7 +55,9 @@ def _adam(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_
 def _follow_squares(velocity: Any, gradient: Any, rate: float) -> None:
     """Let ``velocity`` go towards the squares of ``gradient`` by ``rate``; a row that occurs twice is added twice."""
     rows = isinstance(gradient, tf.IndexedSlices)
-    away = tf.identity(velocity) if rows else velocity - tf.square(gradient)
+    # A step that finds its data at their end is cut short, and must not have let the velocity decay by then.
+    with tf.control_dependencies([gradient.values if rows else gradient]):
+        away = tf.identity(velocity) if rows else velocity - tf.square(gradient)
     alpha = tf.constant(rate, velocity.dtype)
     tf.raw_ops.ResourceApplyGradientDescent(var=velocity.handle, alpha=alpha, delta=away)
     if rows:

@@ -110,7 +110,8 @@ class Replica:
     def count(self, step: Step) -> tf.Tensor:
         """Count a step and average where it is the last before that; gives the votes, float32 of shape (2,)."""
         rows = self._rows.assign_add(tf.cast(step.rows, tf.float64))
-        steps = self._steps.assign_add(1)
+        with tf.control_dependencies([rows]):  # not where the data have come to their end
+            steps = self._steps.assign_add(1)
         due = steps >= self._sync_every
         return tf.cond(due, lambda: self._average(rows, step.vote), lambda: tf.zeros_like(step.vote))
 
