@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.feed.test_spooled_dataset import fill, mappings
+from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.trainer.row_gather import RowGather
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
-from tfos_magic.feed.trainer.spooled_rows import SpooledRows, tensor_arrays
+from tfos_magic.feed.trainer.spooled_rows import SpooledRows
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 
 NAMES = ["x", "flag", "s", "id"]

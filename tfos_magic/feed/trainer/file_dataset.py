@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,10 @@ from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.file_types import plain_batch, plan_files
 from tfos_magic.columns.list_lengths import settle
 from tfos_magic.columns.missing import Missing
+from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.errors import DataError, TFOSError
+from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
-from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
-from tfos_magic.feed.trainer.spooled_rows import assemble, tensor_arrays, tensor_specs
 from tfos_magic.files.file_sharding import FileShares, in_order, in_runs, overlaps, recut, unit_order
 from tfos_magic.files.opening import open_source
 from tfos_magic.files.sources import FileSource, Unit
@@ -73,8 +72,7 @@ def dataset(
     Outside of a run, one process reads all. Raises :class:`DataError` for files that are not there, that differ in
     their columns, or that workers see differently, naming them.
     """
-    if batch_size < 1:
-        raise DataError(f"the batch size is {batch_size}: it must be at least 1")
+    check_batch_size(batch_size)
     paths = [absolute_path(one) for one in ([path] if isinstance(path, str) else path)]
     rank, world = ranks.place()
 
@@ -91,7 +89,13 @@ def dataset(
     shares = divide(total, batch_size=batch_size, rank=rank, world=world)
     order = (ranks.seed() if seed is None else seed) if shuffle else None
     reader = _Reader(source, plan, units, shares, rank, order)
-    dataset = _batches(reader, choose_columns(plan.names, None, label), label)
+    sizes = shares.sizes
+    common = int(sizes[0]) if (sizes == sizes[0]).all() else None
+    elements = Elements(reader.schema, None, label, common)
+    alive = held_weakly(reader, "these files")
+    steps = elements.dataset(lambda: alive().epoch(elements.wanted))
+    dataset = steps.apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)
+    dataset._tfos_reader = reader
     return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, batch=batch_size)
 
 
@@ -107,8 +111,8 @@ class _Reader:
         self.schema = _settled(source, plan, units)
         self.epochs = ShuffledEpochs()
 
-    def epoch(self) -> Iterator[list[npt.NDArray[Any]]]:
-        """Give the arrays of every step of the next epoch."""
+    def epoch(self, wanted: list[str]) -> Iterator[list[npt.NDArray[Any]]]:
+        """Give the arrays of the columns ``wanted`` of every step of the next epoch."""
         epoch = self.epochs.begin()
         rows = self._rows(epoch)
         if self._seed is not None:
@@ -116,7 +120,7 @@ class _Reader:
         steps = 0
         for batch in recut(rows, self.shares.sizes.tolist(), self.schema):
             steps += 1
-            yield tensor_arrays(batch)
+            yield tensor_arrays(batch.select(wanted))
         if steps < len(self.shares.sizes):
             raise DataError("the files have fewer rows than they had: they were written anew; run the cell again")
 
@@ -183,36 +187,6 @@ def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, l
         )
     (table,) = peers.concat([tf.constant(found.table)])
     return found.source, found.plan, _units(found.source, np.asarray(table))
-
-
-def _batches(reader: _Reader, names: list[str], label: str | None) -> tf.data.Dataset:
-    """A dataset that begins an epoch of ``reader`` with the first element of every iterator.
-
-    TensorFlow ties a Python function to the process's default graph for good, so it must not hold the reader.
-    """
-    sizes = reader.shares.sizes
-    common = int(sizes[0]) if (sizes == sizes[0]).all() else None
-    wanted = names if label is None else [*names, label]
-    specs, held = tensor_specs(reader.schema, reader.schema.names, common), weakref.ref(reader)
-
-    def epoch() -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        alive = held()
-        if alive is None:
-            raise DataError("the dataset of these files is gone while it is still read: keep it in a variable")
-        for arrays in alive.epoch():
-            yield tuple(arrays)
-
-    @tf.autograph.experimental.do_not_convert
-    def load(*tensors: tf.Tensor) -> Any:
-        columns = assemble(reader_names, specs, tensors)
-        return structured({name: columns[name] for name in wanted}, names, label)
-
-    reader_names = list(reader.schema.names)
-    flat = tf.data.Dataset.from_generator(epoch, output_signature=tuple(specs))
-    steps = flat.map(load).apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)
-    # Datasets made from this one, and their iterators, keep it, and so the reader, for as long as they are used.
-    steps._tfos_reader = reader
-    return steps
 
 
 def _wire(converter: WireConverter, batch: pa.RecordBatch, plan: FeedPlan, unit: Unit) -> pa.RecordBatch:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfos_magic.columns.arrow import take_rows
+from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.feed.trainer.shuffle_order import Numbers
-from tfos_magic.feed.trainer.spooled_rows import SpooledRows, tensor_arrays
+from tfos_magic.feed.trainer.spooled_rows import SpooledRows
 
 
 class RowGather:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfos_magic.errors import DataError, FeedError
+from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.feed.row_assignment import batch_boundaries, row_numbers
+from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.row_gather import RowGather
 from tfos_magic.feed.trainer.shuffle_order import Numbers, ShuffledEpochs, ShuffleOrder
-from tfos_magic.feed.trainer.spooled_rows import SpooledRows, TensorSpecs, assemble, tensor_arrays, tensor_specs
+from tfos_magic.feed.trainer.spooled_rows import SpooledRows
 from tfos_magic.training.inputs.marks import mark_sharded
 from tfos_magic.transport.messages import SpoolHandle
 
@@ -44,18 +44,15 @@ def feed_dataset(
     :class:`~tfos_magic.feed.trainer.shuffle_order.ShuffleOrder` says: the ``k``-th of this dataset, from 0, in that of
     epoch ``k``. Batches have as many rows as they have without.
     """
-    if batch_size < 1:
-        raise DataError(f"the batch size is {batch_size}: it must be at least 1")
+    check_batch_size(batch_size)
     rows = SpooledRows(handle)
-    names = choose_columns(rows.names, features, label)
-    wanted = names if label is None else [*names, label]
     partitions = [(partition, count) for partition, count in handle.partitions]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle.rank, world=handle.world)
-    batches = _Batches(rows, wanted, bounds)
+    elements = Elements(rows.schema, features, label, _common_size(bounds))
+    batches = _Batches(rows, elements.wanted, bounds)
     if shuffle:
-        batches = _ShuffledBatches(rows, wanted, bounds, handle.rank, seed)
-    dataset = _steps(batches, names, label).prefetch(tf.data.AUTOTUNE)
-    # Datasets made from this one, and their iterators, keep it, and so the batches, for as long as they are used.
+        batches = _ShuffledBatches(rows, elements.wanted, bounds, handle.rank, seed)
+    dataset = _steps(batches, elements).prefetch(tf.data.AUTOTUNE)
     dataset._tfos_batches = batches
 
     def numbers() -> Callable[[int], Numbers]:
@@ -73,9 +70,6 @@ class _Batches:
     def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
         self.rows, self.wanted, self.bounds = rows, wanted, bounds
         self.epochs = ShuffledEpochs()
-
-    def specs(self) -> TensorSpecs:
-        return tensor_specs(self.rows.schema, self.wanted, _common_size(self.bounds))
 
     def begin(self) -> int:
         """Note that an iterator begins; gives the number of its epoch."""
@@ -114,25 +108,17 @@ def _order(rows: int, seed: int, rank: int, epoch: int) -> ShuffleOrder:
     return ShuffleOrder(rows, seed=seed, rank=rank, epoch=epoch)
 
 
-def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Dataset:
-    """Give the batches one after another. An iterator gets its epoch with its first step, for some are never read.
-
-    TensorFlow ties a Python function to the process's default graph for good, so the functions must not hold the file.
-    """
-    specs, wanted, held = batches.specs(), batches.wanted, weakref.ref(batches)
-
-    def alive() -> _Batches:
-        if (found := held()) is None:
-            raise FeedError("the dataset of this feed is gone while it is still read: keep it in a variable")
-        return found
+def _steps(batches: _Batches, elements: Elements) -> tf.data.Dataset:
+    """Give the batches one after another. An iterator gets its epoch with its first step, for some are never read."""
+    alive = held_weakly(batches, "this feed")
 
     def fetch(step: npt.NDArray[np.int64], epoch: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         return alive().read(int(step), int(epoch))
 
     @tf.autograph.experimental.do_not_convert
     def load(step: tf.Tensor, epoch: tf.Tensor | int = 0) -> Any:
-        tensors = tf.numpy_function(fetch, [step, epoch], [spec.dtype for spec in specs], stateful=False)
-        return structured(assemble(wanted, specs, tensors), names, label)
+        dtypes = [spec.dtype for spec in elements.specs]
+        return elements.assembled(tf.numpy_function(fetch, [step, epoch], dtypes, stateful=False))
 
     @tf.autograph.experimental.do_not_convert
     def begin(_: tf.Tensor) -> tf.Tensor:
@@ -149,25 +135,6 @@ def _steps(batches: _Batches, names: list[str], label: str | None) -> tf.data.Da
     # Cheaper than a map inside of flat_map, by a third of what a batch costs without its rows.
     epochs = tf.data.Dataset.range(1).map(begin).flat_map(repeat)
     return epochs.enumerate().map(load).apply(tf.data.experimental.assert_cardinality(steps))
-
-
-def choose_columns(known: list[str], features: Sequence[str] | None, label: str | None) -> list[str]:
-    """Give the columns that are features, of those ``known``. Raises :class:`DataError` for one that is not there."""
-    names = [name for name in known if name != label] if features is None else list(features)
-    for name in names if label is None else [*names, label]:
-        if name not in known:
-            raise DataError(
-                f"this feed has no column {name!r}: it carries {', '.join(map(repr, known))}; feed it again with it"
-            )
-    return names
-
-
-def structured(tensors: dict[str, Any], names: list[str], label: str | None) -> Any:
-    """Give columns as a dataset's elements: by name, or as ``(features, label)``."""
-    if label is None:
-        return tensors
-    features = tensors[names[0]] if len(names) == 1 else {name: tensors[name] for name in names}
-    return features, tensors[label]
 
 
 def _common_size(bounds: Numbers) -> int | None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import tensorflow as tf
 
-from tfos_magic.columns.columns import BYTES, STRUCT, Column, decode_schema, field_column
-from tfos_magic.columns.numpy_arrays import settled_shape, tensor_arrays
+from tfos_magic.columns.columns import decode_schema
 from tfos_magic.errors import FeedError
 from tfos_magic.transport.messages import SpoolHandle
-
-__all__ = ["SpooledRows", "TensorSpecs", "assemble", "tensor_arrays", "tensor_specs"]
 
 BLOCKS_KEPT = 1024
 
@@ -67,52 +62,6 @@ class _BlockReader:
     def __call__(self, index: int) -> pa.RecordBatch:
         offset, size, first, rows = self.blocks[index].tolist()
         return pa.ipc.read_record_batch(self.memory.slice(offset, size), self.schema).slice(first, rows)
-
-
-class TensorSpecs(list[tf.TensorSpec]):
-    """Specs of flat tensors, column after column, and the ``columns`` that they are the parts of."""
-
-    def __init__(self, specs: Iterable[tf.TensorSpec], columns: Sequence[Column]) -> None:
-        super().__init__(specs)
-        self.columns = tuple(columns)
-
-
-def tensor_specs(schema: pa.Schema, names: Sequence[str], rows: int | None) -> TensorSpecs:
-    """Shapes and dtypes of the flat tensors that ``rows`` rows (``None``: any number) of the named columns become.
-
-    They are those of the arrays that :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` gives. ``schema`` is
-    settled.
-    """
-    columns = [field_column(schema.field(name)) for name in names]
-    return TensorSpecs((spec for column in columns for spec in _flat_specs(column, rows)), columns)
-
-
-def assemble(names: Sequence[str], specs: TensorSpecs, tensors: Sequence[tf.Tensor]) -> dict[str, Any]:
-    """Give the columns by name, in a graph, from flat tensors: dense and ragged ones, and dicts of them for structs."""
-    for tensor, spec in zip(tensors, specs, strict=True):
-        tensor.set_shape(spec.shape)
-    flat = iter(tensors)
-    return {name: _assembled(column, flat) for name, column in zip(names, specs.columns, strict=True)}
-
-
-def _assembled(column: Column, flat: Iterator[tf.Tensor]) -> Any:
-    if column.kind == STRUCT:
-        return {each.name: _assembled(each, flat) for each in column.fields}
-    values = next(flat)
-    splits = [next(flat) for _ in range(column.ragged_rank)]
-    return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False) if splits else values
-
-
-def _flat_specs(column: Column, rows: int | None) -> list[tf.TensorSpec]:
-    if column.kind == STRUCT:
-        return [spec for each in column.fields for spec in _flat_specs(each, rows)]
-    dtype = tf.string if column.dtype == BYTES else tf.as_dtype(column.dtype)
-    shape = settled_shape(column) if column.is_list else ()
-    if not (ragged := column.ragged_rank):
-        return [tf.TensorSpec([rows, *shape], dtype, column.name)]
-    counts = [None if rows is None else rows + 1] + [None] * (ragged - 1)
-    splits = [tf.TensorSpec([count], tf.int64, f"{column.name}/splits{level}") for level, count in enumerate(counts)]
-    return [tf.TensorSpec([None, *shape[ragged:]], dtype, column.name), *splits]
 
 
 def _map_file(path: str, mark: bytes) -> mmap.mmap:

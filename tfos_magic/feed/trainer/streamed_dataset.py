@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,13 +13,13 @@ import tensorflow as tf
 from pyarrow import flight
 
 from tfos_magic.columns.columns import decode_schema
+from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.columns.row_buffer import RowBuffer
-from tfos_magic.errors import DataError, FeedError
+from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
 from tfos_magic.feed.row_assignment import BatchSizes
+from tfos_magic.feed.trainer.elements import Elements, check_batch_size
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
-from tfos_magic.feed.trainer.spooled_dataset import choose_columns, structured
-from tfos_magic.feed.trainer.spooled_rows import TensorSpecs, assemble, tensor_arrays, tensor_specs
 from tfos_magic.training.inputs.marks import mark_sharded
 from tfos_magic.transport.messages import StreamHandle
 
@@ -45,40 +45,32 @@ def stream_dataset(
 
     Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
     """
-    if batch_size < 1:
-        raise DataError(f"the batch size is {batch_size}: it must be at least 1")
-    schema = decode_schema(handle.schema)
-    names = choose_columns(list(schema.names), features, label)
-    wanted = names if label is None else [*names, label]
+    check_batch_size(batch_size)
+    elements = Elements(decode_schema(handle.schema), features, label)
     shuffle = shuffle and not handle.live
-    specs = tensor_specs(schema, wanted, None)
     epochs = ShuffledEpochs()
 
-    def generate() -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        epoch = epochs.begin()
+    def epoch() -> Iterator[list[npt.NDArray[Any]]]:
+        number = epochs.begin()
         sizes = BatchSizes(batch_size=batch_size, rank=handle.rank, world=handle.world)
-        reader = _Reader(handle, epoch, schema, wanted, sizes)
+        reader = _Reader(handle, number, elements.wanted, sizes)
         rows = reader.rows()
-        mixed = shuffled(rows, seed=seed, rank=handle.rank, epoch=epoch) if shuffle else rows
+        mixed = shuffled(rows, seed=seed, rank=handle.rank, epoch=number) if shuffle else rows
         try:
-            for batch in _cut(mixed, reader.sizes, schema, wanted):
-                yield tuple(tensor_arrays(batch))
+            yield from map(tensor_arrays, _cut(mixed, reader.sizes, elements.schema))
         finally:
             reader.close()
 
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=tuple(specs))
-    dataset = dataset.map(_assembler(specs, wanted, names, label)).prefetch(tf.data.AUTOTUNE)
+    dataset = elements.dataset(epoch).prefetch(tf.data.AUTOTUNE)
     return mark_sharded(dataset, ends_alike=True, skip=epochs.skip, batch=batch_size)
 
 
 class _Reader:
     """One epoch of a rank: its rows as they come, and the ``sizes`` of the batches that are complete by then."""
 
-    def __init__(
-        self, handle: StreamHandle, epoch: int, schema: pa.Schema, wanted: list[str], sizes: BatchSizes
-    ) -> None:
+    def __init__(self, handle: StreamHandle, epoch: int, wanted: list[str], sizes: BatchSizes) -> None:
         self.sizes: deque[int] = deque()
-        self._schema, self._wanted, self._known = schema, wanted, sizes
+        self._schema, self._wanted, self._known = decode_schema(handle.schema), wanted, sizes
         self._ticket = flight.Ticket(encode_ticket(handle.lease, epoch))
         headers = [(b"authorization", b"Bearer " + handle.token.encode())]
         self._options = flight.FlightCallOptions(headers=headers)
@@ -130,20 +122,12 @@ class _explained:
             raise cause or FeedError(f"the worker's agent cannot be read from ({reason}): see %tfos logs") from None
 
 
-def _cut(rows: Batches, sizes: deque[int], schema: pa.Schema, wanted: list[str]) -> Batches:
+def _cut(rows: Batches, sizes: deque[int], schema: pa.Schema) -> Batches:
     """Cut rows into batches of ``sizes``, which grows while rows are taken."""
-    held = RowBuffer(pa.schema([schema.field(name) for name in wanted]))
+    held = RowBuffer(schema)
     for batch in rows:
         held.put(batch)
         while sizes and sizes[0] <= held.rows:
             yield held.take(sizes.popleft())
     while sizes:
         yield held.take(sizes.popleft())
-
-
-def _assembler(specs: TensorSpecs, wanted: list[str], names: list[str], label: str | None) -> Callable[..., Any]:
-    @tf.autograph.experimental.do_not_convert
-    def build(*tensors: tf.Tensor) -> Any:
-        return structured(assemble(wanted, specs, tensors), names, label)
-
-    return build
