@@ -29,6 +29,10 @@ CAUSE_GRACE = 1.0
 OUTPUT_GRACE = 10.0
 
 
+class StopAsked(Exception):
+    """Another thread wants the run to end, as an interrupt does."""
+
+
 class Attempt:
     """Hears the workers from when it is made to when it is closed; what they say goes to ``take``, in :meth:`follow`.
 
@@ -86,7 +90,7 @@ class Attempt:
                     "workers at once; the names of -o are lost then."
                 )
                 self._pump(lambda: self.outcome.complete, time.monotonic() + STOP_GRACE)
-        except (KeyboardInterrupt, WorkerLost):
+        except (KeyboardInterrupt, StopAsked, WorkerLost):
             # A second interrupt: no more patience. What was lost is found again by the next run.
             self.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.checkpoints.store import CheckpointStore
-from tfos_magic.cluster.runs.attempt import Attempt, await_trainers, revive
+from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive
 from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
@@ -59,7 +59,7 @@ class Run:
         self._keras_settings, self._names = keras_state.settings(), keras_state.names()
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
-        self._stops_asked = self._stops_heeded = 0
+        self._stops: SimpleQueue[None] = SimpleQueue()
         self._told: SimpleQueue[str] = SimpleQueue()
         self.state = RunState(
             run_id=self.run_id,
@@ -92,7 +92,7 @@ class Run:
             self._close_store()
             self._end(RunPhase.DONE)
             return self._results.values()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StopAsked):
             self._end(RunPhase.STOPPED)
             raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
         except BaseException as error:
@@ -111,7 +111,7 @@ class Run:
 
         A cluster that is being started comes up first.
         """
-        self._stops_asked += 1
+        self._stops.put(None)
 
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
@@ -183,7 +183,7 @@ class Run:
         try:
             self._send(attempt, payload, feeds)
             attempt.follow(self.state.workers)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StopAsked):
             self.state.phase = RunPhase.STOPPING
             self._cluster.feeds.streams.end_queries()
             attempt.stop(self.state.notices.append)
@@ -274,9 +274,9 @@ class Run:
         for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
             state.memory = server.beat.trainer_rss
         self._observer.update(self.state)
-        if self._stops_heeded < self._stops_asked:
-            self._stops_heeded += 1
-            raise KeyboardInterrupt
+        if not self._stops.empty():
+            self._stops.get()
+            raise StopAsked
 
     def _end(self, phase: RunPhase, error: str = "") -> None:
         if self.state.phase.ended:
