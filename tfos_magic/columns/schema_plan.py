@@ -154,8 +154,12 @@ def _with_missing(columns: list[Column], missing: Missing, label: str | None) ->
 
 def _treated(column: Column, path: tuple[str, ...], missing: Missing, label: str | None) -> Column:
     if column.kind == STRUCT:
-        if path[0] in missing.masks:
-            raise DataError(f"--null-mask: {path[0]!r} is a struct; select its fields as columns to mask them")
+        name = ".".join(path)
+        if masked := [mask for mask in missing.masks if mask == name or mask.startswith(f"{name}.")]:
+            raise DataError(
+                f"--null-mask {masked[0]}: {name!r} is a struct; select its fields as columns to mask them, such as "
+                f"df.select('{name}.*', ...)"
+            )
         fields = [_treated(each, (*path, each.name), missing, label) for each in column.fields]
         return dataclasses.replace(column, fields=tuple(fields))
     # A row whose label is made up teaches something: that takes the label's own name.

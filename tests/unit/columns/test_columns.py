@@ -191,8 +191,9 @@ def test_a_mask_needs_a_name_that_is_free_and_a_column_that_is_no_struct() -> No
     with pytest.raises(DataError, match="'x_mask' is named twice"):
         plan_feed(taken, missing=Missing.of(null_mask="x"))
     struct = T.StructType([T.StructField("s", taken)])
-    with pytest.raises(DataError, match="'s' is a struct"):
-        plan_feed(struct, missing=Missing.of(null_mask="s"))
+    for name in ("s", "s.x"):
+        with pytest.raises(DataError, match="'s' is a struct"):
+            plan_feed(struct, missing=Missing.of(null_mask=name))
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
