@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import zlib
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -56,19 +57,48 @@ def layout(found: Sequence[Any]) -> list[list[Any]]:
 
 
 def check_layout(recorded: Sequence[Sequence[Any]], found: Sequence[Any]) -> None:
-    """Raise :class:`TrainingError` naming the first variable that differs from the recorded ones."""
-    now = layout(found)
+    """Raise :class:`TrainingError` naming the first variable that differs from the recorded ones.
+
+    Keras numbers names as models are made: those of one kind may have other numbers now, in the same order.
+    """
+    now, numbers = layout(found), _Numbers()
     for i in range(max(len(recorded), len(now))):
-        was = _describe(recorded[i]) if i < len(recorded) else "no variable"
-        has = _describe(now[i]) if i < len(now) else "no variable"
-        if was != has:
+        was, has = (entries[i] if i < len(entries) else None for entries in (recorded, now))
+        if was is None or has is None or list(was[1:]) != has[1:] or not numbers.match(was[0], has[0]):
             raise TrainingError(
-                f"the checkpoint is of another model than the cell's: where it has {was}, the cell has {has}. Use "
-                "another --checkpoint-dir, or leave out --resume to train from the start."
+                f"the checkpoint is of another model than the cell's: where it has {_describe(was)}, the cell has "
+                f"{_describe(has)}. Use another --checkpoint-dir, or leave out --resume to train from the start."
             )
 
 
-def _describe(entry: Sequence[Any]) -> str:
+class _Numbers:
+    """The numbers that names of variables have now, by those that they had, for each kind of name."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, dict[int, int]] = {}
+
+    def match(self, was: str, now: str) -> bool:
+        """Whether two paths differ by numbers alone, and these are in the order in which they were."""
+        olds, news = was.split("/"), now.split("/")
+        return len(olds) == len(news) and all(map(self._match, olds, news))
+
+    def _match(self, was: str, now: str) -> bool:
+        (kind, old), (same, new) = _numbered(was), _numbered(now)
+        known = self._now.setdefault(kind, {})
+        fits = all(before == old or (before < old) == (after < new) for before, after in known.items())
+        return kind == same and fits and known.setdefault(old, new) == new
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """``dense_2`` as its kind and its number; names of slots, which have others in them, without these."""
+    kind, _, number = name.rpartition("_")
+    kind, number = (kind, number) if number.isdigit() else (name, "0")
+    return re.sub(r"_\d+(?=_)", "", kind), int(number)
+
+
+def _describe(entry: Sequence[Any] | None) -> str:
+    if entry is None:
+        return "no variable"
     path, dtype, shape = entry
     return f"{path} ({dtype}, shape {tuple(shape)})"
 
