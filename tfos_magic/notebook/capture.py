@@ -6,6 +6,7 @@ import difflib
 import dis
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
-from tfos_magic.values import pack
+from tfos_magic.values import CUSTOM_OBJECTS, keras_state, pack
 
 HINT_BYTES = 100_000_000
 
@@ -162,6 +163,11 @@ def _pickle(values: Mapping[str, Any]) -> bytes:
     """Pickle all values together, so that what they share stays shared; on failure find out which one it was."""
     for name, value in values.items():
         _refuse_spark(name, value)
+    custom = keras_state.custom_objects()
+    for left_out in ({}, dict(_unpicklable(custom))) if custom else ():
+        known = {name: obj for name, obj in custom.items() if name not in left_out}
+        with suppress(Exception):  # what nobody asked for may refuse in its own way
+            return pack({**values, CUSTOM_OBJECTS: known})
     try:
         return pack(values)
     except Exception as error:

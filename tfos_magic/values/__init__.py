@@ -12,7 +12,10 @@ from typing import Any
 
 from tfos_magic.values.pickler import Pickler, Unpickler, cache_source
 
-__all__ = ["cache_source", "pack", "unpack"]
+__all__ = ["CUSTOM_OBJECTS", "cache_source", "pack", "unpack"]
+
+CUSTOM_OBJECTS = "__tfos_custom_objects__"
+"""The name by which what a notebook has made known to Keras travels."""
 
 
 def pack(values: Mapping[str, Any]) -> bytes:

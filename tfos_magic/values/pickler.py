@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Set
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, BinaryIO
 
 import cloudpickle
@@ -23,29 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tfos_magic.values import classes, objects, originals, tensors
+from tfos_magic.values.unsent import Unsent
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _CACHED = type(lru_cache(len))
-_CONTAINERS = (list, dict, set, bytearray)
+_CONTAINERS = (list, dict, set, bytearray, CellType)
 _SET_ANEW = "__tfos_set_anew__"
-
-
-class Unsent:
-    """Stands for something that cannot leave its process, within something that did. Any use says what it was."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __repr__(self) -> str:
-        return f"<{self._what} that stayed where it was made>"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise AttributeError(f"this {self._what} could not be sent from where it was made: it has no {name!r}")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"this {self._what} could not be sent from where it was made")
 
 
 class Pickler(cloudpickle.Pickler):
@@ -82,6 +65,7 @@ class Pickler(cloudpickle.Pickler):
         self._variables: dict[str, Any] = {}
         self._empty: list[Any] = []
         self._seen: set[int] = set()
+        self._cells: dict[int, tuple[Any, ...]] = {}
 
     def dump_all(self, root: Any) -> None:
         """Write ``root`` and all that it reaches. Raises what a value raises that cannot be pickled."""
@@ -121,7 +105,10 @@ class Pickler(cloudpickle.Pickler):
             reduced = super().reducer_override(obj)
             if isinstance(obj, FunctionType) and reduced is not NotImplemented:
                 self._leave_feeds(reduced)
+                reduced = self._with_cells(obj, *reduced)
             return reduced
+        if isinstance(obj, CellType) and id(obj) in self._cells:
+            return CellType, ()
         if isinstance(obj, _CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
@@ -152,6 +139,15 @@ class Pickler(cloudpickle.Pickler):
         named = reduced[2][1]["__globals__"]
         for name in self._feeds & named.keys():
             named[name] = Unsent(tensors.kind_of(named[name]))
+
+    def _with_cells(self, function: Any, make: Any, made_of: tuple[Any, ...], state: Any, *rest: Any) -> Any:
+        """Let a function share the variables of its closure with others: they are made empty, and filled by each."""
+        if (cells := function.__closure__) is None:
+            return make, made_of, state, *rest
+        filled = tuple(CellType(*_contents(cell)) for cell in cells)
+        self._cells.update({id(cell): (cell, filled) for cell in cells})
+        state[1]["__closure__"] = filled
+        return make, (*made_of[:-1], cells), state, *rest
 
     def _reduce_variable(self, variable: Any) -> Any:
         array = self._arrays.get(id(variable))
@@ -267,6 +263,14 @@ class Unpickler(pickle.Unpickler):
             cache_source(filename, text)
         objects.finish(restored, registered, variables)
         return root
+
+
+def _contents(cell: CellType) -> tuple[Any, ...]:
+    """What a cell holds, if anything."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
 
 
 def _cached(function: Any, options: dict[str, Any]) -> Any:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from tfos_magic.values import originals
 
+_PROXIES = ("_DictWrapper", "_TupleWrapper")
+
 
 def is_variable(obj: Any) -> bool:
     """Whether this is a ``tf.Variable``."""
@@ -88,6 +90,8 @@ def reduce(obj: Any, plain: bool) -> Any:
         raise pickle.PicklingError(
             f"a {kind_of(obj)} reads data where it was made: bring back the arrays instead, or make it in the notebook"
         )
+    if type(obj).__name__ in _PROXIES and not plain:  # which say that they are what they hold
+        return type(obj), (obj.__wrapped__,)
     if isinstance(obj, tf.RaggedTensor) and plain:
         return list, (obj.to_list(),)
     if isinstance(obj, tf.Tensor) and not isinstance(obj, tf.__internal__.CompositeTensor):

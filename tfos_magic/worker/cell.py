@@ -21,7 +21,7 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.transport.messages import RunCell
-from tfos_magic.values import cache_source, keras_state, unpack
+from tfos_magic.values import CUSTOM_OBJECTS, cache_source, keras_state, unpack
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
 
@@ -33,6 +33,7 @@ def fill(names: dict[str, Any], cell: RunCell) -> None:
     """
     names.update({"display": display, "tfos": tfos_magic})
     names.update(unpack(cell.payload, names))
+    keras_state.register(names.pop(CUSTOM_OBJECTS, {}))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
     for name, use in cell.feeds.items():
@@ -76,10 +77,11 @@ def _parts_of(value: Any) -> list[Any]:
     return [part if isinstance(part, (bool, int, float, str, bytes)) else id(part) for part in parts]
 
 
-def execute(cell: RunCell, namespace: dict[str, Any], *, show_last: bool) -> None:
-    """Run the cell's code. With ``show_last`` the value of a last expression is shown, as a notebook does."""
+def execute(cell: RunCell, namespace: dict[str, Any]) -> None:
+    """Run the cell's code. The value of a last expression is shown as a notebook does, unless a semicolon ends it."""
     tree = ast.parse(cell.source, cell.filename)
-    last = tree.body.pop() if show_last and tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.source.rstrip().endswith(";")
+    last = tree.body.pop() if shown else None
     exec(compile(tree, cell.filename, "exec"), namespace)
     if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), cell.filename, "eval"), namespace)
@@ -105,9 +107,10 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
     sys.modules["__main__"] = module
     known = set(linecache.cache)
     cache_source(cell.filename, cell.source)
-    keras_state.set_up(cell.keras_settings)
+    keras_state.set_up(cell.notebook.keras_settings)
     try:
-        yield module.__dict__
+        with keras_state.own_registry():
+            yield module.__dict__
     finally:
         sys.modules["__main__"] = previous
         for filename in linecache.cache.keys() - known:

@@ -35,6 +35,7 @@ from tfos_magic.transport.messages import (
     StopRun,
     TrainerReady,
 )
+from tfos_magic.values import keras_state, process_state, random_state
 from tfos_magic.worker.display import FIGURES_BACKEND
 from tfos_magic.worker.interrupts import Interrupts
 
@@ -96,9 +97,8 @@ class Trainer:
             self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
         except Exception as error:
-            self._link.send(
-                TrainerReady(start.generation, start.rank, os.getpid(), error=f"{type(error).__name__}: {error}")
-            )
+            reason = f"{type(error).__name__}: {error}"
+            self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), error=reason))
             return False
         versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "keras": keras.__version__}
         device = f"gpu {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if gpus else "cpu"
@@ -174,6 +174,7 @@ class Trainer:
 
         with main_module(cell) as namespace, ExitStack() as opened:
             given = Given({})
+            left = opened.enter_context(process_state.as_in_notebook(cell.notebook, files=self._rank == 0))
             try:
                 view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
@@ -192,7 +193,7 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            end = replace(end, **self._left)
+            end = replace(end, **self._left, environment=left() if self._left else {})
             if not (cell.outputs and end.clean and self._speaks(cell)):
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
@@ -202,7 +203,6 @@ class Trainer:
         from tfos_magic.training import ranks
         from tfos_magic.training.context import CheckpointPlan
         from tfos_magic.training.run import RunContext, distributed
-        from tfos_magic.values import keras_state, random_state
         from tfos_magic.worker.cell import execute
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here
@@ -226,17 +226,17 @@ class Trainer:
             context = replace(context, owns=view.owns, refresh=view.refresh)
         live = any(use.stream and use.stream.live for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
-        keras_state.go_on(keras_state.names(), cell.names_given)
+        keras_state.go_on(keras_state.names(), cell.notebook.names_given)
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts.allowed():
-                execute(cell, namespace, show_last=True)
+                execute(cell, namespace)
             return
         with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
             try:
-                execute(cell, namespace, show_last=False)
+                execute(cell, namespace)
             finally:
-                if self._rank == 0:
-                    self._left = {"random": random_state.taken(), "names_given": dict(keras_state.names())}
+                left = {"random": random_state.taken(), "names_given": dict(keras_state.names())}
+                self._left = left if self._rank == 0 else {}
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

@@ -60,3 +60,16 @@ def test_settings_are_those_that_were_set_and_else_keras_own() -> None:
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
     finally:
         keras_state.set_up({})
+
+
+def test_custom_objects_of_the_main_module_are_known_in_a_cell_and_forgotten_after_it() -> None:
+    made = type("Scaled", (keras.layers.Layer,), {"__module__": "__main__"})
+    with keras_state.own_registry():
+        keras.saving.register_keras_serializable(package="mine")(made)
+        keras.saving.get_custom_objects()["of_a_package"] = keras.ops.relu
+        known = keras_state.custom_objects()
+    assert known == {"mine>Scaled": made}
+    assert keras_state.custom_objects() == {}
+    with keras_state.own_registry():
+        keras_state.register(known)
+        assert keras.saving.get_registered_object("mine>Scaled") is made

@@ -186,3 +186,28 @@ def test_a_function_with_a_cache_goes_without_what_it_holds(monkeypatch: pytest.
     notebook.send(cell, "held")
     cell.run("factor = 5")
     assert (cell.names["held"](1), cell.names["held"].cache_parameters()["maxsize"]) == (5, 3)
+
+
+COUNTER = """
+def counter():
+    count = 0
+    def add():
+        nonlocal count
+        count += 1
+        return again() if count < 2 else count
+    def again():
+        return add()
+    return add, lambda: count
+add, count = counter()
+"""
+
+
+def test_functions_that_share_a_variable_of_a_closure_share_it_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, COUNTER), _Main(monkeypatch, "")
+    notebook.send(cell, "add", "count")
+    cell.run("add()\nadd()\nseen = count()")
+    assert cell.names["seen"] == 3
+    assert notebook.names["count"]() == 0
+    cell.send(notebook, "add", "count", keeps=True)
+    notebook.run("add()\nseen = count()")
+    assert notebook.names["seen"] == 4

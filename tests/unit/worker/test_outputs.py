@@ -455,6 +455,19 @@ def test_a_tensor_of_a_traced_function_is_missed_by_nobody(worker: Worker) -> No
     assert state.notices == []
 
 
+def test_a_model_that_has_travelled_can_be_kept_by_tensorflows_own_checkpoints(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+    came = unpack(pack({"model": model}), {})["model"]
+    kept = tf.train.Checkpoint(model=came, optimizer=came.optimizer).save(str(tmp_path / "kept"))
+    weights = came.get_weights()
+    came.set_weights([0 * each for each in weights])
+    tf.train.Checkpoint(model=came, optimizer=came.optimizer).restore(kept).assert_existing_objects_matched()
+    for mine, other in zip(came.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_a_model_whose_optimizer_has_a_variable_without_a_value_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(y_true: Any, y_pred: Any) -> Any:
         raise NameError("no such name")

@@ -66,6 +66,11 @@ class RunResults:
         """How often Keras has given each name when the cell ended on rank 0; None where it is not known."""
         return self._ends[0].names_given if 0 in self._ends else None
 
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The variables that the cell has set on rank 0, None for those that it has deleted."""
+        return self._ends[0].environment if 0 in self._ends else {}
+
     def values(self) -> dict[str, Any]:
         """The names that came. Raises :class:`CaptureError`, with those that did, where some did not."""
         values, missing = self._collect()

@@ -33,13 +33,14 @@ from tfos_magic.transport.messages import (
     EpochEnd,
     EventFilePart,
     Message,
+    NotebookState,
     Output,
     OutputPart,
     OutputTaken,
     RunCell,
     TrainerExited,
 )
-from tfos_magic.values import keras_state, pack
+from tfos_magic.values import keras_state, pack, process_state
 
 
 class Run:
@@ -56,7 +57,10 @@ class Run:
         self._request, self._connect = request, connect
         self._randomness = Randomness(request)
         # Of the thread that asks for the run, which may be executed in another.
-        self._keras_settings, self._names = keras_state.settings(), keras_state.names()
+        self._names = keras_state.names()
+        self._notebook = NotebookState(
+            keras_state.settings(), dict(self._names), process_state.environment_set(), process_state.logging_set()
+        )
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
@@ -103,6 +107,7 @@ class Run:
             self._close_store()
             self._randomness.give_back(self._results.random)
             keras_state.go_on(self._names, self._results.names_given, meanwhile=self._request.detached)
+            process_state.set_environment({} if self._request.alone else self._results.environment)
             if self._scalars is not None:
                 self._scalars.close()
 
@@ -224,8 +229,7 @@ class Run:
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
             event_files=self._mirror.wanted,
             keras=kernels_keras(),
-            keras_settings=self._keras_settings,
-            names_given=dict(self._names),
+            notebook=self._notebook,
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
             module_states=changed_states(),

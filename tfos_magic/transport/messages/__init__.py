@@ -20,6 +20,7 @@ from tfos_magic.transport.messages.agents import (
 )
 from tfos_magic.transport.messages.commands import (
     Heard,
+    NotebookState,
     OutputTaken,
     RunCell,
     Shutdown,
@@ -81,6 +82,7 @@ __all__ = [
     "Heartbeat",
     "Message",
     "NeedRoom",
+    "NotebookState",
     "Notice",
     "OpenFeed",
     "OpenStream",

@@ -33,17 +33,28 @@ class StartTrainer(Message):
 
 
 @dataclass(frozen=True)
+class NotebookState:
+    """What a cell finds of the notebook's process beside its names: Keras's settings, by the names of ``keras.config``,
+    how often Keras has given each name, variables of the environment (None: not there), and how loggers are set up.
+    """
+
+    keras_settings: dict[str, Any] = field(default_factory=dict)
+    names_given: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    logging: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class RunCell(Message):
     """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` are the DataFrames that it reads, by name.
 
     ``checkpoints`` says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked``
     for; empty means never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the
-    version that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed, and
-    ``keras_settings`` are Keras's there, by the names of ``keras.config``. ``place`` tells where the notebook works, as
-    :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the texts of modules that lie there, by relative
-    path; ``module_states`` is what the notebook has set in them, as :func:`~tfos_magic.disk.imports.set_states` takes
-    it. ``random`` are the random states that the cell begins with, as :func:`~tfos_magic.values.random_state.taken`
-    gives them; empty: those that follow from ``seed``. ``names_given`` says how often Keras has given each name.
+    version that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed.
+    ``place`` tells where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the
+    texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them, as
+    :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with, as
+    :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
     """
 
     run_id: str
@@ -58,8 +69,7 @@ class RunCell(Message):
     checkpoints: dict[str, Any] = field(default_factory=dict)
     event_files: bool = False
     keras: str = ""
-    keras_settings: dict[str, Any] = field(default_factory=dict)
-    names_given: dict[str, int] = field(default_factory=dict)
+    notebook: NotebookState = field(default_factory=NotebookState)
     place: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     module_states: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,67 @@
+"""A cell finds the notebook's environment and loggers, and what it sets of the environment comes back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfos_magic.transport.messages import NotebookState
+from tfos_magic.values import process_state
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before, root = dict(os.environ), (logging.root.level, list(logging.root.handlers))
+    yield
+    process_state.set_environment({name: before.get(name) for name in os.environ.keys() | before.keys()})
+    logging.root.setLevel(root[0])
+    logging.root.handlers = root[1]
+
+
+def _taken() -> NotebookState:
+    state = NotebookState(environment=process_state.environment_set(), logging=process_state.logging_set())
+    logging.root.handlers, logging.root.level = [], logging.WARNING
+    return state
+
+
+def test_variables_that_were_set_are_told_but_not_where_this_machine_has_things(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_state, "_begun", lambda: {"GONE": "1", "KEPT": "2", "PATH": "/bin"})
+    monkeypatch.setattr(os, "environ", {"KEPT": "2", "RATE": "0.05", "PATH": "/else", "SPARK_X": "1", "TMPDIR": "/t"})
+    assert process_state.environment_set() == {"GONE": None, "RATE": "0.05"}
+
+
+def test_a_cell_has_them_for_itself_and_tells_what_it_has_set() -> None:
+    os.environ["GONE"] = os.environ["KEPT"] = "1"
+    with process_state.as_in_notebook(NotebookState(environment={"RATE": "0.05", "GONE": None}), files=False) as left:
+        assert (os.environ["RATE"], "GONE" in os.environ) == ("0.05", False)
+        os.environ["SEEN"] = "yes"
+        del os.environ["KEPT"]
+        assert left() == {"SEEN": "yes", "KEPT": None}
+    assert (os.environ["GONE"], os.environ["KEPT"], "RATE" in os.environ, "SEEN" in os.environ) == (
+        "1",
+        "1",
+        False,
+        False,
+    )
+
+
+def test_loggers_print_in_a_cell_as_they_do_in_the_notebook(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    logging.basicConfig(level=logging.INFO, format="{levelname}|{message}", style="{", stream=sys.stdout, force=True)
+    logging.root.addHandler(logging.FileHandler(tmp_path / "log"))
+    logging.getLogger("of my own").setLevel(logging.DEBUG)
+    state = _taken()
+    for files in (False, True):
+        with process_state.as_in_notebook(state, files=files):
+            logging.getLogger("of my own").debug("shown")
+            logging.getLogger("another").debug("not shown")
+            logging.info("epoch 1")
+        logging.info("not shown either")
+    assert capsys.readouterr().out == "DEBUG|shown\nINFO|epoch 1\n" * 2
+    assert (tmp_path / "log").read_text() == "shown\nepoch 1\n"

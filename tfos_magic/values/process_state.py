@@ -1,0 +1,122 @@
+"""What a cell finds of the notebook's process beside its names: variables of the environment, and logging."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tfos_magic.transport.messages import NotebookState
+
+_OF_A_PROCESS = ("PYSPARK_", "_PYSPARK_", "SPARK_", "TFOS_", "JPY_")
+_OF_A_MACHINE = frozenset(
+    {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "PWD", "OLDPWD", "TMPDIR", "JAVA_HOME"}
+    | {"CUDA_VISIBLE_DEVICES", "MPLBACKEND"}
+)
+
+_STYLES = {"PercentStyle": "%", "StrFormatStyle": "{", "StringTemplateStyle": "$"}
+
+
+def environment_set() -> dict[str, str | None]:
+    """The variables that were set since this process began, None for those that are gone; not those that say where
+    things are on this machine, or what Spark and TensorFlow are to use."""
+    return _changes(_begun(), os.environ)
+
+
+def set_environment(variables: Mapping[str, str | None]) -> None:
+    """Set variables, and delete those that are None."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        elif os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+@cache
+def _begun() -> dict[str, str]:
+    """The environment that this process was given, or that of now where the system does not tell."""
+    try:
+        pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    return dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    names = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+    return {name: now.get(name) for name in names - _OF_A_MACHINE if not name.startswith(_OF_A_PROCESS)}
+
+
+def logging_set() -> list[dict[str, Any]]:
+    """Level and handlers of the root logger, and of loggers that are named after no module which is loaded."""
+    known = [logging.root, *(each for each in logging.root.manager.loggerDict.values() if _is_the_users(each))]
+    return [
+        {"name": each.name, "level": each.level, "propagate": each.propagate, "handlers": _handlers(each)}
+        for each in known
+        if isinstance(each, logging.Logger)
+    ]
+
+
+@contextmanager
+def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable[[], dict[str, str | None]]]:
+    """Let the environment and loggers be as the notebook has them in the block, and afterwards as they were before.
+
+    Loggers write to this process's own streams, and with ``files`` to theirs. Gives what tells the variables that were
+    set in the block.
+    """
+    before = dict(os.environ)
+    with ExitStack() as stack:
+        for each in notebook.logging:
+            logger = logging.getLogger(None if each["name"] == "root" else each["name"])
+            stack.callback(_set_up, logger, logger.level, logger.propagate, list(logger.handlers))
+            handlers = [_handler(handler) for handler in each["handlers"] if files or "file" not in handler]
+            _set_up(logger, each["level"], each["propagate"], handlers or logger.handlers)
+        stack.callback(lambda: set_environment({n: before.get(n) for n in os.environ.keys() | before.keys()}))
+        set_environment(notebook.environment)
+        begun = dict(os.environ)
+        yield lambda: _changes(begun, os.environ)
+
+
+def _is_the_users(logger: Any) -> bool:
+    package = getattr(logger, "name", "").partition(".")[0]
+    return package == "__main__" or package not in sys.modules
+
+
+def _handlers(logger: logging.Logger) -> list[dict[str, Any]]:
+    """What tells handlers that write to this process's own streams, or to files."""
+    found = []
+    for handler in logger.handlers:
+        style = getattr(handler.formatter, "_style", None)
+        known = {"level": handler.level, "format": getattr(style, "_fmt", None)}
+        known |= {"dates": getattr(handler.formatter, "datefmt", None), "style": _STYLES.get(type(style).__name__, "%")}
+        if type(handler) is logging.FileHandler:
+            found.append({**known, "file": handler.baseFilename})
+        elif isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
+            found.append({**known, "stream": "stdout" if handler.stream is sys.stdout else "stderr"})
+    return found
+
+
+def _handler(known: Mapping[str, Any]) -> logging.Handler:
+    made: logging.Handler = logging.NullHandler()
+    if "stream" in known:
+        made = logging.StreamHandler(getattr(sys, known["stream"]))
+    else:
+        with suppress(OSError):  # no such folder on this host
+            made = logging.FileHandler(known["file"], delay=os.path.isdir(os.path.dirname(known["file"])))
+    made.setLevel(known["level"])
+    if known["format"] is not None:
+        made.setFormatter(logging.Formatter(known["format"], known["dates"], known["style"]))
+    return made
+
+
+def _set_up(logger: logging.Logger, level: int, propagate: bool, handlers: list[logging.Handler]) -> None:
+    for handler in logger.handlers:
+        if handler not in handlers and isinstance(handler, logging.FileHandler):
+            handler.close()
+    logger.setLevel(level)
+    logger.propagate, logger.handlers = propagate, handlers
