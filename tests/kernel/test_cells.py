@@ -437,3 +437,39 @@ def final():
         "(3, 2.0, 0.03, ['here'])",
         "(3, 2.0, 1.0, ['here'])",
     ]
+
+
+def test_a_cell_has_the_notebooks_environment_loggers_and_custom_objects_and_shows_its_last_value(
+    kernel: Kernel,
+) -> None:
+    kernel.run("""
+import logging, os, sys
+import keras, numpy as np
+os.environ["RATE"] = "0.25"
+logging.basicConfig(level=logging.INFO, format="%(levelname)s of the notebook: %(message)s", stream=sys.stdout)
+@keras.saving.register_keras_serializable(package="mine")
+class Scaled(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+keras.utils.get_custom_objects()["halved"] = lambda x: x / 2
+keras.Sequential([keras.Input((4,)), Scaled()]).save("scaled.keras")
+""")
+    result = kernel.run("""%%tfos_train -n 2 -o loaded,halved
+import os, logging
+import keras
+rate = os.environ["RATE"]
+os.environ["SEEN"] = "in the cell"
+logging.getLogger("mine").info("it begins")
+loaded = keras.models.load_model("scaled.keras")
+halved = keras.saving.get_registered_object("halved")(3.0)
+float(rate) * 4
+""")
+    assert not result.error, result.traceback
+    assert "INFO of the notebook: it begins" in result.text
+    assert result.text.count("it begins") == 1
+    assert "\n1.0\n" in result.text
+    kernel.run("logging.root.handlers = []")
+    checked = kernel.run('print(os.environ.pop("SEEN"), halved, loaded.predict(np.ones((1, 4)), verbose=0)[0, 0])')
+    assert checked.text.strip() == "in the cell 1.5 2.0", checked.traceback
+    assert kernel.run("%%tfos_train -n 2 -o seen\nimport os\nseen = 'SEEN' in os.environ").error == ""
+    assert kernel.run("print(seen)").text.strip() == "False"

@@ -15,6 +15,8 @@ from tfos_magic.transport.curve import beat, secure_client
 from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
+_EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+
 log = logging.getLogger("tfos_magic.worker")
 
 
@@ -24,9 +26,11 @@ class ControlClient:
     def __init__(self, config: AgentConfig) -> None:
         self._context = zmq.Context()
         self.socket = _dial(self._context, config)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self.monitor = self.socket.get_monitor_socket(_EVENTS)
         self._delivery = Redelivery()
         self._lost_at: float | None = time.monotonic()
+        self.answered = False
+        """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy."""
 
     @property
     def out_of_reach(self) -> float:
@@ -51,8 +55,9 @@ class ControlClient:
     def note_connection(self) -> None:
         """Take an event of the connection; one that is there again makes both sides repeat what was lost with it."""
         event = recv_monitor_message(self.monitor)["event"]
-        if event == zmq.EVENT_DISCONNECTED:
-            self._lost_at = time.monotonic()
+        if event != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.answered = event == zmq.EVENT_CONNECTED
+            self._lost_at = self._lost_at or time.monotonic()
             return
         self._lost_at = None
         self.send(Reconnected())

@@ -51,6 +51,7 @@ from tfos_magic.worker.host import HostSlot, hold_port
 log = logging.getLogger("tfos_magic.worker")
 
 GRACE = 5.0
+BUSY_GRACE = 30.0
 HEARTBEAT = 1.0
 LOADING_TIMEOUT = 60.0
 LAST_WORDS = 1.0
@@ -139,8 +140,9 @@ class Agent:
             self._send(self._heartbeat())
         if self._lifeline.cut:
             self._outcome = "its Spark task has ended"
-        if self._client.out_of_reach > GRACE:
-            self._outcome = f"the kernel has been out of reach for {GRACE:.0f} s"
+        patience = BUSY_GRACE if self._client.answered else GRACE
+        if self._client.out_of_reach > patience:
+            self._outcome = f"the kernel has been out of reach for {patience:.0f} s"
         if self._trainer:
             self._check_life(self._trainer)
         self._turned = time.monotonic()

@@ -35,7 +35,7 @@ source, after, names, versions, path = pickle.load(sys.stdin.buffer)
 packed = {}
 cell = RunCell("r", source, "<run 7>", "none", 0, names)
 with main_module(cell) as namespace:
-    execute(cell, namespace, show_last=False)
+    execute(cell, namespace)
     for version in versions:
         made = pack_outputs(names, namespace, version)
         packed[version] = (made.parcels, [bytes(memory) for memory in made.buffers], made.missing, made.notices)
