@@ -6,12 +6,13 @@ A program with noise trains to other weights with every seed, so it is compared 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
-
-from tfos_magic.training.keras_seam.seams import wrap
 
 _NORMAL = ("normal", "truncated_normal", "stateless_normal", "stateless_truncated_normal")
 _UNIFORM = ("uniform", "stateless_uniform")
@@ -22,7 +23,11 @@ def constant_noise(stack: ExitStack) -> None:
     """Replace what is drawn in graphs until ``stack`` closes; initial values and data, drawn eagerly, stay."""
     for name in (*_NORMAL, *_UNIFORM):
         _replace(stack, name)
-    wrap(stack, tf.nn.experimental, "stateless_dropout", _dropout)
+    _wrap(stack, tf.nn.experimental, "stateless_dropout", _dropout)
+
+
+def _wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    stack.enter_context(mock.patch.object(owner, name, partial(around, getattr(owner, name))))
 
 
 def _replace(stack: ExitStack, name: str) -> None:
@@ -40,7 +45,7 @@ def _replace(stack: ExitStack, name: str) -> None:
         low, high = tf.cast(low, tf.float64), tf.cast(high, tf.float64)
         return tf.cast(low + (high - low) * _even(of["shape"]), of["dtype"])
 
-    wrap(stack, tf.random, name, draw)
+    _wrap(stack, tf.random, name, draw)
 
 
 def _even(shape: Any) -> tf.Tensor:
