@@ -28,10 +28,15 @@ def set_values(kind: type, attributes: Mapping[str, Any]) -> None:
         if name.startswith(("__", "_abc_")) or not isinstance(known, (type(None), FunctionType, *_VALUES)):
             continue
         if isinstance(value, FunctionType):
-            if getattr(known, "__code__", None) != value.__code__:
+            if getattr(known, "__code__", None) != value.__code__ or _shares_variables(value):
                 setattr(kind, name, value)
         elif isinstance(value, _VALUES) and (isinstance(known, FunctionType) or not _alike(value, known)):
             setattr(kind, name, value)
+
+
+def _shares_variables(function: FunctionType) -> bool:
+    """Whether it has variables of a closure, of which others that came along may have the same."""
+    return bool(set(function.__code__.co_freevars) - {"__class__"})
 
 
 def _alike(value: Any, known: Any) -> bool:

@@ -62,6 +62,15 @@ def logging_set() -> list[dict[str, Any]]:
     ]
 
 
+def follow_files() -> None:
+    """Let handlers of this process write behind what a cell has added to their files, however these were opened."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        for handler in getattr(logger, "handlers", ()):
+            if type(handler) is logging.FileHandler and handler.stream is not None:
+                with suppress(OSError, ValueError):
+                    handler.stream.seek(0, os.SEEK_END)
+
+
 @contextmanager
 def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable[[], dict[str, str | None]]]:
     """Let the environment and loggers be as the notebook has them in the block, and afterwards as they were before.

@@ -211,3 +211,29 @@ def test_functions_that_share_a_variable_of_a_closure_share_it_elsewhere(monkeyp
     cell.send(notebook, "add", "count", keeps=True)
     notebook.run("add()\nseen = count()")
     assert notebook.names["seen"] == 4
+
+
+COUNTED = """
+def counted():
+    count = 0
+    class Counts:
+        def add(self):
+            nonlocal count
+            count += 1
+    return Counts(), lambda: count
+counts, count = counted()
+"""
+
+
+def test_a_class_that_stays_shares_the_variables_of_its_closure_with_what_comes_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook, cell = _Main(monkeypatch, COUNTED), _Main(monkeypatch, "")
+    kind = type(notebook.names["counts"])
+    notebook.send(cell, "counts", "count")
+    cell.run("counts.add()\nseen = count()")
+    assert cell.names["seen"] == 1
+    cell.send(notebook, "counts", "count", keeps=True)
+    notebook.run("counts.add()\nseen = count()")
+    assert type(notebook.names["counts"]) is kind
+    assert notebook.names["seen"] == 2

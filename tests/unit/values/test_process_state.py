@@ -65,3 +65,13 @@ def test_loggers_print_in_a_cell_as_they_do_in_the_notebook(capsys: pytest.Captu
         logging.info("not shown either")
     assert capsys.readouterr().out == "DEBUG|shown\nINFO|epoch 1\n" * 2
     assert (tmp_path / "log").read_text() == "shown\nepoch 1\n"
+
+
+def test_what_a_cell_adds_to_a_log_is_not_written_over(tmp_path: Path) -> None:
+    logging.basicConfig(filename=tmp_path / "log", filemode="w", level=logging.INFO, format="%(message)s", force=True)
+    logging.info("notebook")
+    with open(tmp_path / "log", "a") as added:
+        added.write("cell\n")
+    process_state.follow_files()
+    logging.info("notebook again")
+    assert (tmp_path / "log").read_text() == "notebook\ncell\nnotebook again\n"

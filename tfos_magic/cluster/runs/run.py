@@ -108,6 +108,7 @@ class Run:
             self._randomness.give_back(self._results.random)
             keras_state.go_on(self._names, self._results.names_given, meanwhile=self._request.detached)
             process_state.set_environment({} if self._request.alone else self._results.environment)
+            process_state.follow_files()
             if self._scalars is not None:
                 self._scalars.close()
 
