@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,3 +78,13 @@ def assert_same_history(history: dict[str, list[float]], expected: dict[str, lis
     assert history.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(history[name], values, atol=2e-5, err_msg=name)
+
+
+def told(group: Any, cell: str, *names: str) -> tuple[list[Any], list[str]]:
+    """Outcomes by rank, and the notices of a run."""
+    notices: list[str] = []
+
+    def hear(rank: int, message: Any) -> None:
+        notices.extend([message.text] if type(message).__name__ == "Notice" else [])
+
+    return succeeded(group.run(cell, *names, on_message=hear)), notices

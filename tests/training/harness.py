@@ -44,6 +44,19 @@ def mlp():
     return keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3)])
 """
 
+# Beside it: batches as those of a fed DataFrame, of which each of SIZE ranks has its share. With SIZE 0 all are whole.
+FED = """
+from tfos_magic.training.inputs.marks import mark_sharded
+from tfos_magic.training.inputs.sharding import shard_batches
+
+
+def fed(dataset):
+    return mark_sharded(shard_batches(dataset, rank, SIZE)) if SIZE else dataset
+
+
+train = fed(tf.data.Dataset.from_tensor_slices((x, y)).batch(26))  # the last batch has one row
+"""
+
 
 @dataclass(frozen=True)
 class Outcome:

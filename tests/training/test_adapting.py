@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.conftest import Groups, succeeded
 from tests.training.harness import DATA, Outcome
-from tests.training.test_fed_rows import FED as BATCHES
+from tests.training.harness import FED as BATCHES
 
 # 47 rows in batches of 10: of each, rank 0 has every other row at first and none from the third batch on, and of the
 # last batch of 7 the last rank has all.

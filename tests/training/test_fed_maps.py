@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import assert_same_weights, succeeded
-from tests.training.harness import DATA
-from tests.training.test_fed_rows import FED, told
+from tests.training.conftest import assert_same_weights, succeeded, told
+from tests.training.harness import DATA, FED
 
 VERDICTS = """
 import keras

@@ -6,30 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.training.conftest import assert_same_weights, succeeded
-from tests.training.harness import DATA
-
-FED = """
-from tfos_magic.training.inputs.marks import mark_sharded
-from tfos_magic.training.inputs.sharding import shard_batches
-
-
-def fed(dataset):
-    return mark_sharded(shard_batches(dataset, rank, SIZE)) if SIZE else dataset
-
-
-train = fed(tf.data.Dataset.from_tensor_slices((x, y)).batch(26))  # the last batch has one row
-"""
-
-
-def told(group: Any, cell: str, *names: str) -> tuple[list[Any], list[str]]:
-    """Outcomes by rank, and the notices of a run."""
-    notices: list[str] = []
-
-    def hear(rank: int, message: Any) -> None:
-        notices.extend([message.text] if type(message).__name__ == "Notice" else [])
-
-    return succeeded(group.run(cell, *names, on_message=hear)), notices
+from tests.training.conftest import assert_same_weights, succeeded, told
+from tests.training.harness import DATA, FED
 
 
 def test_a_loop_counts_sums_and_collects_the_rows_there_are(groups: Any) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
-from tests.training.harness import DATA
-from tests.training.test_fed_rows import FED
+from tests.training.harness import DATA, FED
 
 COMPILE = """
 model = mlp()

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
+from tests.training.conftest import assert_same_history, assert_same_weights, succeeded, told
 from tests.training.harness import DATA
-from tests.training.test_fed_rows import told
 
 
 def test_metrics_of_every_kind_equal_those_of_one_process(same_as_plain) -> None:

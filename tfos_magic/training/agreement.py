@@ -103,9 +103,12 @@ def end_cell(session: TrainingState) -> None:
     if not (session.many and session.strategy.lockstep) or session.collectives.lost:
         return
     assigned = list(session.assigned.values())
-    digests = session.collectives.gather([of_arrays([v.read_value() for v in assigned])])
-    if (digests != digests[0]).any():
+    own = [of_arrays([v.read_value() for v in assigned]), zlib.crc32(repr(session.saves).encode())]
+    apart, saves = ((column != column[0]).any() for column in session.collectives.gather(own).T)
+    if apart:
         refusals.refuse_apart([v.name for v in assigned[:3]])
+    if saves and not session.context.calls.rank:
+        raise TrainingError(f"the workers saved the model, or took its weights, after other steps. {REMEDY}")
     refuse_parted(session, [v for variables in session.learning.values() for v in variables])
 
 

@@ -138,8 +138,9 @@ def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
         "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
         "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
-        "rows, gives other weights here. fit() finds that out by itself. Gradients by inputs, and numbers that the "
-        "loop keeps, such as losses, are of this worker's rows: tfos.allreduce(value) averages numbers."
+        "rows, gives other weights here. fit() finds that out by itself. Losses and metrics of Keras are "
+        "those of all rows. Gradients by inputs, and what the loop counts by itself, are of this worker's rows: "
+        "tfos.allreduce(value) averages numbers."
     )
 
 

@@ -37,6 +37,7 @@ class TrainingState:
         self.initialising = False
         self.draws_shares = False
         self.assigned: dict[int, tf.Variable] = {}
+        self.saves: list[int] = []
         self.learning: OrderedDict[int, list[Any]] = OrderedDict()
         self.streams = RandomStreams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Set
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any, BinaryIO
@@ -111,6 +111,8 @@ class Pickler(cloudpickle.Pickler):
             return CellType, ()
         if isinstance(obj, _CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if type(obj) is cached_property:  # which has a lock of its own until Python 3.12
+            return cached_property, (obj.func,), {"attrname": obj.attrname}
         if isinstance(obj, np.ndarray) or type(obj).__module__ == "__main__":
             self._seen.add(id(obj))
             if classes.has_slots(type(obj)):

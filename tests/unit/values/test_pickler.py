@@ -188,6 +188,26 @@ def test_a_function_with_a_cache_goes_without_what_it_holds(monkeypatch: pytest.
     assert (cell.names["held"](1), cell.names["held"].cache_parameters()["maxsize"]) == (5, 3)
 
 
+OF_A_PROPERTY = """
+import functools
+class Table:
+    rows = 4
+    @functools.cached_property
+    def size(self):
+        return self.rows * factor
+factor, table, other = 3, Table(), Table()
+table.size
+"""
+
+
+def test_a_class_with_a_cached_property_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, cell = _Main(monkeypatch, ""), _Main(monkeypatch, "")
+    notebook.run(OF_A_PROPERTY)
+    notebook.send(cell, "table", "other")
+    cell.run("factor = 5")
+    assert (cell.names["table"].size, cell.names["other"].size) == (12, 20)
+
+
 COUNTER = """
 def counter():
     count = 0

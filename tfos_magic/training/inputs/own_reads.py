@@ -98,7 +98,8 @@ class Looks:
             self._reporter.notice(
                 "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
                 "what is counted, averaged or collected in that loop is about these alone. "
-                'tfos.allreduce(value, op="sum") adds up over the workers; fit, evaluate and predict do by themselves.'
+                'tfos.allreduce(value, op="sum") adds up over the workers; metrics of Keras, fit, evaluate and predict '
+                "do by themselves."
             )
 
     def settle(self) -> None:

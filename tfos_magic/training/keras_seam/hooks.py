@@ -34,7 +34,7 @@ from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import input_pipelines, jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
-from tfos_magic.training.keras_seam.own_loops import tape_loop
+from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
 from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
 from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.loop import Loop
@@ -55,6 +55,7 @@ def install(stack: ExitStack, session: Session) -> None:
         own = tape_loop.OwnLoop(session)
         _install_gradients(stack, session, own)
         tape_loop.install(stack, session, own)
+        draws.install(stack, session, own)
         reductions.install(stack, session, own)
         input_pipelines.install(stack, session)
         jit.install(stack, session)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.name_scope import current_path
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2
 
 from tfos_magic.training.keras_seam.seams import replace, wrap
@@ -76,7 +77,7 @@ class RandomStreams:
         return ", ".join(names[:_NAMED]) + more
 
     def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        if not self._inside():
+        if in_symbolic_scope() or not self._inside():  # what Keras computes for shapes alone is never run
             return original(**arguments)
         self._drawn[_place(original)] = None
         return original(**{**arguments, **self._parted(arguments)})

@@ -38,7 +38,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
 
     def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
         if session.exact_step is None:
-            return original(metric, *_without_nothing(own, values, sample_weight))
+            return original(metric, *_of_share(own, metric, values, sample_weight))
         return original(metric, *_batch_mean(session, metric, values, sample_weight))
 
     wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
@@ -178,14 +178,14 @@ def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
     return total(tf.stack(own))
 
 
-def _without_nothing(own: OwnLoop, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Let one number count for nothing where a loop of the cell's own made it of a share without rows: it is NaN."""
-    nothing = own.without_rows
-    if nothing is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
+def _of_share(own: OwnLoop, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Let one number that a loop of the cell's own made of a share count by its part of the batch: for nothing where
+    the share has no rows, of which it is NaN."""
+    part = own.part
+    if part is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
         return values, sample_weight
-    weight = 1.0 - tf.cast(nothing, tf.float32)
-    values = tf.convert_to_tensor(values)
-    return tf.where(nothing, tf.zeros_like(values), values), weight
+    values = keras.ops.cast(values, metric.dtype)
+    return tf.where(part > 0, values, tf.zeros_like(values)), tf.cast(part, values.dtype)
 
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:

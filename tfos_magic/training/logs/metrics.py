@@ -29,7 +29,12 @@ def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
 
 def state(model: Any) -> list[Any]:
     """The variables, sums and counts, that the model's metrics are made of, as TensorFlow's own."""
-    return [raw(v) for metric in leaf_metrics(model) for v in metric.variables if v.dtype in NUMBERS]
+    return [variable for metric in leaf_metrics(model) for variable in state_of(metric)]
+
+
+def state_of(metric: Any) -> list[Any]:
+    """The variables, sums and counts, that one metric is made of, as TensorFlow's own."""
+    return [raw(v) for v in metric.variables if v.dtype in NUMBERS]
 
 
 def raw(variable: Any) -> tf.Variable:
@@ -114,8 +119,13 @@ def leaf_metrics(model: Any) -> Iterator[Any]:
 def report_unknown(model: Any, reporter: Reporter) -> None:
     """Say which metrics are not Keras's own, for whether their state is a sum is not known."""
     for metric in leaf_metrics(model):
-        if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
-            reporter.notice(
-                f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is "
-                "right when its variables are sums or counts; otherwise its value is not that of one process."
-            )
+        note_unknown(metric, reporter)
+
+
+def note_unknown(metric: Any, reporter: Reporter) -> None:
+    """Say of a metric that is not Keras's own what is done with its state."""
+    if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
+        reporter.notice(
+            f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is right "
+            "when its variables are sums or counts; otherwise its value is not that of one process."
+        )

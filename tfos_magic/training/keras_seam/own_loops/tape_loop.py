@@ -8,7 +8,6 @@ rank holds all rows and counts alike, so the result is that of one process eithe
 from __future__ import annotations
 
 import inspect
-import sys
 import weakref
 from contextlib import ExitStack
 from typing import Any
@@ -16,18 +15,17 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.tensorflow import core as tf_core
 from keras.src.backend.tensorflow import trainer as tf_trainer
-from tensorflow.python.autograph.operators import control_flow
-from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import record
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep import maps
 from tfos_magic.training.inputs import digests, own_reads
-from tfos_magic.training.inputs.marks import is_fed, is_sharded
 from tfos_magic.training.keras_seam import empty_batches
+from tfos_magic.training.keras_seam.own_loops import saves
+from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
+from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
-from tfos_magic.training.keras_seam.seams import replace, replace_item, wrap
+from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
@@ -49,24 +47,52 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.source: Any = None
+        self.iterators = Iterators()
         self.tapes = Tapes(session, self.step, lambda: self.over_copies)
         self._steps = 0
+        self._batch: tuple[Any, Step] | None = None
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
             self._apart = tf.Variable(0.0, trainable=False, name="tfos_own_apart")
+            self.steps_taken = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_own_steps")
 
     @property
     def batch_step(self) -> Step | None:
-        """A step over the batch last drawn, while the cell computes gradients over its share of it."""
-        session = self._session
-        active = session.exact and session.loop is None and self.over_shares and record.could_possibly_record()
-        return self.step() if active else None
+        """A step over the batch last drawn, while the cell computes losses or gradients over its share of it."""
+        active = self._session.exact and (self._on_shares or (self._computes and record.could_possibly_record()))
+        return self._step_of_batch() if active else None
 
     @property
     def without_rows(self) -> tf.Tensor | None:
         """Whether the cell computes by itself on a share that has no rows, a boolean scalar; None outside of shares."""
-        active = self._session.many and self._session.loop is None and self.over_shares
-        return tf.equal(self._rows.read_value(), 0.0) if active else None
+        return tf.equal(self._rows.read_value(), 0.0) if self._computes else None
+
+    @property
+    def part(self) -> tf.Tensor | None:
+        """This rank's part of the rows of the batch last drawn, where the cell computes on its share; otherwise 0 or 1,
+        whether it has rows. None outside of shares."""
+        if not self._on_shares:
+            nothing = self.without_rows
+            return None if nothing is None else 1.0 - tf.cast(nothing, tf.float32)
+        step = self._step_of_batch()
+        return tf.math.divide_no_nan(step.rows, step.total())
+
+    @property
+    def _computes(self) -> bool:
+        """Whether the cell computes by itself after it drew shares."""
+        return self._session.many and self._session.loop is None and self.over_shares
+
+    @property
+    def _on_shares(self) -> bool:
+        """Whether it computes on a share, and all ranks do."""
+        return self._computes and self.iterators.gives_shares and not self._session.context.calls.rank
+
+    def _step_of_batch(self) -> Step:
+        """The step of the batch last drawn, which counts the rows of all ranks once in each graph."""
+        graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+        if self._batch is None or self._batch[0] is not graph:
+            self._batch = graph, self.step()
+        return self._batch[1]
 
     def drawn(self, batch: Any, known: bool = True) -> None:
         """Count the rows of a batch, which may be none, eagerly or in a graph.
@@ -78,6 +104,7 @@ class OwnLoop:
         self._rows.assign(1.0 if rows is None else tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
         self.tapes.begin()
+        self._batch = None
         self.over_copies = False  # so far as is known: an iterator that is an argument of a graph hides what it gives
         session.draws_shares = self.over_shares
         if tf.executing_eagerly():
@@ -102,6 +129,7 @@ class OwnLoop:
         if self.over_copies:
             step.digest = digests.of_gradients(gradients)
         session.strategy.apply(step, gradients, variables, update)
+        self.steps_taken.assign_add(1)
         if self.over_copies:
             self._apart.assign(tf.maximum(self._apart, session.votes.apart()))
         if self.over_shares:
@@ -156,10 +184,11 @@ class OwnLoop:
 def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
-    _install_draws(stack, session, own)
     replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
     own_reads.install(stack, session.looks)
     own.tapes.install(stack)
+    MetricResults(session, own.iterators, lambda: own.over_shares).install(stack)
+    saves.install(stack, session, own.steps_taken)
     empty_batches.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
@@ -214,73 +243,3 @@ def _prepare(session: Session, loop: Loop, over_shares: bool, arguments: dict[st
 def _spec(leaf: Any) -> tf.TensorSpec:
     tensor = tf.convert_to_tensor(leaf)
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def _is_begun_by_cell() -> bool:
-    """Whether the call under way comes from the user's code, and neither from Keras nor from ours."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(("tfos_magic.", "tensorflow.")):
-        frame = frame.f_back
-    return frame is not None and not str(frame.f_globals.get("__name__", "")).startswith(("keras.", "tf_keras."))
-
-
-def _install_draws(stack: ExitStack, session: Session, own: OwnLoop) -> None:
-    def begin(original: Any, dataset: Any) -> Any:
-        within = session.loop is not None and session.loop.kind != "adapt"  # which merges what ranks see
-        if within and is_fed(dataset) and _is_begun_by_cell():
-            session.looks.looked = True  # in a callback, whose numbers are of this worker's rows
-        shares = session.loop is None and is_sharded(dataset)
-        if shares and is_fed(dataset):
-            session.looks.begin(dataset)
-            own.source = dataset
-        iterator = original(dataset)
-        iterator._tfos_shares = shares
-        return iterator
-
-    def draw(original: Any, iterator: Any) -> Any:
-        try:
-            batch = original(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            session.draws_shares = False
-            raise
-        if session.loop is None and (shares := _of_shares(iterator)) is not False:
-            own.drawn(batch, known=bool(shares))
-        return batch
-
-    def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
-        is_dataset = isinstance(source, tf.data.Dataset)
-        shares = is_sharded(source) if is_dataset else _of_shares(source)
-        if session.loop is not None or (shares is False and type(source).__name__ != "_VariantDataset"):
-            return original(source, extra_test, body, *rest)
-        if is_dataset:
-            own_reads.refuse_cut(source)
-            own.source = source if shares else None
-
-        def counted(batch: Any) -> None:
-            own.drawn(batch, known=bool(shares))
-            body(batch)
-
-        try:
-            with session.looks.inside():  # TensorFlow makes a reduction of such a loop
-                return original(source, extra_test, counted, *rest)
-        finally:
-            session.draws_shares = False
-
-    def assign(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
-            session.assigned[id(variable)] = variable
-        return original(variable, *args, **kwargs)
-
-    for name in ("assign", "assign_add", "assign_sub"):
-        wrap(stack, ResourceVariable, name, assign)
-    wrap(stack, tf.data.Dataset, "__iter__", begin)
-    wrap(stack, OwnedIterator, "_next_internal", draw)
-    loops = control_flow.for_loop_registry._registry
-    for kind in (tf.data.Dataset, OwnedIterator):
-        original = loops[kind]
-        replace_item(stack, loops, kind, lambda *a, _original=original: loop(_original, *a))
-
-
-def _of_shares(iterator: Any) -> bool | None:
-    """Whether an iterator gives shares of batches; None where it came as an argument into a graph, which hides it."""
-    return getattr(iterator, "_tfos_shares", None)

@@ -1,0 +1,206 @@
+"""Metrics of Keras, and what is saved by them, in loops of the cell's own over rows of which each rank has a share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.training.conftest import assert_same_weights, succeeded, told
+from tests.training.harness import DATA, FED
+
+GUIDE = """
+valid = fed(tf.data.Dataset.from_tensor_slices((val_x, val_y)).batch(16))
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = keras.layers.Dense(16, "relu"), keras.layers.Dense(3)
+
+    def call(self, a, training=False):
+        return self.out(self.hidden(a))
+
+
+model, optimizer = Net(), keras.optimizers.Adam(0.01)
+mean, right, top = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum()
+val_mean, val_right = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+positives = keras.metrics.TruePositives()
+of_arrays = keras.metrics.TruePositives()
+
+
+class Spread(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="spread")
+        self.squares = self.add_weight(name="squares", initializer="zeros")
+
+    def update_state(self, p):
+        self.squares.assign_add(tf.reduce_sum(p ** 2))
+
+    def result(self):
+        return tf.sqrt(self.squares)
+
+
+spread, seen = Spread(), []
+
+
+def train_step(a, b):
+    with tf.GradientTape() as tape:
+        p = model(a, training=True)
+        loss = from_logits(b, p)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
+    mean.update_state(loss)
+    right.update_state(b, p)
+    top.update_state(tf.reduce_mean(p))
+    return right.result()
+
+
+def val_step(a, b):
+    p = model(a)
+    loss = from_logits(b, p)
+    val_mean(loss)
+    val_right.update_state(b, p)
+    spread.update_state(p)
+    positives.update_state(b > 0, p[:, 1] > 0)
+    return loss
+
+
+if GRAPH:
+    train_step, val_step = tf.function(train_step), tf.function(val_step)
+for epoch in range(2):
+    for i, (a, b) in enumerate(train):
+        seen.append(float(train_step(a, b)))
+        if i == 2:
+            break
+    seen.append(float(mean.result()))
+    for a, b in train:
+        train_step(a, b)
+        of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
+    of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
+    losses = [float(val_step(a, b)) for a, b in valid]
+    seen += [*losses, *(float(m.result()) for m in (mean, right, top, val_mean, val_right, spread, positives))]
+    for metric in (mean, right, top, val_mean, val_right, spread, positives):
+        metric.reset_state()
+weights = model.get_weights()
+outside = float(of_arrays.result())
+"""
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("size", [2, 3])
+def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: Any, size: int, graph: bool) -> None:
+    cell = f"GRAPH = {graph}\n" + DATA + FED + GUIDE
+    expected = groups.plain("SIZE = 0\n" + cell, "weights", "seen").values
+    outcomes, notices = told(groups[size], f"SIZE = {size}\n" + cell, "weights", "seen")
+    assert_same_weights(outcomes, expected["weights"], 1e-5)
+    for outcome in outcomes:
+        assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=2e-5)
+    assert any("'spread' (Spread) is summed" in notice for notice in notices)
+    assert any("metrics of Keras" in notice for notice in notices)
+    assert not any("Random numbers" in notice for notice in notices)
+
+
+IN_GRAPH = """
+right, both = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum()
+model = mlp()
+
+
+@tf.function
+def evaluation(source):
+    for a, b in source:
+        right.update_state(b, model(a))
+        both.update_state(tf.cast(b, tf.float32))
+    return right.result(), both.result()
+
+
+seen = [float(v) for v in evaluation(train)]
+tested = [float(v) for v in (right.result(), both.result())]
+"""
+
+
+def test_results_in_graphs_are_those_of_all_rows(groups: Any) -> None:
+    cell = DATA + FED + IN_GRAPH
+    expected = groups.plain("SIZE = 0\n" + cell, "seen", "tested").values
+    for outcome in succeeded(groups[3].run("SIZE = 3\n" + cell, "seen", "tested")):
+        assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=1e-5)
+        assert outcome.values["tested"] == pytest.approx(expected["tested"], abs=1e-5)
+
+
+ARRAYS = """
+for a, b in train:
+    pass
+counts, mean = keras.metrics.TruePositives(), keras.metrics.Mean()
+model = mlp()
+for a, b in tf.data.Dataset.from_tensor_slices((val_x, val_y)).batch(16):
+    counts.update_state(b > 0, model(a)[:, 1] > 0)
+    mean.update_state(from_logits(b, model(a)))
+seen = [float(counts.result()), float(mean.result())]
+for a, b in train:
+    for c, d in tf.data.Dataset.from_tensor_slices((val_x, val_y)).batch(16).take(2):
+        counts.update_state(d > 0, model(c)[:, 1] > 0)
+seen.append(float(counts.result()))
+"""
+
+
+def test_rows_that_all_ranks_have_are_counted_once(groups: Any) -> None:
+    cell = DATA + FED + ARRAYS
+    expected = groups.plain("SIZE = 0\n" + cell, "seen").values["seen"]
+    for outcome in succeeded(groups[2].run("SIZE = 2\n" + cell, "seen")):
+        assert outcome.values["seen"] == pytest.approx(expected, abs=1e-5)
+
+
+BY_RANK = """
+import tfos_magic as tfos
+right, model = keras.metrics.SparseCategoricalAccuracy(), mlp()
+first = tfos.rank() == 0
+for a, b in train:
+    if first:
+        right.update_state(b, model(a))
+        print(right.result())
+"""
+
+
+def test_a_cell_that_asks_for_its_rank_may_read_results_on_one(groups: Any) -> None:
+    succeeded(groups[2].run("SIZE = 2\n" + DATA + FED + BY_RANK, seconds=40))
+
+
+SAVING = """
+import tempfile
+model, optimizer, best = mlp(), keras.optimizers.Adam(0.01), 1e9
+path = tempfile.mkdtemp() + "/best.weights.h5"
+for epoch in range(6):
+    seen = keras.metrics.Mean()
+    for a, b in train:
+        with tf.GradientTape() as tape:
+            loss = from_logits(b, model(a, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
+        OF_LOOP
+    score = float(SCORE)
+    if score < best:
+        best = score
+        SAVE
+        saved = epoch
+"""
+SAVES = {
+    "save_weights": "model.save_weights(path)",
+    "checkpoint": "tf.train.Checkpoint(model=model).write(path)",
+    "get_weights": "kept = model.get_weights()",
+}
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_a_model_that_one_workers_rows_let_be_saved_is_refused(groups: Any, save: str) -> None:
+    score = "-epoch * abs(tf.reduce_sum(a))"  # of the last batch, of which one worker has no row
+    body = SAVING.replace("SAVE", SAVES[save]).replace("OF_LOOP", "pass").replace("SCORE", score)
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + body):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "the workers saved the model" in outcome.error
+
+
+def test_a_model_that_metrics_let_be_saved_is_that_of_one_process(groups: Any) -> None:
+    body = SAVING.replace("SAVE", SAVES["save_weights"]).replace("OF_LOOP", "seen.update_state(loss)")
+    cell = DATA + FED + body.replace("SCORE", "seen.result()")
+    expected = groups.plain("SIZE = 0\n" + cell, "saved", "best").values
+    for outcome in succeeded(groups[2].run("SIZE = 2\n" + cell, "saved", "best")):
+        assert outcome.values["saved"] == expected["saved"]
+        assert outcome.values["best"] == pytest.approx(expected["best"], abs=1e-5)

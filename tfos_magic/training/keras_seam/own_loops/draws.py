@@ -1,0 +1,100 @@
+"""Batches that a cell draws by itself, from shares or from rows that all ranks have."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.operators import control_flow
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from tfos_magic.training.inputs import own_reads
+from tfos_magic.training.inputs.marks import is_fed, is_sharded
+from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
+from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
+from tfos_magic.training.session import Session
+
+
+def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+    """Watch batches being drawn, and what is assigned meanwhile, until ``stack`` closes."""
+
+    def begin(original: Any, dataset: Any) -> Any:
+        within = session.loop is not None and session.loop.kind != "adapt"  # which merges what ranks see
+        if within and is_fed(dataset) and _is_begun_by_cell():
+            session.looks.looked = True  # in a callback, whose numbers are of this worker's rows
+        shares = session.loop is None and is_sharded(dataset)
+        if shares and is_fed(dataset):
+            session.looks.begin(dataset)
+            own.source = dataset
+        iterator = original(dataset)
+        own.iterators.begin(iterator, shares, counts=session.loop is None)
+        return iterator
+
+    def draw(original: Any, iterator: Any) -> Any:
+        try:
+            batch = original(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            session.draws_shares = False
+            own.iterators.end(iterator)
+            raise
+        if session.loop is None:
+            own.iterators.drawn(iterator)
+            if (shares := own.iterators.shares(iterator)) is not False:
+                own.drawn(batch, known=bool(shares) or own.iterators.gives_shares)
+        return batch
+
+    def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
+        sources = own.iterators.behind(source)
+        hidden = type(source).__name__ == "_VariantDataset"
+        shares = any(map(is_sharded, sources)) or (own.iterators.shares(source) if not sources else False)
+        if session.loop is not None or (shares is False and not hidden):
+            return original(source, extra_test, body, *rest)
+        for dataset in sources:
+            own_reads.refuse_cut(dataset)
+            own.source = dataset if shares else None
+
+        def counted(batch: Any) -> None:
+            given = bool(shares) or (shares is None and own.iterators.gives_shares)
+            own.drawn(batch, known=given)
+            with replaced(own.iterators, "in_graph", given):
+                body(batch)
+
+        try:
+            with session.looks.inside():  # TensorFlow makes a reduction of such a loop
+                return original(source, extra_test, counted, *rest)
+        finally:
+            session.draws_shares = False
+
+    def assign(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
+            session.assigned[id(variable)] = variable
+        return original(variable, *args, **kwargs)
+
+    def call(original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, tf.data.Dataset)]
+        if not given:
+            return original(function, *args, **kwargs)
+        with replaced(own.iterators, "arguments", given):
+            return original(function, *args, **kwargs)
+
+    wrap(stack, Function, "__call__", call)
+    for name in ("assign", "assign_add", "assign_sub"):
+        wrap(stack, ResourceVariable, name, assign)
+    wrap(stack, tf.data.Dataset, "__iter__", begin)
+    wrap(stack, OwnedIterator, "_next_internal", draw)
+    loops = control_flow.for_loop_registry._registry
+    for kind in (tf.data.Dataset, OwnedIterator):
+        original = loops[kind]
+        replace_item(stack, loops, kind, lambda *a, _original=original: loop(_original, *a))
+
+
+def _is_begun_by_cell() -> bool:
+    """Whether the call under way comes from the user's code, and neither from Keras nor from ours."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(("tfos_magic.", "tensorflow.")):
+        frame = frame.f_back
+    return frame is not None and not str(frame.f_globals.get("__name__", "")).startswith(("keras.", "tf_keras."))

@@ -1,0 +1,71 @@
+"""Results of metrics in loops that a cell writes itself: those of all rows, where ranks count shares of them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
+from tfos_magic.training.keras_seam.seams import replace, replaced
+from tfos_magic.training.logs import metrics
+from tfos_magic.training.session import Session
+
+
+class MetricResults:
+    """Sums the states of a metric over ranks for each ``result()`` that a cell asks for outside of Keras's loops.
+
+    ``iterators`` tells whether what a metric is given comes from shares. Where it does not, ranks that have one state
+    have counted the same rows, of which none is added up. In a cell that asks for its rank they stay this rank's, for
+    not all ranks need come to them.
+    """
+
+    def __init__(self, session: Session, iterators: Iterators, over_shares: Callable[[], bool]) -> None:
+        self._session, self._iterators, self._over_shares = session, iterators, over_shares
+        self._of_shares: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._reading = False
+
+    def install(self, stack: ExitStack) -> None:
+        """Follow what is asked of metrics of any class until ``stack`` closes."""
+        original = keras.Metric.__getattribute__
+
+        def get(metric: Any, name: str) -> Any:
+            found = original(metric, name)
+            if name == "update_state" and self._is_cells_own:
+                (self._of_shares.add if self._iterators.gives_shares else self._of_shares.discard)(metric)
+            elif name == "result" and self._is_cells_own:
+                return lambda *args, **kwargs: self._result(metric, lambda: found(*args, **kwargs))
+            return found
+
+        replace(stack, keras.Metric, "__getattribute__", get)
+
+    @property
+    def _is_cells_own(self) -> bool:
+        session = self._session
+        within = session.loop is not None or session.step is not None or session.trial is not None or self._reading
+        return self._over_shares() and not (within or session.context.calls.rank)
+
+    def _result(self, metric: Any, read: Callable[[], Any]) -> Any:
+        """The result of the states of all ranks, after which the metric goes on with its own."""
+        variables = metrics.state_of(metric)
+        if not variables:
+            return read()
+        metrics.note_unknown(metric, self._session.reporter)
+        own = [variable.read_value() for variable in variables]
+        of_ranks = self._session.collectives.concat([value[tf.newaxis] for value in own])
+        totals = [tf.reduce_sum(values, 0) for values in of_ranks]
+        if metric not in self._of_shares:
+            alike = tf.reduce_all([tf.reduce_all(tf.equal(values, values[:1])) for values in of_ranks])
+            totals = [tf.where(alike, mine, total) for mine, total in zip(own, totals, strict=True)]
+        for variable, total in zip(variables, totals, strict=True):
+            variable.assign(total)
+        try:
+            with replaced(self, "_reading", True):
+                return keras.tree.map_structure(tf.identity, read())
+        finally:
+            for variable, mine in zip(variables, own, strict=True):
+                variable.assign(mine)

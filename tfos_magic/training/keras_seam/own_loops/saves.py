@@ -1,0 +1,35 @@
+"""What a cell saves of a model is compared between ranks: whether it does may hang on one worker's rows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfos_magic.training.keras_seam.seams import wrap
+from tfos_magic.training.session import Session
+
+_PLACES = (
+    (keras.Model, ("save", "save_weights", "export")),
+    (keras.Layer, ("get_weights",)),
+    (tf.train.Checkpoint, ("write", "save")),
+    (tf.train.CheckpointManager, ("save",)),
+)
+
+
+def install(stack: ExitStack, session: Session, steps: tf.Variable) -> None:
+    """Note, until ``stack`` closes, after how many ``steps`` of its own loops the cell takes a model's values.
+
+    Not in ``fit``, whose callbacks act on logs of all ranks, and of which some are on rank 0 alone.
+    """
+
+    def note(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if session.loop is None and session.trial is None and tf.executing_eagerly():
+            session.saves.append(int(steps.numpy()))
+        return original(*args, **kwargs)
+
+    for owner, names in _PLACES:
+        for name in names:
+            wrap(stack, owner, name, note)
