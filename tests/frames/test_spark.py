@@ -263,8 +263,22 @@ def test_columns_that_no_function_reads_may_be_of_any_type_and_name(spark: Spark
     assert tfs.reduce_blocks(total, frame, feed_dict={"x": "a b"}) == 1.0
     with pytest.raises(DataError, match=r"'a.b' has a dot.*rename it.*'a_b'"):
         tfs.map_blocks(lambda x: {"z": x}, spark.sql("select 1D `a.b`, 2D x"))
-    with pytest.raises(DataError, match=r"'d' of type date cannot become a tensor.*unix_date"):
-        tfs.map_blocks(lambda d: {"z": d}, frame)
+    with pytest.raises(DataError, match=r"'m' of type map<.*> cannot become a tensor.*F.map_values"):
+        tfs.map_blocks(lambda m: {"z": m}, frame)
+
+
+def test_dates_times_and_decimals_are_what_they_are_in_a_feed(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select date'1970-01-03' d, timestamp'1970-01-01 00:00:02Z' t, cast(1.25 as decimal(9, 2)) m,"
+        " array(date'1970-01-05') v, named_struct('a', 1) s"
+    )
+    made = tfs.map_blocks(lambda d, t, m, v: {"e": d + 1, "u": t, "n": 2 * m, "k": v[:, 0]}, frame).first()
+    assert (made["e"], made["u"], made["n"], made["k"]) == (3, 2_000_000, 2.5, 4)
+    assert tfs.reduce_blocks(lambda d_input: {"d": tf.reduce_max(d_input)}, frame) == 2
+    with pytest.raises(DataError, match=r"'s' is a struct: select its fields, for example 's.\*'"):
+        tfs.map_blocks(lambda s: {"z": s}, frame)
+    with pytest.raises(DataError, match=r"the schema has 'z' as date: a tensor is a column of type bigint"):
+        tfs.map_blocks(lambda d: {"z": d}, frame, schema="z date")
 
 
 def test_k_means_finds_the_centres_that_numpy_finds(spark: SparkSession) -> None:

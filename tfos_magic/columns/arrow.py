@@ -115,31 +115,34 @@ def _offsets(array: pa.Array) -> pa.Array:
 
 def _elements(array: pa.Array, column: Column, path: Path, where: str = "") -> pa.Array:
     _check_nulls(array, column, path, where)
-    values = _as_elements(array, column, path)
+    values = as_elements(array, column.dtype, bool(column.unit))
+    if values is None:
+        raise _changed(array, path, str(element_type(column.dtype)))
     if not values.null_count:
         return values
     text = column.fill if column.fill is not None else "0" if column.dtype != BYTES else ""
     return values.fill_null(pa.scalar(value_of(text, column.dtype)).cast(values.type))
 
 
-def _as_elements(array: pa.Array, column: Column, path: Path) -> pa.Array:
-    """The elements in the type in which they travel, nulls still among them."""
-    kind, wanted = array.type, element_type(column.dtype)
+def as_elements(array: pa.Array, dtype: str, of_time: bool = False) -> pa.Array | None:
+    """Elements in the type in which those of ``dtype`` travel, nulls still among them; None where they are others.
+
+    ``of_time`` takes dates and times as the numbers that they are.
+    """
+    kind, wanted, types = array.type, element_type(dtype), pa.types
     if kind == wanted:
         return array
-    if column.dtype == BYTES and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if dtype == BYTES and (types.is_string(kind) or types.is_large_string(kind) or types.is_large_binary(kind)):
         return array.cast(wanted)
-    if column.dtype == BYTES and pa.types.is_large_binary(kind):
+    if dtype == "bool" and types.is_boolean(kind):
         return array.cast(wanted)
-    if column.dtype == "bool" and pa.types.is_boolean(kind):
-        return array.cast(wanted)
-    if column.dtype == "float64" and pa.types.is_decimal(kind):
+    if dtype == "float64" and types.is_decimal(kind):
         return _decimals(array)
-    if column.unit and pa.types.is_date32(kind):
+    if of_time and types.is_date32(kind):
         return array.view(pa.int32()).cast(wanted)
-    if column.unit and pa.types.is_temporal(kind):
+    if of_time and types.is_temporal(kind):
         return array.view(wanted)
-    raise _changed(array, path, str(wanted))
+    return None
 
 
 def _decimals(array: pa.Array) -> pa.Array:

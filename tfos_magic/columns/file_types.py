@@ -28,7 +28,7 @@ def plan_files(
     for name in names:
         if name not in schema.names:
             raise DataError(f"the files have no column {name!r}: {suggestion(name, schema.names)}")
-        columns.append(_column(name, plain_type(schema.field(name).type)))
+        columns.append(column_of_arrow(name, schema.field(name).type))
     return with_missing(columns, missing, label)
 
 
@@ -60,12 +60,18 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def plain_batch(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Give the named columns in their :func:`plain_type`; those that are of it are not copied."""
     arrays = [batch.column(name) for name in names]
-    return pa.record_batch([_plain(array) for array in arrays], names=list(names))
+    return pa.record_batch([plain_array(array) for array in arrays], names=list(names))
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def plain_array(array: pa.Array) -> pa.Array:
+    """An array in its :func:`plain_type`."""
     kind = plain_type(array.type)
     return array if array.type == kind else array.cast(kind, safe=False)
+
+
+def column_of_arrow(name: str, kind: pa.DataType) -> Column:
+    """What a column of an Arrow type is as a tensor. Raises :class:`DataError` for a type that cannot become one."""
+    return _column(name, plain_type(kind))
 
 
 def _column(name: str, kind: pa.DataType) -> Column:
@@ -101,5 +107,5 @@ def _dtype(name: str, element: pa.DataType, kind: pa.DataType) -> tuple[str, str
     if types.is_duration(element):
         return "int64", UNITS["daytimeinterval"]
     raise DataError(
-        f"column {name!r} of type {kind} cannot become a tensor: leave it out, by naming the other columns as features"
+        f"column {name!r} of type {kind} cannot become a tensor: leave it out, or turn it into numbers or text"
     )

@@ -40,7 +40,7 @@ def _flats(array: pa.Array, column: Column) -> list[Array]:
     if column.kind == STRUCT:
         return [flat for i, each in enumerate(column.fields) for flat in _flats(array.field(i), each)]
     if not column.is_list:
-        return [_values(array, column.dtype)]
+        return [element_values(array, column.dtype)]
     shape, ragged = settled_shape(column), column.ragged_rank
     splits = []
     for _ in range(ragged):
@@ -52,7 +52,7 @@ def _flats(array: pa.Array, column: Column) -> list[Array]:
 def _dense(array: pa.Array, shape: list[int], column: Column) -> Array:
     """Give lists as ``(rows, *shape)``, those that are shorter filled up."""
     if not shape:
-        return _values(array, column.dtype)
+        return element_values(array, column.dtype)
     width, *inner = shape
     values = _dense(array.flatten(), inner, column)
     if len(values) == len(array) * width:
@@ -74,7 +74,8 @@ def _splits(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(offsets - offsets[0])
 
 
-def _values(array: pa.Array, dtype: str) -> Array:
+def element_values(array: pa.Array, dtype: str) -> Array:
+    """Elements as they travel, without nulls: numbers as they lie there, bytes as objects."""
     if dtype == BYTES:
         return np.asarray(array.to_numpy(zero_copy_only=False), np.object_)
     return np.asarray(array.to_numpy(zero_copy_only=True).view(np.dtype(dtype)))

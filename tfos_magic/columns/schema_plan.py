@@ -83,17 +83,24 @@ def _column(name: str, types: dict[str, Any], role: str) -> Column:
         )
     if name not in types:
         raise DataError(f"the DataFrame has no {role} {name!r}: {suggestion(name, list(types))}")
-    try:
-        return _typed(name, types[name])
-    except _Unfit as unfit:
-        raise DataError(
-            f"{role} {name!r} of type {types[name].simpleString()} cannot become a tensor: {unfit}, or name only other "
-            "columns as features"
-        ) from None
+    return column_of(name, types[name], role, ", or name only other columns as features")
 
 
 class _Unfit(Exception):
     """No tensor can be made of a type; the text says what to do."""
+
+
+def column_of(name: str, spark_type: Any, role: str = "column", otherwise: str = "") -> Column:
+    """What a column of a Spark type is as a tensor.
+
+    Raises :class:`DataError`, which says what to do, and ``otherwise``, for a type that cannot become one.
+    """
+    try:
+        return _typed(name, spark_type)
+    except _Unfit as unfit:
+        raise DataError(
+            f"{role} {name!r} of type {spark_type.simpleString()} cannot become a tensor: {unfit}{otherwise}"
+        ) from None
 
 
 def _typed(name: str, spark_type: Any) -> Column:

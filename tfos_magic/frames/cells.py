@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_magic.columns.arrow import refuse_nulls
+from tfos_magic.columns.arrow import as_elements, refuse_nulls
+from tfos_magic.columns.columns import BYTES
+from tfos_magic.columns.file_types import plain_array
+from tfos_magic.columns.numpy_arrays import element_values
 from tfos_magic.columns.vectors import vector_values
 from tfos_magic.errors import DataError
 from tfos_magic.frames.checks.ranges import refuse_unfit
-from tfos_magic.frames.specs import BYTES, ColumnSpec, arrow_type
+from tfos_magic.frames.specs import ColumnSpec, arrow_type
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,14 @@ def _common_shapes(lengths: Any, inner: Any, spec: ColumnSpec) -> Any:
 
 
 def _elements(array: pa.Array, spec: ColumnSpec) -> Any:
-    if spec.dtype == BYTES:
-        return array.cast(pa.binary()).to_numpy(zero_copy_only=False)
-    if array.type != arrow_type(spec) and str(array.type.to_pandas_dtype().__name__) != spec.dtype:
+    array = plain_array(array)
+    stored = spec.stored if array.type == arrow_type(spec) else spec.dtype
+    elements = as_elements(array, stored, spec.of_time)
+    if elements is None:
         raise DataError(f"column {spec.name!r} is {spec.dtype} by its schema, and came as {array.type}")
-    if spec.dtype == "bool":
-        return array.cast(pa.uint8()).to_numpy().view(np.bool_)
-    values = array.to_numpy(zero_copy_only=True)
+    values = element_values(elements, stored)
+    if stored == BYTES:
+        return values
     # The schema notes a narrower dtype than Spark has: rows that came by a union may not have it.
     refuse_unfit(values, spec.dtype, spec.name)
     return values.astype(spec.dtype) if values.dtype != np.dtype(spec.dtype) else values

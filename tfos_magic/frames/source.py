@@ -74,7 +74,7 @@ class SparkSource:
         from pyspark.sql.types import StructType
 
         parsed: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        return tuple(spec_of_field(field) for field in parsed.fields)
+        return tuple(map(_output, parsed.fields))
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,18 @@ class PandasSource:
 
     def parse(self, schema: Any) -> tuple[ColumnSpec, ...]:
         raise UsageError("a schema is for Spark DataFrames: for pandas the function itself says what it gives")
+
+
+def _output(field: Any) -> ColumnSpec:
+    """The spec of a column that a user's schema names, of a type in which a function's numbers are held."""
+    spec = spec_of_field(field)
+    held = field_of_spec(spec).dataType
+    if spec.vector or spec.of_time or (not spec.text and held != field.dataType):
+        raise DataError(
+            f"the schema has {field.name!r} as {field.dataType.simpleString()}: a tensor is a column of "
+            f"type {held.simpleString()} there, to be cast afterwards"
+        )
+    return spec
 
 
 def source_of(frame: Any) -> FrameSource:

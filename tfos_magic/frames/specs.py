@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from tfos_magic.columns.schema_plan import NUMBERS, TEXT
+from tfos_magic.columns.columns import BYTES, STRUCT, VECTOR, Column
+from tfos_magic.columns.file_types import column_of_arrow
+from tfos_magic.columns.schema_plan import column_of
 from tfos_magic.errors import DataError
 
 METADATA = "tfos"
-BYTES = "bytes"
 
 # Spark has neither half precision nor unsigned integers: values go into the next wider type that holds them all.
 _WIDENED = {
@@ -23,14 +23,6 @@ _WIDENED = {
     "uint16": "int32",
     "uint32": "int64",
 }
-_REMEDIES = {
-    "decimal": "cast it, for example F.col({name!r}).cast('double')",
-    "date": "turn it into a number, for example F.unix_date({name!r})",
-    "timestamp": "turn it into a number, for example F.unix_timestamp({name!r})",
-    "struct": "select its fields, for example '{name}.*'",
-    "map": "turn it into an array, for example F.map_values({name!r})",
-}
-
 Shape = tuple[int | None, ...]
 
 
@@ -40,7 +32,7 @@ class ColumnSpec:
 
     ``dtype`` is NumPy's name of the element type, ``bytes`` for strings and binary. ``shape`` is that of one cell:
     empty for a scalar, None for a length that may differ or is not known. ``vector`` marks Spark ML's vectors, ``text``
-    tells strings from binary.
+    tells strings from binary. ``of_time`` marks numbers that are dates or times in the DataFrame.
     """
 
     name: str
@@ -48,6 +40,7 @@ class ColumnSpec:
     shape: Shape = ()
     vector: bool = False
     text: bool = False
+    of_time: bool = False
 
     @property
     def is_static(self) -> bool:
@@ -80,35 +73,26 @@ def spec_of_field(field: Any) -> ColumnSpec:
 
     Raises :class:`DataError` for a type that cannot become a tensor.
     """
-    depth, element = _unnest(field.dataType)
-    kind = element.typeName()
     noted = (field.metadata or {}).get(METADATA, {})
-    if kind == "vectorudt" and depth == 0:
-        return ColumnSpec(field.name, "float64", _noted_shape(noted, 1), vector=True)
-    if kind in TEXT:
-        return ColumnSpec(field.name, BYTES, _noted_shape(noted, depth), text=kind != "binary")
-    if kind in NUMBERS:
-        dtype = NUMBERS[kind]
-        if _WIDENED.get(str(noted.get("dtype"))) == dtype and noted["dtype"] != "bfloat16":
-            dtype = str(noted["dtype"])
-        return ColumnSpec(field.name, dtype, _noted_shape(noted, depth))
-    remedy = _REMEDIES.get(kind, "turn it into numbers, strings, binary or arrays of them").format(name=field.name)
-    raise DataError(f"column {field.name!r} of type {field.dataType.simpleString()} cannot become a tensor: {remedy}")
+    spec = _spec(column_of(field.name, field.dataType), _innermost(field.dataType).typeName() != "binary")
+    narrow = str(noted.get("dtype"))
+    dtype = narrow if _WIDENED.get(narrow) == spec.dtype and narrow != "bfloat16" else spec.dtype
+    return replace(spec, dtype=dtype, shape=_noted_shape(noted, len(spec.shape)))
 
 
 def spec_of_arrow(field: pa.Field) -> ColumnSpec:
     """The spec of an Arrow field, for pandas DataFrames. Raises :class:`DataError` for unsupported types."""
-    depth, kind = 0, field.type
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        depth, kind = depth + 1, kind.value_type
-    shape: Shape = (None,) * depth
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return ColumnSpec(field.name, BYTES, shape, text=True)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return ColumnSpec(field.name, BYTES, shape)
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return ColumnSpec(field.name, np.dtype(kind.to_pandas_dtype()).name, shape)
-    raise DataError(f"column {field.name!r} of type {field.type} cannot become a tensor: turn it into numbers or text")
+    kind = field.type
+    while hasattr(kind, "value_type"):  # of lists, and of dictionaries
+        kind = kind.value_type
+    return _spec(column_of_arrow(field.name, field.type), "string" in str(kind))
+
+
+def _spec(column: Column, text: bool) -> ColumnSpec:
+    if column.kind == STRUCT:
+        raise DataError(f"column {column.name!r} is a struct: select its fields, for example '{column.name}.*'")
+    depth, text = column.depth if column.is_list else 0, text and column.dtype == BYTES
+    return ColumnSpec(column.name, column.dtype, (None,) * depth, column.kind == VECTOR, text, bool(column.unit))
 
 
 def field_of_spec(spec: ColumnSpec) -> Any:
@@ -136,11 +120,10 @@ def shapes_fit(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
-def _unnest(kind: Any) -> tuple[int, Any]:
-    depth = 0
+def _innermost(kind: Any) -> Any:
     while kind.typeName() == "array":
-        depth, kind = depth + 1, kind.elementType
-    return depth, kind
+        kind = kind.elementType
+    return kind
 
 
 def _noted_shape(noted: Mapping[str, Any], depth: int) -> Shape:

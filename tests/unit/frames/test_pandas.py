@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from typing import Any
 
 import numpy as np
@@ -219,8 +221,28 @@ def test_an_empty_frame_maps_to_an_empty_one_and_has_nothing_to_reduce() -> None
         tfs.reduce_blocks(total, empty)
 
 
+def test_dates_decimals_and_categories_are_what_they_are_in_a_feed() -> None:
+    day, microseconds = 18262, 18262 * 86_400_000_000
+    frame = pd.DataFrame(
+        {
+            "d": [datetime.date(2020, 1, 1), datetime.date(1970, 1, 2)],
+            "t": pd.to_datetime(["2020-01-01", "1970-01-01"]),
+            "m": [decimal.Decimal("1.25"), decimal.Decimal("-0.10")],
+            "c": pd.Categorical(["left", "right"]),
+            "v": [[datetime.date(1970, 1, 3)], [datetime.date(2020, 1, 1)]],
+        }
+    )
+    made = tfs.map_blocks(
+        lambda d, t, m, c, v: {"e": d + 1, "u": t + 1, "n": 2 * m, "s": tf.strings.length(c), "k": v[:, 0]}, frame
+    )
+    assert made[["e", "u", "n", "s", "k"]].to_numpy().tolist() == [
+        [day + 1, microseconds + 1, 2.5, 4, 2],
+        [2, 1, -0.2, 5, day],
+    ]
+
+
 def test_explain_shows_dtypes_and_shapes() -> None:
-    frame = pd.DataFrame({"x": [1.0], "v": [[1, 2]], "d": [pd.Timestamp("2020-01-01")]})
+    frame = pd.DataFrame({"x": [1.0], "v": [[1, 2]], "d": [{"a": 1}]})
     assert tfs.explain(frame).splitlines()[:3] == ["root", " |-- x: float64[?]", " |-- v: int64[?,?]"]
     assert "d: no tensor" in tfs.explain(frame)
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfos_magic.columns.columns import BYTES
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, REDUCE_ROWS, ROWS, Program
-from tfos_magic.frames.specs import BYTES, ColumnSpec
+from tfos_magic.frames.specs import ColumnSpec
 
 Body = Callable[..., dict[str, Any]]
 
