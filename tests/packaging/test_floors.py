@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +89,14 @@ def test_rooms_and_modules_can_be_taken_in(project: Path) -> None:
     assert not {str(path): length for path, length in lengths.items() if length > 300}
     rooms = Counter(path.parent for path in lengths)
     assert not {str(room): modules for room, modules in rooms.items() if modules > 15}
+
+
+def test_keras_and_tensorflow_are_changed_in_one_room(project: Path) -> None:
+    """Others may set what is their own with ``replaced``."""
+    changing = re.compile(r"seams import \(?[^)\n]*\b(replace|wrap|replace_item)\b|\binstall_around\b")
+    texts = {module: path.read_text(encoding="utf-8") for module, path in _modules(project)}
+    others = [module for module, text in texts.items() if changing.search(text) and ".keras_seam" not in module]
+    assert others == ["tfos_magic.training.firststep.noise"], "which gives the room what stands around random numbers"
 
 
 def test_nothing_imports_the_top_folder_by_its_bare_name(imports: list[Import]) -> None:

@@ -20,7 +20,7 @@ from tfos_magic.training import refusals
 from tfos_magic.training.checkpointing.snapshot import optimizers
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.marks import has_shares, inputs_of, is_marked
-from tfos_magic.training.keras_seam.input_pipelines import nodes_of
+from tfos_magic.training.keras_seam.data.input_pipelines import nodes_of
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState

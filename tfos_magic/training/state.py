@@ -13,7 +13,7 @@ from tfos_magic.errors import RunStopped
 from tfos_magic.training import refusals
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.own_reads import Looks
-from tfos_magic.training.keras_seam.data_waits import DataClock
+from tfos_magic.training.keras_seam.data.data_waits import DataClock
 from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.logs.progress import Reporter

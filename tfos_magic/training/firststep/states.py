@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.marks import has_shares, inputs_of, is_marked
-from tfos_magic.training.keras_seam.input_pipelines import nodes_of
+from tfos_magic.training.keras_seam.data.input_pipelines import nodes_of
 
 _CHANGING = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply", "LookupTableInsert")
 """The types of operations that change a state begin so."""

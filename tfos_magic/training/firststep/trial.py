@@ -10,14 +10,13 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.kept import Kept, numbers
 from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
-from tfos_magic.training.keras_seam.seams import replace, wrap
+from tfos_magic.training.keras_seam import trials
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step
@@ -74,9 +73,7 @@ class Trial:
         self._seen: dict[Any, Any] = {}
         self._found: list[tf.Tensor] = []
         self._now: TrialStep
-        wrap(stack, tf.GradientTape, "gradient", self._gradient)
-        # Whatever reads or assigns a variable asks for this, TensorFlow's own C++ too.
-        replace(stack, ResourceVariable, "_handle", property(self._handle_of, _set_handle))
+        trials.install(stack, self._gradient, self._heed)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model)
 
@@ -127,10 +124,9 @@ class Trial:
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
 
-    def _handle_of(self, variable: Any) -> Any:
+    def _heed(self, variable: Any) -> None:
         if self._session.trial is self and tf.executing_eagerly():
             self.state.heed(variable)
-        return vars(variable)["_handle"]
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(tape, target, sources, *args, **kwargs)
@@ -143,10 +139,6 @@ class Trial:
             found = self._now.decided(lambda: found)
         self._given += tf.nest.flatten(found)
         return found
-
-
-def _set_handle(variable: Any, handle: Any) -> None:
-    vars(variable)["_handle"] = handle
 
 
 def of_variables(sources: Any) -> bool:

@@ -4,15 +4,13 @@ take this worker's rows for all of them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import Any
-
-import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.context import Calls
 from tfos_magic.training.inputs.marks import inputs_of, is_fed, is_marked
-from tfos_magic.training.keras_seam.seams import replaced, wrap
+from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.logs.progress import Reporter
 
 # Transformations that cut rows into other elements than the global batches, by the names of TensorFlow's classes.
@@ -109,23 +107,3 @@ class Looks:
 
     def _now(self) -> tuple[int, int]:
         return self._rows_trained(), self._calls.exchanged
-
-
-def install(stack: ExitStack, looks: Looks) -> None:
-    """Refuse what would take this worker's rows for all, until ``stack`` closes."""
-
-    def reduce(original: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_fed(dataset) and not looks.reducing:
-            raise TrainingError(
-                "reduce() on a fed DataFrame would see this worker's rows alone. Compute it in Spark (df.agg, df.count)"
-                ', or in a loop over the batches whose result tfos.allreduce(value, op="sum") adds up over the workers.'
-            )
-        return original(dataset, *args, **kwargs)
-
-    def cardinality(original: Any, dataset: Any) -> Any:
-        refuse_recut(dataset)
-        return original(dataset)
-
-    stack.callback(looks.close)
-    wrap(stack, tf.data.Dataset, "reduce", reduce)
-    wrap(stack, tf.data.Dataset, "cardinality", cardinality)

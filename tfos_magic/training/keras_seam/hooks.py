@@ -32,8 +32,9 @@ from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import input_pipelines, jit, prediction, reductions, tf_distribute, tf_keras
+from tfos_magic.training.keras_seam import jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
+from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
 from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
 from tfos_magic.training.keras_seam.seams import replace, wrap

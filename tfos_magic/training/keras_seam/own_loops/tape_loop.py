@@ -19,9 +19,9 @@ from tensorflow.python.eager import record
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep import maps
-from tfos_magic.training.inputs import digests, own_reads
-from tfos_magic.training.keras_seam import empty_batches
-from tfos_magic.training.keras_seam.own_loops import saves
+from tfos_magic.training.inputs import digests
+from tfos_magic.training.keras_seam.data import empty_batches
+from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
@@ -185,7 +185,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
     replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
-    own_reads.install(stack, session.looks)
+    whole_reads.install(stack, session.looks)
     own.tapes.install(stack)
     MetricResults(session, own.iterators, lambda: own.over_shares).install(stack)
     saves.install(stack, session, own.steps_taken)
