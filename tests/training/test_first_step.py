@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA
 
 BEGIN = (
@@ -169,6 +169,80 @@ def test_what_mixes_rows_is_refused_by_name_and_with_the_remedy(groups: Any, cas
         assert "mixes the rows of a batch" in outcome.error
         assert "-n 1" in outcome.error
         assert "--per-worker-batches" in outcome.error
+
+
+WITHOUT_LABELS = "have = np.ones((len(x), 1), 'float32')\nhave[:33] = 0\ny = np.hstack([y, have])\n"
+NOTHING_YET = {
+    "labels": WITHOUT_LABELS
+    + "model, loss = between(), lambda t, p: 0.01 * ops.sum(t[:, 1:] * ops.square(t[:, :1] - p))",
+    "labels, by hand": WITHOUT_LABELS
+    + "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None\nmodel.dense = layers.Dense(2, use_bias=False)\n"
+    "x[:33] = y[:33] = 0",
+    "features": "x[:33] = 0\nmodel, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
+    "statistics": "x[:33] = 0\ntotal = lambda s, h, t: s.total.assign_add(ops.sum(h, 0)) is None or h\n"
+    "model = keras.Sequential([Does(total, total=((12,), False)), layers.Dense(1)])\nloss = 'mse'",
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_YET)
+def test_sums_that_the_first_batch_does_not_show_are_sums(groups: Any, case: str) -> None:
+    cell = BEGIN + NOTHING_YET[case] + END.replace("verbose", "shuffle=False, verbose")
+    expected = groups.plain(cell, "weights", "history").values
+    outcomes = succeeded(groups[2].run(cell, "weights", "history"))
+    assert_same_weights(outcomes, expected["weights"], 1e-5)
+    np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], rtol=1e-4)
+
+
+def test_a_ratio_that_the_first_batch_does_not_show_is_refused(groups: Any) -> None:
+    ratio = "lambda t, p: tf.math.divide_no_nan(ops.sum(t[:, 1:] * ops.square(t[:, :1] - p)), ops.sum(t[:, 1:]))"
+    cell = (
+        BEGIN + WITHOUT_LABELS + f"model, loss = between(), {ratio}" + END.replace("verbose", "shuffle=False, verbose")
+    )
+    for outcome in groups[2].run(cell):
+        assert "mixes the rows of a batch" in outcome.error
+
+
+LOGS = """
+class Told(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.kept, self.steps = layers.Dense(1), [], 0
+        self.dense.build((None, 12))
+
+    def train_step(self, data):
+        inputs, targets = data
+        with tf.GradientTape() as tape:
+            errors = tf.square(self.dense(inputs) - targets)
+            loss = 0.001 * tf.reduce_sum(errors)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
+        self.kept = [*self.kept, loss]
+        self.steps += 1
+        rows = tf.shape(inputs)[0]
+        return {"loss": loss, "mean": tf.reduce_mean(errors), "rows": rows, "rate": 0.5, "worst": tf.reduce_max(errors)}
+
+
+model, loss, seen = Told(), None, []
+model.run_eagerly = EAGER
+model.compile(keras.optimizers.SGD(0.003), run_eagerly=EAGER)
+callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))]
+history = model.fit(x, y, batch_size=33, epochs=2, verbose=0, callbacks=callbacks).history
+steps = model.steps, len(model.kept)
+"""
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_sums_among_the_logs_of_a_step_are_those_of_all_rows_and_others_are_named(groups: Any, eager: bool) -> None:
+    cell = BEGIN + LOGS.replace("EAGER", str(eager))
+    expected = groups.plain(cell, "history", "seen", "steps").values
+    outcomes, notices = told(groups[2], cell, "history", "seen", "steps")
+    for outcome in outcomes:
+        for name in ("loss", "mean", "rows", "rate"):
+            np.testing.assert_allclose(outcome.values["history"][name], expected["history"][name], rtol=1e-4)
+        np.testing.assert_allclose(outcome.values["seen"], expected["seen"], rtol=1e-4)
+        assert not eager or outcome.values["steps"] == expected["steps"]
+    assert sum("'worst' is neither a mean nor a sum" in notice for notice in notices) == 1
+    assert any("run_eagerly=True" in notice for notice in notices) == eager
 
 
 def test_rows_mixed_with_the_batch_reversed_are_refused_whatever_their_number(groups: Any) -> None:

@@ -220,6 +220,22 @@ def note_derived(names: Set[str], reporter: Reporter) -> None:
         )
 
 
+def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
+    if names:
+        reporter.notice(
+            f"What the step returns as {', '.join(map(repr, sorted(names)))} is neither a mean nor a sum over rows, so "
+            "it is averaged over the workers, and not the value of one process. Weights are those of one process "
+            "unless a callback acts on it."
+        )
+
+
+def note_eager(reporter: Reporter) -> None:
+    reporter.notice(
+        "run_eagerly=True: the Python code of a step runs on each worker's rows, and some more times before the first "
+        "step, when it is tried on a few rows. What it appends to lists, prints or counts by itself is of these."
+    )
+
+
 def refuse_threads(kind: str) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise TrainingError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tfos_magic.training import agreement, refusals
 from tfos_magic.training.checkpointing.checkpointer import Checkpointer
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.firststep.check import FirstStep
+from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.logs import metrics
@@ -149,7 +150,13 @@ class Session(TrainingState):
 
     def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
         again = partial(self._derived.again, model, self.loops[-1].training)
-        return metrics.of_all_ranks(model, flat(logs), self.collectives, float(self._last_rows.numpy()), again)
+        rows, shown = float(self._last_rows.numpy()), flat(logs)
+        return metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._sums_in(model, shown))
+
+    def _sums_in(self, model: Any, logs: Iterable[str], law: Law = Law.SUM) -> set[str]:
+        """Which of the logs of a step are sums over its rows, or of another ``law``, as the trial of it has shown."""
+        kind = "fit" if self.loops[-1].training else "evaluate"
+        return {name for name in logs if self.first_step.law_of_log(model, kind, name) is law}
 
     def _reported(self, phase: str, loop: Loop, logs: Any) -> Any:
         if loop.finish is not None:
@@ -207,5 +214,8 @@ class Session(TrainingState):
             results = model.get_metrics_result() if others else {}
             made.update({name: results[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
-            return metrics.average_logs(model, {**logs, **made}, own, self.collectives, rows)
+            refusals.note_mixed_logs(self._sums_in(model, logs, Law.MIXED) - own - made.keys() - mixed, self.reporter)
+            # After batches that callbacks heed, logs are those of all ranks already.
+            sums = set() if self.loops[-1].heeds_batches else self._sums_in(model, logs) - made.keys()
+            return metrics.average_logs(model, {**logs, **made}, own, sums, self.collectives, rows)
         return result

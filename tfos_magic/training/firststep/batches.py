@@ -109,6 +109,37 @@ def in_float64(rows: Tried) -> Tried:
     return rows.mapped(lambda batch, _: tf.nest.map_structure(cast, batch))
 
 
+def filled(rows: Tried) -> Tried:
+    """The same rows with a number in every place, larger ones in one part: what is zero for them, as where all labels
+    are missing, shows then."""
+    whole, total = rows.whole
+    drawn, large = np.random.default_rng(total), 2.0 * ~apart(total)
+
+    def fill(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+            return leaf
+        if leaf.dtype.is_bool:
+            return tf.ones_like(leaf)
+        if leaf.dtype.is_integer:
+            known = tf.maximum(leaf, tf.zeros_like(leaf))
+            return known if bool(tf.reduce_any(known > 0)) else tf.ones_like(leaf)
+        if not leaf.dtype.is_floating:
+            return leaf
+        more = drawn.uniform(0.5, 1.0, leaf.shape) + large.reshape([-1, *[1] * (leaf.shape.rank - 1)])
+        return leaf + tf.cast(more, leaf.dtype)
+
+    batch = tf.nest.map_structure(fill, whole)
+    parts = [np.flatnonzero(apart(total) == first) for first in (True, False)]
+    first, second = ((taken(batch, part), len(part)) for part in parts)
+    return Tried((batch, total), (first, second))
+
+
+def has_zeros_alone(rows: Tried) -> bool:
+    """Whether numbers of the rows are all zero in one of the tensors."""
+    leaves = [leaf for leaf in tf.nest.flatten(rows.whole[0]) if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating]
+    return any(leaf.shape.rank and not bool(tf.reduce_any(leaf != 0)) for leaf in leaves)
+
+
 def contrasted(rows: Tried) -> Tried:
     """The same rows, the floats of one part much larger than those of the other: what depends on a threshold shows."""
     total = rows.whole[1]

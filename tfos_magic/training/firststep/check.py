@@ -14,9 +14,20 @@ import tensorflow as tf
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.alike import different
-from tfos_magic.training.firststep.batches import FEWEST, MANY, Tried, contrasted, in_float64, peek, tried
-from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
+from tfos_magic.training.firststep.batches import (
+    FEWEST,
+    MANY,
+    Tried,
+    contrasted,
+    filled,
+    has_zeros_alone,
+    in_float64,
+    peek,
+    tried,
+)
+from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
+from tfos_magic.training.firststep.runs import Laws, run, run_later
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
 from tfos_magic.training.inputs.digests import without_digest
@@ -31,11 +42,6 @@ CERTAIN = 2e-2
 
 MOST_AGAIN = 8
 """Epochs before which a step is tried once more, in a run."""
-
-FLOOR = 1e-3
-"""A gradient's differences are measured by the largest gradient where its own are this much smaller."""
-
-Laws = dict[Any, Law]
 
 
 class FirstStep:
@@ -80,6 +86,10 @@ class FirstStep:
 
     def _is_sum(self, name: Any) -> bool:
         return self._laws.get(name) is Law.SUM
+
+    def law_of_log(self, model: Any, kind: str, name: str) -> Law:
+        """How a number that a step for ``kind`` returns follows from its rows."""
+        return self._laws.get(("log", kind, name, id(model)), Law.UNKNOWN)
 
     def heed_maps(self, model: Any, dataset: Any) -> None:
         """Let the next :meth:`check` try the padding of ``dataset`` too; raises as :func:`paddings` does."""
@@ -141,6 +151,7 @@ class FirstStep:
                 rows = tried(batch, few)
                 if laws := self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE)):
                     break
+            laws = self._filled_in(trial, rows, laws)
             if laws and self._any(trial.changes_gradients):
                 laws = self._laws_of_changed(trial, rows, laws)
                 self._early.discard(model)
@@ -172,6 +183,18 @@ class FirstStep:
             return laws
         return self._tried(trial, in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
+    def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+        """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""
+        unknown = any(law is Law.UNKNOWN and name[0] in ("loss", "added", "gradient") for name, law in laws.items())
+        if not laws or not (unknown or self._any(has_zeros_alone(rows))):
+            return laws
+        other = filled(rows)
+        found = self._confirmed(trial, other, self._tried(trial, other, TOLERANCE))
+        laws = {name: found.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
+        known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
+        common = known.pop() if len(known) == 1 else Law.UNKNOWN
+        return {n: common if law is Law.UNKNOWN and n[0] == "gradient" else law for n, law in laws.items()}
+
     def _laws_of_changed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws of a step that changes its gradients before the optimizer has them, as by clipping.
 
@@ -201,11 +224,11 @@ class FirstStep:
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         try:
             with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
-                found = [_run(trial, rows, tolerance)]
+                found = [run(trial, rows, tolerance)]
                 for ahead in trial.state.ahead(trial.own_step):
-                    found += _run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
+                    found += run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
-                    found += [_run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
+                    found += [run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
                 names = dict.fromkeys(name for laws in found for name in laws)
                 return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in found]) for name in names}
         except (TrainingError, ClusterError):
@@ -243,7 +266,7 @@ class FirstStep:
             if found := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
                 raise TrainingError(words.refusal(found[0]))
         for name, law in laws.items():
-            if name[0] == "added" and law is Law.UNKNOWN:
+            if name[0] in ("added", "loss") and law is Law.UNKNOWN:
                 notice(
                     f"{words.of(name)} was zero before the first step, so that it does not "
                     "show whether it is a sum or a mean over rows. It is taken for a mean."
@@ -260,7 +283,6 @@ class FirstStep:
         ]
 
 
-_SAME = (Law.CONSTANT, Law.UNKNOWN)
 _ADDS = (Law.SUM, Law.UNKNOWN, None)
 
 
@@ -270,29 +292,3 @@ def _tensor(leaf: Any) -> Any:
 
 def _mixed(laws: Laws) -> bool:
     return any(law is Law.MIXED and name[0] in KINDS for name, law in laws.items())
-
-
-def _run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
-    batch, total = rows.whole
-    trial.stretch = stretch
-    whole = trial.run(batch, total, total)
-    laws = laws_of(whole, [trial.run(part, count, total) for part, count in rows.parts], tolerance, _floors(whole))
-    return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
-
-
-def _run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list[Laws]:
-    """What a step does later on, if that can be told: a program need not admit the numbers that it is tried with."""
-    try:
-        with trial.state.later(ahead):
-            return [_run(trial, rows, tolerance)]
-    except (TrainingError, ClusterError):
-        raise
-    except Exception:  # whatever a user's step may raise of an index out of range, or of an assertion of its own
-        return []
-
-
-def _floors(whole: StepValues) -> dict[Any, float]:
-    kinds = ("gradient", "applied")
-    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
-    floor = FLOOR * max(sizes.values(), default=0.0)
-    return dict.fromkeys(sizes, floor)

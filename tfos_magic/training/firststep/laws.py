@@ -41,6 +41,8 @@ def laws_of(
     """The law of each value; ``floors`` are sizes below which a value's differences are taken for rounding."""
     laws = {}
     for name, value in whole.values.items():
+        if not all(name in part.values for part in parts):
+            continue
         shares = [(part.rows / whole.rows, part.values[name]) for part in parts]
         laws[name] = _law(value, shares, tolerance, floors.get(name, 0.0), whole.rounding.get(name, 0.0))
     return laws

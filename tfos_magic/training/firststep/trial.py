@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
 from tfos_magic.training.keras_seam import trials
 from tfos_magic.training.logs import metrics
+from tfos_magic.training.logs.progress import flat
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step
 
@@ -62,7 +63,7 @@ class Trial:
     """Steps of ``model`` on some rows, by ``run``: ``kind`` is ``fit`` or ``evaluate``."""
 
     def __init__(self, session: TrainingState, model: Any, kind: str, stack: ExitStack) -> None:
-        self._session, self.model = session, model
+        self._session, self.model, self._kind = session, model, kind
         self._step = model.train_step if kind == "fit" else model.test_step
         self.own_step = kind == "fit" and type(model).train_step is not keras.Model.train_step
         self.united_early = False
@@ -86,8 +87,9 @@ class Trial:
         self._noise.begin()
         before, attributes = self.state.values(), Attributes(self.model)
         self._session.step, self._session.trial = step, self
+        logs: Any = {}
         try:
-            self._step(batch)
+            logs = self._step(batch)
         finally:
             self._session.step = self._session.trial = None
             before[0].extend(self.state.taken_in())
@@ -96,6 +98,8 @@ class Trial:
             attributes.restore()
             self.model._clear_losses()
         self._seen.update({name: numbers(value) for name, value in step.values.items()})
+        if isinstance(logs, Mapping):
+            self._seen.update({("log", self._kind, n, id(self.model)): numbers(v) for n, v in scalars_of(logs).items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
         return StepValues(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
 
@@ -144,6 +148,12 @@ class Trial:
 def of_variables(sources: Any) -> bool:
     """Whether gradients by ``sources`` are those of a model's weights, and not of inputs."""
     return all(isinstance(leaf, (tf.Variable, keras.Variable)) for leaf in tf.nest.flatten(sources))
+
+
+def scalars_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers among the logs of a step."""
+    values = {name: np.asarray(value) for name, value in flat(logs).items()}
+    return {name: value for name, value in values.items() if not value.shape and value.dtype.name in metrics.NUMBERS}
 
 
 class Discarded:

@@ -107,6 +107,8 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if session.many:
         refusals.refuse_stateful(loop.model)
         refusals.note_half_precision(loop.model, session.reporter)
+        if loop.model.run_eagerly:
+            refusals.note_eager(session.reporter)
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, with ours in it

@@ -67,22 +67,26 @@ def _is_same(value: Any, result: Any) -> bool:
 
 
 def average_logs(
-    model: Any, logs: Mapping[str, Any], own: set[str], collectives: Collectives, rows: float
+    model: Any, logs: Mapping[str, Any], own: set[str], sums: Set[str], collectives: Collectives, rows: float
 ) -> dict[str, Any]:
     """Make the scalars that a custom step returned global, after the state of metrics has been summed.
 
-    They are averaged over ranks, weighted by the rows of their last step. But where every rank with rows says that they
-    are its ``own`` results of metrics, they are read from these.
+    Those that are ``sums`` over rows are added up over ranks, others averaged, weighted by the rows of their last step.
+    But where every rank with rows says that they are its ``own`` results of metrics, they are read from these.
     """
     differ = [column.any() for column in collectives.gather([rows > 0 and name not in own for name in logs]).T]
     results = model.get_metrics_result()
     read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
     values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
-    scalars = [name for name, value in values.items() if value.shape.rank == 0 and value.dtype.is_floating]
-    weighted = [tf.math.multiply_no_nan(tf.cast(values[name], tf.float64), rows) for name in scalars]
-    *sums, total = collectives.all_reduce([*weighted, tf.constant(rows, tf.float64)])
-    means = {name: tf.cast(value / total, values[name].dtype) for name, value in zip(scalars, sums, strict=True)}
-    return {**logs, **means, **read}
+    scalars = [n for n, v in values.items() if v.shape.rank == 0 and (v.dtype.is_floating or n in sums)]
+    weights = [float(rows > 0) if name in sums else rows for name in scalars]
+    weighted = [
+        tf.math.multiply_no_nan(tf.cast(values[name], tf.float64), tf.constant(weight, tf.float64))
+        for name, weight in zip(scalars, weights, strict=True)
+    ]
+    *totals, total = collectives.all_reduce([*weighted, tf.constant(rows, tf.float64)])
+    made = {name: v if name in sums else v / total for name, v in zip(scalars, totals, strict=True)}
+    return {**logs, **{name: tf.cast(value, values[name].dtype) for name, value in made.items()}, **read}
 
 
 def of_all_ranks(
@@ -91,16 +95,17 @@ def of_all_ranks(
     collectives: Collectives,
     rows: float,
     again: Callable[[Set[str]], tuple[Mapping[str, Any], Set[str]]],
+    sums: Set[str],
 ) -> dict[str, Any]:
     """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank.
 
-    ``again`` computes those that are made of metrics, of what these are then.
+    ``again`` computes those that are made of metrics, of what these are then; ``sums`` are sums over rows.
     """
     own, variables = results_in(model, logs), state(model)
     before = [variable.read_value() for variable in variables]
     sum_over_ranks(model, collectives, stop=False)
     try:
-        return average_logs(model, {**logs, **again(logs.keys() - own)[0]}, own, collectives, rows)
+        return average_logs(model, {**logs, **again(logs.keys() - own)[0]}, own, sums, collectives, rows)
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
+from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
@@ -28,6 +29,7 @@ class Replicas:
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
+        attributes = Attributes(model)
         for build in (lambda: model._symbolic_build(data_batch=spec), lambda: self._trace(model, spec)):
             try:
                 with self._session.drawing_alike():
@@ -37,6 +39,8 @@ class Replicas:
                 raise
             except Exception:  # whatever a user's call() may raise: training itself will raise it again, if it is real
                 continue
+            finally:
+                attributes.restore()
         self._session.loops[-1].broadcast_late = True
 
     def _trace(self, model: Any, spec: Any) -> None:

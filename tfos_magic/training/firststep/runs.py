@@ -1,0 +1,45 @@
+"""One trial of a step, now or as it will be later on, and the laws of what it computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfos_magic.errors import ClusterError, TrainingError
+from tfos_magic.training.firststep.batches import Tried
+from tfos_magic.training.firststep.laws import Law, StepValues, laws_of
+from tfos_magic.training.firststep.trial import Trial
+
+FLOOR = 1e-3
+"""A gradient's differences are measured by the largest gradient where its own are this much smaller."""
+
+Laws = dict[Any, Law]
+_SAME = (Law.CONSTANT, Law.UNKNOWN)
+
+
+def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
+    """The laws of what a step computes of ``rows``; its gradients are ``stretch`` times as long."""
+    batch, total = rows.whole
+    trial.stretch = stretch
+    whole = trial.run(batch, total, total)
+    laws = laws_of(whole, [trial.run(part, count, total) for part, count in rows.parts], tolerance, _floors(whole))
+    return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
+
+
+def run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list[Laws]:
+    """What a step does later on, if that can be told: a program need not admit the numbers that it is tried with."""
+    try:
+        with trial.state.later(ahead):
+            return [run(trial, rows, tolerance)]
+    except (TrainingError, ClusterError):
+        raise
+    except Exception:  # whatever a user's step may raise of an index out of range, or of an assertion of its own
+        return []
+
+
+def _floors(whole: StepValues) -> dict[Any, float]:
+    kinds = ("gradient", "applied")
+    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
+    floor = FLOOR * max(sizes.values(), default=0.0)
+    return dict.fromkeys(sizes, floor)
