@@ -26,6 +26,7 @@ model, optimizer = Net(), keras.optimizers.Adam(0.01)
 mean, right, top = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum()
 val_mean, val_right = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 positives = keras.metrics.TruePositives()
+seen_rows, steps, level = keras.metrics.Sum(), keras.metrics.Sum(), keras.metrics.Mean(name="level")
 of_arrays = keras.metrics.TruePositives()
 
 
@@ -51,7 +52,10 @@ def train_step(a, b):
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
     mean.update_state(loss)
     right.update_state(b, p)
-    top.update_state(tf.reduce_mean(p))
+    top.update_state(tf.reduce_sum(tf.cast(p[:, 0] > 0, tf.int32)))
+    seen_rows.update_state(tf.shape(b)[0])
+    steps.update_state(1.0)
+    level.update_state(tf.reduce_mean(p))
     return right.result()
 
 
@@ -59,10 +63,11 @@ def val_step(a, b):
     p = model(a)
     loss = from_logits(b, p)
     val_mean(loss)
+    flat = keras.losses.MeanSquaredError()(tf.cast(b, tf.float32), p[:, 0])
     val_right.update_state(b, p)
     spread.update_state(p)
     positives.update_state(b > 0, p[:, 1] > 0)
-    return loss
+    return loss + 10 * flat
 
 
 if GRAPH:
@@ -78,8 +83,9 @@ for epoch in range(2):
         of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
     of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
     losses = [float(val_step(a, b)) for a, b in valid]
-    seen += [*losses, *(float(m.result()) for m in (mean, right, top, val_mean, val_right, spread, positives))]
-    for metric in (mean, right, top, val_mean, val_right, spread, positives):
+    every = mean, right, top, seen_rows, steps, level, val_mean, val_right, spread, positives
+    seen += [*losses, *(float(metric.result()) for metric in every)]
+    for metric in every:
         metric.reset_state()
 weights = model.get_weights()
 outside = float(of_arrays.result())
@@ -96,6 +102,7 @@ def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: 
     for outcome in outcomes:
         assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=2e-5)
     assert any("'spread' (Spread) is summed" in notice for notice in notices)
+    assert sum("was given to 'level', 'sum'." in notice for notice in notices) == 1
     assert any("metrics of Keras" in notice for notice in notices)
     assert not any("Random numbers" in notice for notice in notices)
 
@@ -124,6 +131,49 @@ def test_results_in_graphs_are_those_of_all_rows(groups: Any) -> None:
     for outcome in succeeded(groups[3].run("SIZE = 3\n" + cell, "seen", "tested")):
         assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=1e-5)
         assert outcome.values["tested"] == pytest.approx(expected["tested"], abs=1e-5)
+
+
+@pytest.mark.parametrize("derived", ["ds", "enumerate(ds)", "ds.take(9)", "ds.map(lambda a, b: (a, b)).prefetch(2)"])
+def test_datasets_that_a_function_is_called_with_are_known_there(groups: Any, derived: str) -> None:
+    rows = "for _, (a, b) in" if "enumerate" in derived else "for a, b in"
+    cell = DATA + FED + IN_GRAPH.replace("for a, b in source", f"{rows} {derived.replace('ds', 'source')}")
+    expected = groups.plain("SIZE = 0\n" + cell, "seen", "tested").values
+    for outcome in succeeded(groups[2].run("SIZE = 2\n" + cell, "seen", "tested")):
+        assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=1e-5)
+        assert outcome.values["tested"] == pytest.approx(expected["tested"], abs=1e-5)
+
+
+@pytest.mark.parametrize("cut", ["source.filter(lambda a, b: b[0] > 0)", "source.unbatch()"])
+def test_what_takes_shares_for_all_rows_is_refused_of_arguments_too(groups: Any, cut: str) -> None:
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + IN_GRAPH.replace("in source", f"in {cut}")):
+        assert "on a fed DataFrame would" in outcome.error
+
+
+KEPT = """
+model, logits = mlp(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", logits, metrics=["accuracy"])
+if not hasattr(keras, "kept"):
+    keras.kept = keras.metrics.TruePositives(), keras.metrics.SparseCategoricalAccuracy(), model
+counts, right, model = keras.kept
+before = [float(counts.result()), float(right.result())]
+for a, b in train:
+    counts.update_state(b > 0, model(a)[:, 1] > 0)
+    right.update_state(b, model(a))
+    model.compute_metrics(a, b, model(a))
+after = [float(counts.result()), float(right.result()), float(model.get_metrics_result()["accuracy"])]
+"""
+
+
+def test_metrics_are_those_of_one_process_from_cell_to_cell(groups: Any) -> None:
+    cell, names = DATA + FED + KEPT, ("before", "after")
+    forget = "import keras\ndel keras.kept"
+    expected = [groups[0].run("SIZE = 0\n" + cell, *names)[0].values for _ in range(2)]
+    groups[0].run(forget)
+    for values in expected:
+        for outcome in succeeded(groups[2].run("SIZE = 2\n" + cell, *names)):
+            assert outcome.values["before"] == pytest.approx(values["before"], abs=1e-5)
+            assert outcome.values["after"] == pytest.approx(values["after"], abs=1e-5)
+    groups[2].run(forget)
 
 
 ARRAYS = """

@@ -102,6 +102,8 @@ def end_cell(session: TrainingState) -> None:
     session.reporter.settle()
     if not (session.many and session.strategy.lockstep) or session.collectives.lost:
         return
+    for end in session.ending:
+        end()
     assigned = list(session.assigned.values())
     own = [of_arrays([v.read_value() for v in assigned]), zlib.crc32(repr(session.saves).encode())]
     apart, saves = ((column != column[0]).any() for column in session.collectives.gather(own).T)

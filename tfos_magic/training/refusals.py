@@ -138,10 +138,19 @@ def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
         "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
         "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
-        "rows, gives other weights here. fit() finds that out by itself. Losses and metrics of Keras are "
-        "those of all rows. Gradients by inputs, and what the loop counts by itself, are of this worker's rows: "
-        "tfos.allreduce(value) averages numbers."
+        "rows, gives other weights here. fit() finds that out by itself. Loss objects and metrics "
+        "of Keras give those of all rows. Gradients by inputs, and what the loop counts by itself, are of this "
+        "worker's rows, and so are losses that layers add: tfos.allreduce(value) averages numbers."
     )
+
+
+def note_batch_numbers(names: Sequence[str], reporter: Reporter) -> None:
+    if names:
+        reporter.notice(
+            f"One number for each batch, made of this worker's rows, was given to {', '.join(map(repr, names))}. "
+            "keras.metrics.Mean takes such numbers for means over rows, keras.metrics.Sum for sums. If they are "
+            "anything else, give the metric a value for each row."
+        )
 
 
 def note_nested(reporter: Reporter) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -38,6 +38,7 @@ class TrainingState:
         self.draws_shares = False
         self.assigned: dict[int, tf.Variable] = {}
         self.saves: list[int] = []
+        self.ending: list[Callable[[], None]] = []
         self.learning: OrderedDict[int, list[Any]] = OrderedDict()
         self.streams = RandomStreams(self.collectives.rank, self._draws_apart)
         with tf.device("CPU:0"):

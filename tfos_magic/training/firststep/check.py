@@ -271,6 +271,9 @@ class FirstStep:
                     f"{words.of(name)} was zero before the first step, so that it does not "
                     "show whether it is a sum or a mean over rows. It is taken for a mean."
                 )
+        gradients = [law for name, law in laws.items() if name[0] == "gradient"]
+        if gradients and all(law is Law.UNKNOWN for law in gradients):
+            notice(f"All gradients of model {model.name!r} were zero before the first step. They are taken for means.")
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
             notice(
                 f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not "

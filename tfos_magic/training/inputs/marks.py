@@ -5,7 +5,8 @@ A mark is an attribute of the dataset that made the shares; what other datasets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,11 @@ from tfos_magic.errors import TrainingError
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _NUMBERS, _BY_RANK, _BATCH = "_tfos_numbers", "_tfos_by_rank", "_tfos_batch"
+STAND_IN = "_VariantDataset"
+"""TensorFlow's class of what stands in a graph for a dataset that is an argument."""
+
 ONE_FOR_ONE = (
+    STAND_IN,
     "_MapDataset",
     "_ParallelMapDataset",
     "_PrefetchDataset",
@@ -44,6 +49,7 @@ _ROW_BY_ROW = (
 # In these, step ``k`` of an epoch is step ``k`` of the source's.
 _IN_STEP = ("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset", "_TakeDataset")
 PYTHON = ("GeneratorDataset", "PyFunc", "PyFuncStateless", "EagerPyFunc")
+_arguments: list[Sequence[Any]] = []
 _D = TypeVar("_D")
 Numbers = Callable[[int], npt.NDArray[np.int64]]
 """Gives the numbers of the rows of a step, in the order in which they come."""
@@ -112,7 +118,7 @@ def ends_alike(dataset: Any) -> bool:
     transformations that neither drop an element nor add one by what is in it."""
     if getattr(dataset, _ALIKE, False) or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
         return True
-    inputs = dataset._inputs()
+    inputs = inputs_of(dataset)
     return bool(inputs) and type(dataset).__name__ in ONE_FOR_ONE and all(map(ends_alike, inputs))
 
 
@@ -120,7 +126,7 @@ def gives_whole_batches(dataset: Any) -> bool:
     """Whether each element of a sharded ``dataset`` is this rank's share of one global batch, in their order."""
     if getattr(dataset, _MARK, False):
         return True
-    inputs = dataset._inputs() if type(dataset).__name__ in ONE_FOR_ONE else []
+    inputs = inputs_of(dataset) if type(dataset).__name__ in ONE_FOR_ONE else []
     return bool(inputs) and all(gives_whole_batches(source) or not is_sharded(source) for source in inputs)
 
 
@@ -128,7 +134,7 @@ def keeps_rows(dataset: Any) -> bool:
     """Whether what all ranks have of a sharded ``dataset`` are the rows that one process would have of it."""
     if gives_whole_batches(dataset):
         return True
-    inputs = dataset._inputs() if type(dataset).__name__ in _ROW_BY_ROW else []
+    inputs = inputs_of(dataset) if type(dataset).__name__ in _ROW_BY_ROW else []
     drops = bool(tf.get_static_value(getattr(dataset, "_drop_remainder", tf.constant(False))))
     return bool(inputs) and not drops and all(map(keeps_rows, inputs))
 
@@ -165,8 +171,28 @@ def has_shares(dataset: Any) -> bool:
 
 
 def inputs_of(dataset: Any) -> Sequence[Any]:
-    """The datasets that ``dataset`` was made from; none where it has none, or is no dataset."""
+    """The datasets that ``dataset`` was made from; none where it has none, or is no dataset.
+
+    What stands in a graph for an argument is made from the datasets that the function was called with, and that have
+    its elements.
+    """
+    if type(dataset).__name__ == STAND_IN and _arguments:
+        return [each for each in _arguments[-1] if each.element_spec == dataset.element_spec] or _arguments[-1]
     return dataset._inputs() if hasattr(dataset, "_inputs") else ()
+
+
+@contextmanager
+def called_with(datasets: Sequence[Any]) -> Iterator[None]:
+    """In the block a function is traced, or called, with ``datasets``."""
+    _arguments.append([real for each in datasets for real in (inputs_of(each) if _stands_in(each) else [each])])
+    try:
+        yield
+    finally:
+        _arguments.pop()
+
+
+def _stands_in(dataset: Any) -> bool:
+    return type(dataset).__name__ == STAND_IN
 
 
 def _source_kinds(dataset: Any) -> set[bool]:
@@ -195,4 +221,4 @@ def _is_per_batch(source: Any, zipped: Sequence[Any]) -> bool:
 def _has_single_rows(dataset: Any) -> bool:
     if is_marked(dataset):
         return False
-    return type(dataset).__name__ == "_UnbatchDataset" or any(map(_has_single_rows, dataset._inputs()))
+    return type(dataset).__name__ == "_UnbatchDataset" or any(map(_has_single_rows, inputs_of(dataset)))

@@ -64,7 +64,9 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             return reduced
         refusals.refuse_circle(current[-1])
         if len(getattr(values, "shape", (None,))) == 0 and not isinstance(current[-1], _OVERLAPS):
-            return _one_number(session, current[-1], reduced, step)
+            if session.exact_step is None:
+                return _of_all_rows(reduced, step)
+            return session.first_step.scaled("loss", current[-1], reduced, step)
         if reduction in (None, "none"):
             compiled = any(isinstance(loss, CompileLoss) for loss in current)
             return _with_gradient_scaled(reduced, step) if compiled else reduced
@@ -124,13 +126,6 @@ def _exact(dtype: Any) -> tf.DType:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def _one_number(session: Session, loss: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
-    """A loss that gives one number per batch: a mean or a sum over rows, as the check before the first step found."""
-    if session.exact_step is None:
-        return value
-    return session.first_step.scaled("loss", loss, value, step)
-
-
 def _of_all_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
     """The loss of the global batch, with the gradient of this rank's: a cell that trains by itself sees the same number
     on every rank, also where it has no rows."""
@@ -179,13 +174,16 @@ def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
 
 
 def _of_share(own: OwnLoop, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Let one number that a loop of the cell's own made of a share count by its part of the batch: for nothing where
-    the share has no rows, of which it is NaN."""
-    part = own.part
-    if part is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
+    """Let one number that a loop of the cell's own gives for a share count as that of the batch, once for all ranks;
+    elsewhere for nothing where a share has no rows, of which it is NaN."""
+    nothing = own.without_rows
+    if nothing is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
         return values, sample_weight
+    if own.on_shares:
+        value = own.numbers.of_batch(metric, values, own.step_of_batch().rows)
+        return tf.cast(value, metric.dtype), tf.cast(own.numbers.weight, metric.dtype)
     values = keras.ops.cast(values, metric.dtype)
-    return tf.where(part > 0, values, tf.zeros_like(values)), tf.cast(part, values.dtype)
+    return tf.where(nothing, tf.zeros_like(values), values), 1.0 - tf.cast(nothing, values.dtype)
 
 
 def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training.inputs import own_reads
-from tfos_magic.training.inputs.marks import is_fed, is_sharded
+from tfos_magic.training.inputs.marks import STAND_IN, called_with, inputs_of, is_fed, is_sharded
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
 from tfos_magic.training.session import Session
@@ -48,14 +48,14 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         return batch
 
     def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
-        sources = own.iterators.behind(source)
-        hidden = type(source).__name__ == "_VariantDataset"
-        shares = any(map(is_sharded, sources)) or (own.iterators.shares(source) if not sources else False)
+        is_dataset = isinstance(source, tf.data.Dataset)
+        shares = is_sharded(source) if is_dataset else own.iterators.shares(source)
+        hidden = type(source).__name__ == STAND_IN and not inputs_of(source)
         if session.loop is not None or (shares is False and not hidden):
             return original(source, extra_test, body, *rest)
-        for dataset in sources:
-            own_reads.refuse_cut(dataset)
-            own.source = dataset if shares else None
+        if is_dataset:
+            own_reads.refuse_cut(source)
+            own.source = source if shares else None
 
         def counted(batch: Any) -> None:
             given = bool(shares) or (shares is None and own.iterators.gives_shares)
@@ -78,7 +78,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, tf.data.Dataset)]
         if not given:
             return original(function, *args, **kwargs)
-        with replaced(own.iterators, "arguments", given):
+        with called_with(given):
             return original(function, *args, **kwargs)
 
     wrap(stack, Function, "__call__", call)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import Any
-
-import tensorflow as tf
 
 
 class Iterators:
     """Which iterator gave the batch that is under way. One that a loop left with ``break`` is gone by then.
 
-    ``in_graph`` tells that a loop over shares in a graph is being traced, and ``arguments`` are the datasets that the
-    function under way was called with.
+    ``in_graph`` tells that a loop over shares in a graph is being traced.
     """
 
     def __init__(self) -> None:
         self._drawn: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._count = 0
         self.in_graph = False
-        self.arguments: Sequence[Any] = ()
 
     def begin(self, iterator: Any, shares: bool, counts: bool) -> None:
         """``iterator`` was made; ``shares`` says whether it gives this rank's part of batches, and it ``counts`` unless
@@ -43,12 +38,6 @@ class Iterators:
     def shares(iterator: Any) -> bool | None:
         """Whether ``iterator`` gives shares; None where it came as an argument into a graph, which hides it."""
         return getattr(iterator, "_tfos_shares", None)
-
-    def behind(self, source: Any) -> Sequence[Any]:
-        """The datasets that ``source``, of a loop in a graph, is or may be; none where it is an iterator."""
-        if type(source).__name__ == "_VariantDataset":  # which stands in a graph for an argument
-            return self.arguments
-        return [source] if isinstance(source, tf.data.Dataset) else []
 
     @property
     def gives_shares(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.seams import replace, replaced
 from tfos_magic.training.logs import metrics
@@ -24,9 +24,11 @@ class MetricResults:
     not all ranks need come to them.
     """
 
-    def __init__(self, session: Session, iterators: Iterators, over_shares: Callable[[], bool]) -> None:
-        self._session, self._iterators, self._over_shares = session, iterators, over_shares
-        self._of_shares: weakref.WeakSet[Any] = weakref.WeakSet()
+    def __init__(
+        self, session: Session, iterators: Iterators, numbers: BatchNumbers, over_shares: Callable[[], bool]
+    ) -> None:
+        self._session, self._iterators, self._numbers, self._over_shares = session, iterators, numbers, over_shares
+        self._of_shares: dict[int, Any] = {}
         self._reading = False
 
     def install(self, stack: ExitStack) -> None:
@@ -36,12 +38,40 @@ class MetricResults:
         def get(metric: Any, name: str) -> Any:
             found = original(metric, name)
             if name == "update_state" and self._is_cells_own:
-                (self._of_shares.add if self._iterators.gives_shares else self._of_shares.discard)(metric)
+                self._heed(metric)
+            elif name == "reset_state":
+                self._numbers.reset(metric)
             elif name == "result" and self._is_cells_own:
                 return lambda *args, **kwargs: self._result(metric, lambda: found(*args, **kwargs))
             return found
 
         replace(stack, keras.Metric, "__getattribute__", get)
+        self._session.ending.append(self._end)
+
+    def _heed(self, metric: Any) -> None:
+        """What it has counted so far is counted by one rank alone, before each counts its own rows."""
+        variables = metrics.state_of(metric)
+        if not self._iterators.gives_shares:
+            self._unite([v for v in variables if self._of_shares.pop(id(v), None) is not None])
+            return
+        new = {id(v): v for v in variables if id(v) not in self._of_shares}
+        self._of_shares.update(new)
+        if self._session.collectives.rank:
+            with tf.init_scope():
+                for variable in new.values():
+                    variable.assign(tf.zeros_like(variable))
+
+    def _unite(self, variables: Sequence[Any]) -> None:
+        """Give every rank what all have counted."""
+        with tf.init_scope():
+            totals = self._session.collectives.all_reduce([variable.read_value() for variable in variables])
+            for variable, total in zip(variables, totals, strict=True):
+                variable.assign(total)
+
+    def _end(self) -> None:
+        """Leave metrics as one process would."""
+        self._unite(list(self._of_shares.values()))
+        self._numbers.tell()
 
     @property
     def _is_cells_own(self) -> bool:
@@ -58,7 +88,7 @@ class MetricResults:
         own = [variable.read_value() for variable in variables]
         of_ranks = self._session.collectives.concat([value[tf.newaxis] for value in own])
         totals = [tf.reduce_sum(values, 0) for values in of_ranks]
-        if metric not in self._of_shares:
+        if not any(id(variable) in self._of_shares for variable in variables):
             alike = tf.reduce_all([tf.reduce_all(tf.equal(values, values[:1])) for values in of_ranks])
             totals = [tf.where(alike, mine, total) for mine, total in zip(own, totals, strict=True)]
         for variable, total in zip(variables, totals, strict=True):

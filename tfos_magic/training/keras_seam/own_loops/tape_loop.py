@@ -22,6 +22,7 @@ from tfos_magic.training.firststep import maps
 from tfos_magic.training.inputs import digests
 from tfos_magic.training.keras_seam.data import empty_batches
 from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
+from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
@@ -48,6 +49,7 @@ class OwnLoop:
         self.over_copies = True
         self.source: Any = None
         self.iterators = Iterators()
+        self.numbers = BatchNumbers(session)
         self.tapes = Tapes(session, self.step, lambda: self.over_copies)
         self._steps = 0
         self._batch: tuple[Any, Step] | None = None
@@ -59,8 +61,8 @@ class OwnLoop:
     @property
     def batch_step(self) -> Step | None:
         """A step over the batch last drawn, while the cell computes losses or gradients over its share of it."""
-        active = self._session.exact and (self._on_shares or (self._computes and record.could_possibly_record()))
-        return self._step_of_batch() if active else None
+        active = self._session.exact and (self.on_shares or (self._computes and record.could_possibly_record()))
+        return self.step_of_batch() if active else None
 
     @property
     def without_rows(self) -> tf.Tensor | None:
@@ -68,26 +70,16 @@ class OwnLoop:
         return tf.equal(self._rows.read_value(), 0.0) if self._computes else None
 
     @property
-    def part(self) -> tf.Tensor | None:
-        """This rank's part of the rows of the batch last drawn, where the cell computes on its share; otherwise 0 or 1,
-        whether it has rows. None outside of shares."""
-        if not self._on_shares:
-            nothing = self.without_rows
-            return None if nothing is None else 1.0 - tf.cast(nothing, tf.float32)
-        step = self._step_of_batch()
-        return tf.math.divide_no_nan(step.rows, step.total())
-
-    @property
     def _computes(self) -> bool:
         """Whether the cell computes by itself after it drew shares."""
         return self._session.many and self._session.loop is None and self.over_shares
 
     @property
-    def _on_shares(self) -> bool:
+    def on_shares(self) -> bool:
         """Whether it computes on a share, and all ranks do."""
         return self._computes and self.iterators.gives_shares and not self._session.context.calls.rank
 
-    def _step_of_batch(self) -> Step:
+    def step_of_batch(self) -> Step:
         """The step of the batch last drawn, which counts the rows of all ranks once in each graph."""
         graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
         if self._batch is None or self._batch[0] is not graph:
@@ -187,7 +179,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
     whole_reads.install(stack, session.looks)
     own.tapes.install(stack)
-    MetricResults(session, own.iterators, lambda: own.over_shares).install(stack)
+    MetricResults(session, own.iterators, own.numbers, lambda: own.over_shares).install(stack)
     saves.install(stack, session, own.steps_taken)
     empty_batches.install(stack, lambda: own.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
