@@ -58,7 +58,8 @@ class RunState:
     ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
     ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
-    and ``printed`` counts the lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` have arrived.
+    ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
+    ``returning`` bytes that rank 0 sends back ``returned`` have arrived.
     """
 
     run_id: str
@@ -80,6 +81,7 @@ class RunState:
     restarts: int = 0
     replaying: bool = False
     epochs_done: list[int] = field(default_factory=list)
+    planned: int = 0
     feeds: dict[str, FeedState] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     error: str = ""
@@ -145,7 +147,12 @@ class RunState:
         if not self.epochs:
             return 0.0
         within = min(1.0, self.step / self.steps) if self.steps else 0.0
-        return min(1.0, (len(self.history) + (within if self.epoch >= len(self.history) else 0.0)) / self.epochs)
+        return min(1.0, (self.trained + (within if self.epoch >= self.trained else 0.0)) / self.epochs)
+
+    @property
+    def trained(self) -> int:
+        """How many epochs had passed when the last of ``history`` ended, those before ``initial_epoch`` included."""
+        return self.epochs_done[-1] + 1 if self.epochs_done else 0
 
 
 def apply(state: RunState, message: Message) -> None:
@@ -226,6 +233,7 @@ def _epoch_end(state: RunState, message: EpochEnd) -> None:
     if message.epoch == 0 and state.history:
         state.history.clear()  # a second fit in the same cell starts its own curve
         state.epochs_done.clear()
+    state.planned = message.epochs
     state.history.append(dict(message.metrics))
     state.epochs_done.append(message.epoch)
 

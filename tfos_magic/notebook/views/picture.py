@@ -153,8 +153,8 @@ def summary(state: RunState) -> str:
 
 
 def epoch_text(state: RunState, epoch: int) -> str:
-    """One epoch of ``state.history`` (from 0) in a line."""
-    return f"epoch {of(epoch + 1, state.epochs)} · {metrics_text(state.history[epoch])}"
+    """One epoch of ``state.history``, the ``epoch``-th in it, in a line."""
+    return f"epoch {of(state.epochs_done[epoch] + 1, state.planned)} · {metrics_text(state.history[epoch])}"
 
 
 def metrics_text(metrics: dict[str, float]) -> str:
@@ -203,7 +203,7 @@ def _fraction(state: RunState) -> float | None:
 
 
 def _epochs_done(state: RunState) -> str:
-    done = len(state.history)
-    if not done:
+    if not state.history:
         return ""
-    return count_of(done, "epoch") if done == state.epochs else f"epoch {of(done, state.epochs)}"
+    whole = state.trained == state.planned
+    return count_of(len(state.history), "epoch") if whole else f"epoch {of(state.trained, state.planned)}"

@@ -12,7 +12,7 @@ import pytest
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.text import TextView
 
-from .simulated import RUN, epoch_end, finish, new_state, run_through, tell
+from .simulated import RUN, epoch_end, finish, new_state, progress, run_through, tell
 
 
 def show(view: TextView, state: RunState, steps: int = 10) -> None:
@@ -67,6 +67,24 @@ def test_a_second_fit_in_the_cell_is_told_from_its_first_epoch() -> None:
         "epoch 2 of 2",
         "epoch 1 of 1",
     ]
+
+
+def test_epochs_have_the_numbers_of_their_fit_however_late_they_are_drawn() -> None:
+    stream = io.StringIO()
+    state = new_state()
+    view = TextView(stream)
+    view.open(state)
+    view.update(tell(state, epoch_end(0, epochs=2), epoch_end(1, epochs=2), progress(0, 2, 1, epochs=4)))
+    view.update(tell(state, epoch_end(2, epochs=4), progress(0, 0, 1, epochs=7)))  # initial_epoch=2, and a new fit
+    assert [line[:12] for line in stream.getvalue().splitlines()[1:]] == [
+        "epoch 1 of 2",
+        "epoch 2 of 2",
+        "epoch 3 of 4",
+    ]
+    tell(state, epoch_end(3, epochs=4))
+    finish(state)
+    view.close(state)
+    assert "4 epochs" in stream.getvalue().splitlines()[-1]
 
 
 def test_output_of_the_cell_is_neither_torn_nor_reordered() -> None:
