@@ -26,6 +26,7 @@ model, optimizer = Net(), keras.optimizers.Adam(0.01)
 mean, right, top = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum()
 val_mean, val_right = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 positives = keras.metrics.TruePositives()
+f1, areas = keras.metrics.F1Score(average="macro"), keras.metrics.AUC(multi_label=True)
 seen_rows, steps, level = keras.metrics.Sum(), keras.metrics.Sum(), keras.metrics.Mean(name="level")
 of_arrays = keras.metrics.TruePositives()
 
@@ -66,6 +67,8 @@ def val_step(a, b):
     flat = keras.losses.MeanSquaredError()(tf.cast(b, tf.float32), p[:, 0])
     val_right.update_state(b, p)
     spread.update_state(p)
+    f1.update_state(tf.one_hot(b, 3), tf.nn.softmax(p))
+    areas.update_state(tf.one_hot(b, 3), tf.nn.softmax(p))
     positives.update_state(b > 0, p[:, 1] > 0)
     return loss + 10 * flat
 
@@ -83,7 +86,7 @@ for epoch in range(2):
         of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
     of_arrays.update_state(val_y > 0, model(val_x)[:, 1] > 0)
     losses = [float(val_step(a, b)) for a, b in valid]
-    every = mean, right, top, seen_rows, steps, level, val_mean, val_right, spread, positives
+    every = mean, right, top, seen_rows, steps, level, val_mean, val_right, spread, positives, f1, areas
     seen += [*losses, *(float(metric.result()) for metric in every)]
     for metric in every:
         metric.reset_state()

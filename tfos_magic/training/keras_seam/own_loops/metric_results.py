@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -29,6 +30,7 @@ class MetricResults:
     ) -> None:
         self._session, self._iterators, self._numbers, self._over_shares = session, iterators, numbers, over_shares
         self._of_shares: dict[int, Any] = {}
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
         self._reading = False
 
     def install(self, stack: ExitStack) -> None:
@@ -52,11 +54,14 @@ class MetricResults:
         """What it has counted so far is counted by one rank alone, before each counts its own rows."""
         variables = metrics.state_of(metric)
         if not self._iterators.gives_shares:
+            self._met.discard(metric)
             self._unite([v for v in variables if self._of_shares.pop(id(v), None) is not None])
             return
         new = {id(v): v for v in variables if id(v) not in self._of_shares}
         self._of_shares.update(new)
-        if self._session.collectives.rank:
+        brought = metric not in self._met  # or its first update has made these
+        self._met.add(metric)
+        if brought and self._session.collectives.rank:
             with tf.init_scope():
                 for variable in new.values():
                     variable.assign(tf.zeros_like(variable))
@@ -77,7 +82,7 @@ class MetricResults:
     def _is_cells_own(self) -> bool:
         session = self._session
         within = session.loop is not None or session.step is not None or session.trial is not None or self._reading
-        return self._over_shares() and not (within or session.context.calls.rank)
+        return self._over_shares() and session.strategy.lockstep and not (within or session.context.calls.rank)
 
     def _result(self, metric: Any, read: Callable[[], Any]) -> Any:
         """The result of the states of all ranks, after which the metric goes on with its own."""

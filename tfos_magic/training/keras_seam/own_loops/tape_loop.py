@@ -77,7 +77,8 @@ class OwnLoop:
     @property
     def on_shares(self) -> bool:
         """Whether it computes on a share, and all ranks do."""
-        return self._computes and self.iterators.gives_shares and not self._session.context.calls.rank
+        lockstep = self._session.strategy.lockstep and not self._session.context.calls.rank
+        return lockstep and self._computes and self.iterators.gives_shares
 
     def step_of_batch(self) -> Step:
         """The step of the batch last drawn, which counts the rows of all ranks once in each graph."""
