@@ -202,6 +202,31 @@ def test_rows_that_all_ranks_have_are_counted_once(groups: Any) -> None:
         assert outcome.values["seen"] == pytest.approx(expected, abs=1e-5)
 
 
+DRAWN_IN_A_GRAPH = """
+model, mean = mlp(), keras.metrics.Mean()
+
+
+@tf.function
+def step(source):
+    a, b = next(source)
+    errors = tf.reduce_sum((model(a) - tf.one_hot(b, 3)) ** 2, 1)
+    return tf.reduce_sum(errors) / tf.maximum(tf.cast(tf.shape(a)[0], tf.float32), 1.0)
+
+
+source, seen = iter(train), []
+for _ in range(6):
+    mean.update_state(step(source))
+    seen.append(float(mean.result()))
+"""
+
+
+def test_numbers_of_batches_that_a_function_draws_have_the_rows_of_these(groups: Any) -> None:
+    cell = DATA + FED + DRAWN_IN_A_GRAPH  # the last batch has one row
+    expected = groups.plain("SIZE = 0\n" + cell, "seen").values["seen"]
+    for outcome in succeeded(groups[2].run("SIZE = 2\n" + cell, "seen")):
+        assert outcome.values["seen"] == pytest.approx(expected, abs=1e-5)
+
+
 BY_RANK = """
 import tfos_magic as tfos
 right, model = keras.metrics.SparseCategoricalAccuracy(), mlp()

@@ -82,7 +82,9 @@ class OwnLoop:
 
     def step_of_batch(self) -> Step:
         """The step of the batch last drawn, which counts the rows of all ranks once in each graph."""
-        graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+        if tf.executing_eagerly():  # a function that was called meanwhile may have drawn another batch
+            return self.step()
+        graph = tf.compat.v1.get_default_graph()
         if self._batch is None or self._batch[0] is not graph:
             self._batch = graph, self.step()
         return self._batch[1]
