@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -114,6 +116,17 @@ def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
     assert watch.state.feeds["train"].rows == 96
 
 
+@pytest.fixture
+def new_daemon(spark: SparkSession) -> Iterator[None]:
+    """Has Spark find out, job by job, which of its idle Python workers went with their daemon: each fails one job."""
+    yield
+    for _ in range(10):
+        with suppress(Py4JJavaError):
+            spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()
+            return
+
+
+@pytest.mark.usefixtures("new_daemon")
 def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
     fresh: TFCluster, tmp_path: Path
 ) -> None:

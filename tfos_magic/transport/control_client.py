@@ -29,13 +29,21 @@ class ControlClient:
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
         self._delivery = Redelivery()
         self._lost_at: float | None = time.monotonic()
-        self.answered = False
-        """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy."""
+        self.answered = True
+        """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy.
+
+        So it is taken to be at first, for it has just started this agent.
+        """
 
     @property
     def out_of_reach(self) -> float:
         """Seconds since the kernel was lost; 0 while it is there."""
         return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
+
+    def excuse(self, seconds: float) -> None:
+        """Do not count these seconds, in which this process could not look for the kernel."""
+        if self._lost_at is not None:
+            self._lost_at = min(self._lost_at + seconds, time.monotonic())
 
     def send(self, message: Message) -> None:
         """Send now, or as soon as the kernel is there again."""

@@ -140,6 +140,8 @@ class Agent:
             self._send(self._heartbeat())
         if self._lifeline.cut:
             self._outcome = "its Spark task has ended"
+        if (stalled := now - self._turned) > 2 * HEARTBEAT:  # this process itself did not run: the kernel may be there
+            self._client.excuse(stalled)
         patience = BUSY_GRACE if self._client.answered else GRACE
         if self._client.out_of_reach > patience:
             self._outcome = f"the kernel has been out of reach for {patience:.0f} s"
