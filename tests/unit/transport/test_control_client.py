@@ -1,0 +1,52 @@
+"""How an agent counts the seconds in which it does not reach its kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.control_client import ControlClient
+from tfos_magic.transport.control_server import ControlServer
+
+
+def _config(server: ControlServer) -> AgentConfig:
+    keys = server.keys
+    return AgentConfig(server.endpoint, keys.server_public, keys.public, keys.secret, "token", job="job")
+
+
+@pytest.fixture
+def server() -> Iterator[ControlServer]:
+    made = ControlServer("127.0.0.1", 0, lambda peer, message: None)
+    yield made
+    made.close()
+
+
+def _await_event(client: ControlClient) -> None:
+    assert client.monitor.poll(5000)
+    client.note_connection()
+
+
+def test_a_kernel_that_was_not_met_yet_counts_as_busy_and_one_that_is_gone_does_not(server: ControlServer) -> None:
+    client = ControlClient(_config(server))
+    assert client.answered
+    while client.out_of_reach:
+        _await_event(client)
+    server.close()
+    while client.answered:
+        _await_event(client)
+    assert client.out_of_reach > 0
+    client.close()
+
+
+def test_seconds_in_which_the_agent_did_not_run_do_not_count(server: ControlServer) -> None:
+    client = ControlClient(_config(server))
+    time.sleep(0.2)
+    before = client.out_of_reach
+    client.excuse(0.2)
+    assert before >= 0.2 > client.out_of_reach
+    client.excuse(100)
+    assert 0 <= client.out_of_reach < 0.1
+    client.close()
