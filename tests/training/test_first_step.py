@@ -292,6 +292,41 @@ def test_the_check_leaves_no_trace_in_seeds_statistics_or_data(groups: Any) -> N
             assert np.abs(mine - plain).max() <= 1e-5
 
 
+WRITES = """
+import contextlib, glob, io, tempfile
+
+place = tempfile.mkdtemp()
+writer = tf.summary.create_file_writer(place + "/events")
+
+
+class Tells(layers.Layer):
+    def call(self, inputs):
+        print("called")
+        tf.print("rows", tf.shape(inputs)[0], output_stream="file://" + place + "/printed")
+        with writer.as_default(step=0):
+            tf.summary.scalar("mean", tf.reduce_mean(inputs))
+        return inputs
+
+
+model = keras.Sequential([keras.Input((12,)), Tells(), layers.Dense(1)])
+model.compile("sgd", "mse")
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
+writer.flush()
+lines = len(open(place + "/printed").readlines())
+events = sum(len(list(tf.compat.v1.train.summary_iterator(f))) for f in glob.glob(place + "/events/*"))
+calls = said.getvalue().count("called")
+"""
+
+
+def test_a_step_on_trial_prints_and_writes_nothing(groups: Any) -> None:
+    expected = groups.plain(BEGIN + WRITES, "lines", "events").values
+    assert expected["lines"] == 10
+    for outcome in succeeded(groups[2].run(BEGIN + WRITES, "lines", "events", "calls")):
+        assert {name: outcome.values[name] for name in expected} == expected
+        assert outcome.values["calls"] <= 2, "a graph is traced once or twice"
+
+
 def noticed(groups: Any, cell: str) -> list[str]:
     notices: list[str] = []
     succeeded(groups[2].run(cell, on_message=lambda rank, message: notices.append(getattr(message, "text", ""))))

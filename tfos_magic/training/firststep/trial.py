@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import keras
@@ -89,7 +90,8 @@ class Trial:
         self._session.step, self._session.trial = step, self
         logs: Any = {}
         try:
-            logs = self._step(batch)
+            with redirect_stdout(StringIO()):  # it says the same when it is taken
+                logs = self._step(batch)
         finally:
             self._session.step = self._session.trial = None
             before[0].extend(self.state.taken_in())

@@ -115,6 +115,8 @@ SEAMS = (
     ),
     Seam(f"{_TF}.autograph.operators.control_flow", ("for_loop_registry",), "loops over shares in graphs"),
     Seam(f"{_TF}.ops.gen_summary_ops", ("create_summary_file_writer",), "event files are sent to the notebook"),
+    Seam(f"{_TF}.ops.gen_summary_ops", ("write_summary",), "a step on trial writes nothing"),
+    Seam(f"{_TF}.ops.gen_logging_ops", ("print_v2",), "a step on trial writes nothing"),
     *(
         Seam(f"{_TF}.ops.{module}", ("*",), "each rank draws for its own rows", optional=True)
         for module in ("gen_random_ops", "gen_stateless_random_ops", "gen_stateless_random_ops_v2")
