@@ -117,28 +117,31 @@ def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
 
 
 @pytest.fixture
-def new_daemon(spark: SparkSession) -> Iterator[None]:
-    """Has Spark find out, job by job, which of its idle Python workers went with their daemon: each fails one job."""
-    yield
+def orphans(spark: SparkSession) -> Iterator[list[int]]:
+    """Python workers whose daemon a test ends: killed, and then found dead by Spark, of which each fails one job."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     for _ in range(10):
         with suppress(Py4JJavaError):
             spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()
             return
 
 
-@pytest.mark.usefixtures("new_daemon")
 def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
-    fresh: TFCluster, tmp_path: Path
+    orphans: list[int], fresh: TFCluster, tmp_path: Path
 ) -> None:
-    before = [worker.agent.pid for worker in fresh.workers]
-    daemon = psutil.Process(before[0]).parent()
+    orphans += [worker.agent.pid for worker in fresh.workers]
+    daemon = psutil.Process(orphans[0]).parent()
     assert daemon is not None
     daemon.terminate()
     daemon.wait(20)
     with fresh.membership.lock:
         assert not fresh.membership.lock.wait_for(lambda: bool(fresh.membership.lost), 3)
     assert len(run(fresh, "pass", tmp_path / "nothing")["history"].history["loss"]) == 4
-    assert [worker.agent.pid for worker in fresh.workers] == before
+    assert [worker.agent.pid for worker in fresh.workers] == orphans
 
 
 @pytest.mark.timeout(300)
