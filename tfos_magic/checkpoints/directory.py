@@ -72,12 +72,12 @@ class CheckpointFiles:
 
     def entries(self) -> list[Entry]:
         """The checkpoints of this run, the newest last."""
-        found = []
+        entries = []
         for name, size in self._list(self._folder):
             if match := _FILE.fullmatch(name):
                 path = f"{self._folder}/{name}"
-                found.append(Entry(path, int(match[1]), int(match[2]), match[3] == "end", size))
-        return sorted(found, key=lambda entry: entry.sequence)
+                entries.append(Entry(path, int(match[1]), int(match[2]), match[3] == "end", size))
+        return sorted(entries, key=lambda entry: entry.sequence)
 
     def read(self, entry: Entry) -> bytes:
         """The bytes of a checkpoint. Raises :class:`Damaged` when it cannot be read."""
@@ -136,10 +136,10 @@ class CheckpointFiles:
         with self._refusing("list"):
             try:
                 self._system.invalidate_cache()
-                found = self._system.ls(folder, detail=True)
+                infos = self._system.ls(folder, detail=True)
             except FileNotFoundError:
                 return
-        for info in found:
+        for info in infos:
             yield str(info["name"]).rstrip("/").rpartition("/")[2], int(info.get("size") or 0)
 
     @contextmanager
