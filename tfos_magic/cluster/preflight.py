@@ -53,7 +53,7 @@ class Wanted:
         return (self.workers + self.servers) * self.cores + 1
 
 
-def examine(spark: Any, wanted: Wanted, running: bool = False) -> Iterator[Finding]:
+def examine(spark: Any, requested_cluster: Wanted, running: bool = False) -> Iterator[Finding]:
     """Look at everything in turn, without starting TensorFlow.
 
     ``spark`` None stands for the local session that would be made. A ``running`` cluster holds the slots, and
@@ -70,7 +70,7 @@ def examine(spark: Any, wanted: Wanted, running: bool = False) -> Iterator[Findi
         if running:
             yield Finding("cluster", "running: %tfos status shows it")
         else:
-            yield from _room(spark, wanted)
+            yield from _room(spark, requested_cluster)
     yield _proxy()
 
 
@@ -109,43 +109,43 @@ def _session(spark: Any) -> Finding:
     return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}", fix)
 
 
-def _room(spark: Any, wanted: Wanted) -> Iterator[Finding]:
-    slots = _slots(spark, wanted)
+def _room(spark: Any, requested_cluster: Wanted) -> Iterator[Finding]:
+    slots = _slots(spark, requested_cluster)
     yield slots
     if not slots.fix:
-        yield from _executors(spark, wanted)
+        yield from _executors(spark, requested_cluster)
 
 
-def _slots(spark: Any, wanted: Wanted) -> Finding:
-    total, needed = sessions.total_cores(spark), wanted.slots
+def _slots(spark: Any, requested_cluster: Wanted) -> Finding:
+    total, needed = sessions.total_cores(spark), requested_cluster.slots
     if total is None:
         return Finding("slots", "a Connect session does not tell; a start waits for them")
     free = total - sessions.busy_cores(spark)
-    servers = f", {wanted.servers} parameter servers" if wanted.servers else ""
-    text = f"{free} of {total} free; {wanted.workers} workers{servers} and feeding need {needed}"
+    servers = f", {requested_cluster.servers} parameter servers" if requested_cluster.servers else ""
+    text = f"{free} of {total} free; {requested_cluster.workers} workers{servers} and feeding need {needed}"
     fix = "" if free >= needed else "fewer workers, a session with more cores, or wait for other Spark jobs to end"
     return Finding("slots", text, fix)
 
 
-def _executors(spark: Any, wanted: Wanted) -> Iterator[Finding]:
-    host = wanted.driver_host or sessions.driver_address(spark)
+def _executors(spark: Any, requested_cluster: Wanted) -> Iterator[Finding]:
+    host = requested_cluster.driver_host or sessions.driver_address(spark)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, wanted.control_port))
+            listener.bind((host, requested_cluster.control_port))
             listener.listen(128)
         except OSError as error:
             remedy = "set %config TFOS.driver_host and TFOS.control_port to what this machine has and executors reach"
-            yield Finding("control port", f"cannot listen on {host}:{wanted.control_port}: {error}", remedy)
+            yield Finding("control port", f"cannot listen on {host}:{requested_cluster.control_port}: {error}", remedy)
             return
-        probe = Probe(f"tcp://{host}:{listener.getsockname()[1]}", wanted.spool_dir)
+        probe = Probe(f"tcp://{host}:{listener.getsockname()[1]}", requested_cluster.spool_dir)
         try:
-            found = _ask(spark, wanted.workers + wanted.servers, probe)
+            reports = _ask(spark, requested_cluster.workers + requested_cluster.servers, probe)
         except Exception as error:  # whatever Spark raises is what a start would meet
             remedy = "see the executors' logs; a cluster cannot start like this"
             yield Finding("executors", cause_of(error), remedy)
             return
-    for slot, executor in enumerate(found):
+    for slot, executor in enumerate(reports):
         yield from _judge_executor(slot, executor)
 
 
@@ -163,30 +163,30 @@ def _ask(spark: Any, workers: int, probe: Probe) -> list[dict[str, Any]]:
     finally:
         limit.cancel()
         limit.join()
-    return [json.loads(row.found) for row in sorted(rows, key=lambda row: row.slot)]
+    return [json.loads(row.report) for row in sorted(rows, key=lambda row: row.slot)]
 
 
-def _judge_executor(slot: int, found: dict[str, Any]) -> Iterator[Finding]:
-    name, host = f"executor slot {slot}", found["host"]
-    versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
-    yield Finding(name, f"{host}: Python {found['python']}, {versions}", found["missing"] or _compare(found))
-    unreachable = found["unreachable"]
+def _judge_executor(slot: int, report: dict[str, Any]) -> Iterator[Finding]:
+    name, host = f"executor slot {slot}", report["host"]
+    versions = ", ".join(f"{package} {version}" for package, version in report["versions"].items())
+    yield Finding(name, f"{host}: Python {report['python']}, {versions}", report["missing"] or _compare(report))
+    unreachable = report["unreachable"]
     remedy = "open these ports between the hosts, or set %config TFOS.driver_host to an address that executors reach"
     yield Finding(f"{name} ports", ", ".join(unreachable) or "kernel and peers answer", remedy if unreachable else "")
-    yield Finding(f"{name} GPU", ", ".join(found["gpus"]) or "none given by Spark")
-    disk = found["disk"]
+    yield Finding(f"{name} GPU", ", ".join(report["gpus"]) or "none given by Spark")
+    disk = report["disk"]
     room = disk["error"] or f"{disk['free'] / 1e9:.1f} GB free"
     full = "free some, or set %config TFOS.spool_dir to a directory with room on every executor"
     yield Finding(f"{name} spool", f"{room} in {disk['directory']}", full if disk["free"] < FREE_BYTES else "")
 
 
-def _compare(found: dict[str, Any]) -> str:
+def _compare(report: dict[str, Any]) -> str:
     """The remedy where cells pickled by this Python, or models by this Keras, may not load over there."""
-    own, theirs = platform.python_version_tuple()[:2], tuple(found["python"].split(".")[:2])
-    if own != theirs:
-        return f"this kernel runs Python {'.'.join(own)}: cells travel as pickles and need the same minor version"
+    version, theirs = platform.python_version_tuple()[:2], tuple(report["python"].split(".")[:2])
+    if version != theirs:
+        return f"this kernel runs Python {'.'.join(version)}: cells travel as pickles and need the same minor version"
     keras = _version("keras")
-    if keras and keras != found["versions"].get("keras", keras):
+    if keras and keras != report["versions"].get("keras", keras):
         return f"this kernel has keras {keras}: a model that comes back may not load; install the same version"
     return ""
 

@@ -30,13 +30,13 @@ class EventMirror:
         self._failed = False
 
     @property
-    def wanted(self) -> bool:
+    def has_place(self) -> bool:
         """Whether there is a place for event files."""
         return bool(self._state.log_dir) or self._private is not None
 
     def take(self, part: EventFilePart) -> None:
         """Write a part to its place. What comes twice changes nothing; what cannot be kept is said once."""
-        if self._failed or not self.wanted:
+        if self._failed or not self.has_place:
             return
         try:
             root, names = self._root(), parts_of(part.path)
@@ -72,11 +72,11 @@ def write_part(root: Path, names: tuple[str, ...], offset: int, data: bytes) -> 
                 os.mkdir(folder, 0o700, dir_fd=at)
             at = _opened(stack, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, at)
         file = _opened(stack, name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, at)
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise PartRefused("it is not a file")
-        if offset > found.st_size:
-            raise PartRefused(f"bytes {found.st_size} to {offset} of it are missing")
+        if offset > status.st_size:
+            raise PartRefused(f"bytes {status.st_size} to {offset} of it are missing")
         _write(file, data, offset)
 
 

@@ -23,8 +23,8 @@ class HostSlot:
 
 def find_place(context: Any, endpoint: str, slot: int) -> HostSlot:
     """Read the rest of the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
-    own = context.getTaskInfos()[context.partitionId()]
-    advertised = os.environ.get("SPARK_LOCAL_IP") or own.address.rsplit(":", 1)[0]
+    task_info = context.getTaskInfos()[context.partitionId()]
+    advertised = os.environ.get("SPARK_LOCAL_IP") or task_info.address.rsplit(":", 1)[0]
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
     return HostSlot(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [])

@@ -14,7 +14,7 @@ from typing import Any
 from tfos_magic.feed.agent.spool import local_directory
 from tfos_magic.worker.host import find_place, missing_packages
 
-RESULT_SCHEMA = "slot bigint, found string"
+RESULT_SCHEMA = "slot bigint, report string"
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pyarrow", "pyzmq")
 CONNECT_SECONDS = 3.0
 
@@ -36,7 +36,7 @@ class Probe:
             pass
         context = BarrierTaskContext.get()
         place = find_place(context, self._endpoint, int(context.partitionId()))
-        found = {
+        report = {
             "host": place.host,
             "python": platform.python_version(),
             "versions": _versions(),
@@ -45,7 +45,7 @@ class Probe:
             "disk": _disk(self._spool_dir or local_directory()),
             "unreachable": self._unreachable(context, place.host),
         }
-        yield pa.RecordBatch.from_pydict({"slot": [place.slot], "found": [json.dumps(found)]})
+        yield pa.RecordBatch.from_pydict({"slot": [place.slot], "report": [json.dumps(report)]})
 
     def _unreachable(self, context: Any, host: str) -> list[str]:
         """The addresses among kernel and peers that do not take a connection from here, and why."""
@@ -77,8 +77,8 @@ def _disk(directory: str) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """Installed versions without importing anything: TensorFlow would take seconds and hundreds of megabytes."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions

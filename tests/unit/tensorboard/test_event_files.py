@@ -122,7 +122,7 @@ def test_a_run_without_a_log_directory_gets_one_with_its_first_event_file(mirror
         return str(tmp_path / "private" / "run-1")
 
     copies, state, _ = mirror(private)
-    assert copies.wanted
+    assert copies.has_place
     assert state.log_dir == ""
     copies.take(part())
     copies.take(part(offset=4))
@@ -133,4 +133,4 @@ def test_a_run_without_a_log_directory_gets_one_with_its_first_event_file(mirror
 
 
 def test_without_any_place_nothing_is_asked_of_the_worker() -> None:
-    assert not EventMirror(RunState("r", "run 1", "sync", [])).wanted
+    assert not EventMirror(RunState("r", "run 1", "sync", [])).has_place

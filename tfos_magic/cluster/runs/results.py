@@ -22,8 +22,8 @@ from tfos_magic.values.pickler import Unpickler
 def kernels_keras() -> str:
     """The version of Keras in this process, which need not be loaded; empty where there is no TensorFlow for it."""
     try:
-        found = importlib.util.find_spec("tensorflow") is not None
-        return metadata.version("keras") if found else ""
+        has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+        return metadata.version("keras") if has_tensorflow else ""
     except (ValueError, metadata.PackageNotFoundError):
         return ""
 
@@ -102,10 +102,10 @@ class RunResults:
             error.values, error.brought = self.rescue()
 
     def _collect(self) -> tuple[dict[str, Any], list[str]]:
-        wanted = self._ends if self._alone else {rank: end for rank, end in self._ends.items() if rank == 0}
+        ends = self._ends if self._alone else {rank: end for rank, end in self._ends.items() if rank == 0}
         values: dict[str, Any] = {}
         missing: list[str] = []
-        for rank, end in wanted.items():
+        for rank, end in ends.items():
             for name, value in self._of_rank(end, missing).items():
                 if self._alone:
                     values.setdefault(name, {})[rank] = value

@@ -64,7 +64,7 @@ class Run:
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
-        self._told: SimpleQueue[str] = SimpleQueue()
+        self._pending_notices: SimpleQueue[str] = SimpleQueue()
         self.state = RunState(
             run_id=self.run_id,
             name=request.name,
@@ -130,7 +130,7 @@ class Run:
             request.checkpoint_dir,
             request.keep_checkpoints,
             resume=request.resume,
-            notify=self._told.put,
+            notify=self._pending_notices.put,
         )
         self._take_notices()
         self._randomness.go_on(self._store.seed, self._store.random)
@@ -228,7 +228,7 @@ class Run:
             feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
             modules=dict(request.modules),
             checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
-            event_files=self._mirror.wanted,
+            event_files=self._mirror.has_place,
             keras=kernels_keras(),
             notebook=self._notebook,
             place=tell_place((request.private_files or self._cluster.private_files)()),
@@ -269,8 +269,8 @@ class Run:
 
     def _take_notices(self) -> None:
         """What the thread that writes checkpoints has to say: the run's own thread alone changes its state."""
-        while not self._told.empty():
-            self.state.notices.append(self._told.get())
+        while not self._pending_notices.empty():
+            self.state.notices.append(self._pending_notices.get())
 
     def _draw(self) -> None:
         self._take_notices()

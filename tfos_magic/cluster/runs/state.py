@@ -205,9 +205,9 @@ def _over_workers(state: RunState, message: Progress) -> dict[str, float]:
     there = [worker for worker in state.workers if worker.epoch == message.epoch and worker.epoch_rows > 0]
     averaged = dict(message.metrics)
     for name in averaged:
-        told = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
-        if told:
-            averaged[name] = sum(value * rows for value, rows in told) / sum(rows for _, rows in told)
+        samples = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
+        if samples:
+            averaged[name] = sum(value * rows for value, rows in samples) / sum(rows for _, rows in samples)
     return averaged
 
 
