@@ -109,8 +109,8 @@ def _offsets(array: pa.Array) -> pa.Array:
     offsets = array.offsets
     if offsets[0].as_py() == 0 and offsets.type == pa.int32():
         return offsets
-    found = offsets.to_numpy()
-    return pa.array((found - found[0]).astype(np.int32))
+    starts = offsets.to_numpy()
+    return pa.array((starts - starts[0]).astype(np.int32))
 
 
 def _elements(array: pa.Array, column: Column, path: Path, where: str = "") -> pa.Array:
@@ -129,19 +129,19 @@ def as_elements(array: pa.Array, dtype: str, of_time: bool = False) -> pa.Array 
 
     ``of_time`` takes dates and times as the numbers that they are.
     """
-    kind, wanted, types = array.type, element_type(dtype), pa.types
-    if kind == wanted:
+    kind, target_type, types = array.type, element_type(dtype), pa.types
+    if kind == target_type:
         return array
     if dtype == BYTES and (types.is_string(kind) or types.is_large_string(kind) or types.is_large_binary(kind)):
-        return array.cast(wanted)
+        return array.cast(target_type)
     if dtype == "bool" and types.is_boolean(kind):
-        return array.cast(wanted)
+        return array.cast(target_type)
     if dtype == "float64" and types.is_decimal(kind):
         return _decimals(array)
     if of_time and types.is_date32(kind):
-        return array.view(pa.int32()).cast(wanted)
+        return array.view(pa.int32()).cast(target_type)
     if of_time and types.is_temporal(kind):
-        return array.view(wanted)
+        return array.view(target_type)
     return None
 
 
@@ -161,9 +161,9 @@ def _check_nulls(array: pa.Array, column: Column, path: Path, where: str = "") -
     )
 
 
-def _changed(array: pa.Array, path: Path, wanted: str) -> FeedError:
+def _changed(array: pa.Array, path: Path, expected: str) -> FeedError:
     return FeedError(
-        f"column {'.'.join(path)!r} came as {array.type}, not {wanted}: its type changed since the feed was planned"
+        f"column {'.'.join(path)!r} came as {array.type}, not {expected}: its type changed since the feed was planned"
     )
 
 

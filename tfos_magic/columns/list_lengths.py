@@ -46,8 +46,8 @@ class ListLengths:
 
 def lengths_seen(array: pa.Array) -> Range:
     """The range of the lengths of lists that are not null."""
-    found = pc.min_max(pc.list_value_length(array)).as_py()
-    return NONE_SEEN if found["min"] is None else (found["min"], found["max"])
+    extremes = pc.min_max(pc.list_value_length(array)).as_py()
+    return NONE_SEEN if extremes["min"] is None else (extremes["min"], extremes["max"])
 
 
 def settle(schema: pa.Schema, widths: ListLengths) -> pa.Schema:

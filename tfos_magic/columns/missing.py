@@ -115,8 +115,8 @@ def _fits(rule: Rule, dtype: str) -> bool:
     return dtype != "bytes" or bool(rule.column) or not _is_number(rule.value)
 
 
-def _must_fit(rule: Rule, own: bool, dtype: str, option: str) -> bool:
-    if own:
+def _must_fit(rule: Rule, names_column: bool, dtype: str, option: str) -> bool:
+    if names_column:
         raise DataError(f"{option} {rule.column}={rule.value}: column {rule.column!r} holds {dtype}, which that is not")
     return False
 
@@ -148,13 +148,13 @@ def _text(value: Any) -> str:
 
 
 def _pad_rule(column: str, text: str) -> Rule:
-    found = _LENGTHS.match(text)
-    if found is None:
+    match = _LENGTHS.match(text)
+    if match is None:
         return Rule(column, text)
-    lengths = tuple(int(length) for length in found[2].split("x"))
+    lengths = tuple(int(length) for length in match[2].split("x"))
     if 0 in lengths:
         raise DataError(f"--pad {text}: a length of 0 leaves nothing of the column; give at least 1")
-    return Rule(column, found[1], lengths)
+    return Rule(column, match[1], lengths)
 
 
 def _example(path: tuple[str, ...], depth: int) -> str:

@@ -58,14 +58,14 @@ def plan_feed(
 def chosen(known: Sequence[str], features: Sequence[str] | None, label: str | None) -> list[str]:
     """The names of the columns to carry, the label last. Raises :class:`DataError` as :func:`plan_feed` does."""
     refuse_twins(known)
-    wanted = list(known) if features is None else list(features)
-    if features is not None and label is not None and label in wanted:
+    requested_columns = list(known) if features is None else list(features)
+    if features is not None and label is not None and label in requested_columns:
         raise DataError(f"column {label!r} is both the label and a feature: leave it out of the features")
-    refuse_twins(wanted)
-    wanted = [name for name in wanted if name != label]
-    if not wanted:
+    refuse_twins(requested_columns)
+    requested_columns = [name for name in requested_columns if name != label]
+    if not requested_columns:
         raise DataError("no feature columns are left: name at least one column besides the label")
-    return wanted if label is None else [*wanted, label]
+    return requested_columns if label is None else [*requested_columns, label]
 
 
 def with_missing(columns: list[Column], missing: Missing, label: str | None) -> FeedPlan:
