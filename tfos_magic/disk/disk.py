@@ -105,13 +105,13 @@ class _Elsewhere:
     """Tells once that a file which all ranks see was written."""
 
     def __init__(self, rank: int, shared: str, notice: Callable[[str], None]) -> None:
-        self._rank, self._notice, self._told = rank, notice, False
+        self._rank, self._notice, self._notice_given = rank, notice, False
         self._locked = tuple(os.path.join(folder, "") for folder in (shared, _keras_folder()) if folder)
 
     def __call__(self, path: str) -> None:
-        if self._told or path.startswith(self._locked):
+        if self._notice_given or path.startswith(self._locked):
             return
-        self._told = True
+        self._notice_given = True
         self._notice(
             f"Worker {self._rank} writes {path}, and so do others of its host at the same time: it may not mount a "
             "view of its own, so that only files with relative paths, and those of tempfile, are apart. Write "

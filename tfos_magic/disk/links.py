@@ -24,7 +24,7 @@ class _Guard:
     def writes(self, path: str, emptied: bool) -> None:
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
         if full.startswith(self._folders):
-            _own(full, emptied)
+            _replace_link(full, emptied)
         elif not full.startswith(_NO_FILES):
             self._elsewhere(full)
 
@@ -54,13 +54,13 @@ def _watch(event: str, arguments: tuple[object, ...]) -> None:
         _guards[-1].writes(os.fsdecode(path), bool(flags & os.O_TRUNC))
 
 
-def _own(path: str, emptied: bool) -> None:
+def _replace_link(path: str, emptied: bool) -> None:
     """Put a copy in the place of a link, be it symbolic and made by :mod:`snapshot`, or hard; one without the content
     where it is to be ``emptied``."""
     with contextlib.suppress(FileNotFoundError):
-        found = os.lstat(path)
-        ours = stat.S_ISLNK(found.st_mode) and os.readlink(path).startswith("/proc/")
-        if not ours and not (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
+        status = os.lstat(path)
+        ours = stat.S_ISLNK(status.st_mode) and os.readlink(path).startswith("/proc/")
+        if not ours and not (stat.S_ISREG(status.st_mode) and status.st_nlink > 1):
             return
         copy = f"{path}.tfos-own"
         if emptied:

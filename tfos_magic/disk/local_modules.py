@@ -17,21 +17,21 @@ def local_sources(cell: str) -> dict[str, str]:
     """The texts of the modules below the working directory that ``cell`` imports, and of those that this process has
     loaded, with what they import in turn; by path relative to that directory. ``MOST_BYTES`` of them at most.
     """
-    folder, found, size = os.getcwd(), dict[str, str](), 0
+    folder, sources, size = os.getcwd(), dict[str, str](), 0
     names = [*_imported(cell), *_loaded(folder)]
     while names:
         path = _path_of(names.pop(0), folder)
-        if not path or os.path.relpath(path, folder) in found:
+        if not path or os.path.relpath(path, folder) in sources:
             continue
         with open(path, encoding="utf-8") as file:
             text = file.read()
         size += len(text)
         if size > MOST_BYTES:
             break
-        found[os.path.relpath(path, folder)] = text
+        sources[os.path.relpath(path, folder)] = text
         package = os.path.relpath(os.path.dirname(path), folder).replace(os.sep, ".").strip(".")
         names += _imported(text, package)
-    return found
+    return sources
 
 
 def _loaded(folder: str) -> list[str]:

@@ -44,14 +44,14 @@ def changed_states() -> dict[str, str]:
 
     These are numbers, texts, bytes and None, and lists, tuples, sets and dicts of such; ``MOST_BYTES`` of a module.
     """
-    found = {}
+    packed_states = {}
     for module in _loaded():
         begun = _begun.setdefault(module.__name__, _written(module))
         changed = {name: vars(module)[name] for name, text in _texts(module).items() if begun.get(name) != text}
         packed = pickle.dumps(changed)
         if changed and len(packed) <= MOST_BYTES:
-            found[module.__name__] = base64.b64encode(packed).decode()
-    return found
+            packed_states[module.__name__] = base64.b64encode(packed).decode()
+    return packed_states
 
 
 def _loaded() -> list[ModuleType]:

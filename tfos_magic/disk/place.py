@@ -39,6 +39,6 @@ def _boot_id() -> str:
 
 def _mark(directory: str) -> list[int]:
     with suppress(OSError):
-        found = os.stat(directory)
-        return [found.st_dev, found.st_ino]
+        status = os.stat(directory)
+        return [status.st_dev, status.st_ino]
     return []

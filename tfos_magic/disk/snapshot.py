@@ -47,15 +47,15 @@ class Snapshot:
         folders, names = deque([""]), 0
         while folders:
             folder = folders.popleft()
-            found = _entries(os.path.join(self.source, folder))
-            if found is None:
+            entries = _entries(os.path.join(self.source, folder))
+            if entries is None:
                 self.live.add(folder)
                 continue
-            names += len(found) if folder else 0
-            if names > self.most or len(found) > MOST_AT_THE_TOP:
-                self._leave_out({folder, *folders}, found)
+            names += len(entries) if folder else 0
+            if names > self.most or len(entries) > MOST_AT_THE_TOP:
+                self._leave_out({folder, *folders}, entries)
                 break
-            for entry in found:
+            for entry in entries:
                 if self._add(entry, os.path.join(folder, entry.name), others):
                     folders.append(os.path.join(folder, entry.name))
         return self
@@ -80,11 +80,11 @@ class Snapshot:
         return False
 
     def _add_file(self, entry: os.DirEntry[str], name: str, target: str) -> None:
-        found = entry.stat()
-        if entry.is_file() and found.st_size <= COPIED_BYTES and self._bytes + found.st_size <= TOTAL_BYTES:
+        status = entry.stat()
+        if entry.is_file() and status.st_size <= COPIED_BYTES and self._bytes + status.st_size <= TOTAL_BYTES:
             with suppress(PermissionError):
-                _copy_small(entry.path, target, found)
-                self._bytes += found.st_size
+                _copy_small(entry.path, target, status)
+                self._bytes += status.st_size
                 return
         link = os.path.join(self.links, name)
         os.makedirs(os.path.dirname(link), exist_ok=True)
@@ -96,11 +96,11 @@ class Snapshot:
             os.symlink(os.path.join(self.origin, name), target)
             self.pointing = True
 
-    def _leave_out(self, folders: Collection[str], found: Collection[os.DirEntry[str]]) -> None:
-        """Make the folders at the top that hold ``folders`` empty, as few as these are; or all, whose entries those
-        ``found`` are."""
+    def _leave_out(self, folders: Collection[str], entries: Collection[os.DirEntry[str]]) -> None:
+        """Make the folders at the top that hold ``folders`` empty, as few as these are; or all, whose entries are
+        ``entries``."""
         if "" in folders:
-            self.live, self.shared = {""}, {entry.name for entry in found if _is_shared(entry)}
+            self.live, self.shared = {""}, {entry.name for entry in entries if _is_shared(entry)}
             return
         tops = {folder.split("/", 1)[0] for folder in folders}
         self.live = {folder for folder in self.live if folder.split("/", 1)[0] not in tops} | tops
@@ -110,11 +110,11 @@ class Snapshot:
             os.makedirs(os.path.join(self.target, top), exist_ok=True)
 
 
-def _copy_small(source: str, target: str, found: os.stat_result) -> None:
+def _copy_small(source: str, target: str, status: os.stat_result) -> None:
     with open(source, "rb") as given, open(target, "wb", buffering=0) as made:
         made.write(given.read())
-    os.chmod(target, found.st_mode & 0o7777)
-    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.chmod(target, status.st_mode & 0o7777)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _is_shared(entry: os.DirEntry[str]) -> bool:
@@ -124,7 +124,7 @@ def _is_shared(entry: os.DirEntry[str]) -> bool:
 def _entries(folder: str) -> list[os.DirEntry[str]] | None:
     """What is in a folder; None where it cannot be read."""
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as listing:
+            return list(listing)
     except OSError:
         return None

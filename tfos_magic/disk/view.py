@@ -61,14 +61,14 @@ class SnapshotView:
 
     def _renew(self, theirs: str, mine: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-            found = os.lstat(theirs)
+            status = os.lstat(theirs)
             if os.path.isdir(theirs):
-                if found.st_ctime_ns >= self.opened and not os.path.lexists(mine):
+                if status.st_ctime_ns >= self.opened and not os.path.lexists(mine):
                     os.makedirs(mine, exist_ok=True)
-            elif found.st_ctime_ns >= self.opened and not _newer(mine, self.opened):
+            elif status.st_ctime_ns >= self.opened and not _newer(mine, self.opened):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(mine)
-                if found.st_size > COPIED_BYTES:
+                if status.st_size > COPIED_BYTES:
                     os.symlink(theirs, mine)
                 else:
                     shutil.copy2(theirs, mine)
