@@ -43,8 +43,8 @@ def batch_boundaries(
     sizes = np.array([rows for _, rows in partitions], dtype=np.int64)
     tails = sizes % world
     turns = (rank - _running(tails)[:-1]) % world
-    own = sizes // world + (turns < tails)
-    starts, own_starts = _running(sizes), _running(own)
+    share_sizes = sizes // world + (turns < tails)
+    starts, own_starts = _running(sizes), _running(share_sizes)
     steps = -(-int(starts[-1]) // batch_size)
     marks = np.minimum(np.arange(steps + 1, dtype=np.int64) * batch_size, starts[-1])
     # side="right" skips empty partitions, so that a mark is looked up in the partition that holds its row.
@@ -60,11 +60,13 @@ def row_numbers(partitions: Sequence[tuple[int, int]], *, rank: int, world: int)
     sizes = np.array([rows for _, rows in partitions], dtype=np.int64)
     tails = sizes % world
     turns = (rank - _running(tails)[:-1]) % world
-    own = [
+    offsets = [
         np.append(np.arange(rank, rows - tail, world), rows - tail + turn if turn < tail else [])
         for rows, tail, turn in zip(sizes, tails, turns, strict=True)
     ]
-    return np.concatenate([start + part for start, part in zip(_running(sizes), own, strict=False)]).astype(np.int64)
+    return np.concatenate([start + part for start, part in zip(_running(sizes), offsets, strict=False)]).astype(
+        np.int64
+    )
 
 
 class BatchSizes:
@@ -77,7 +79,7 @@ class BatchSizes:
     def __init__(self, *, batch_size: int, rank: int, world: int) -> None:
         self._batch_size, self._rank, self._world = batch_size, rank, world
         self._before = self._tails = 0
-        self._own = self._cut = 0
+        self._rank_rows = self._cut = 0
         self._dealt = 0
         self._steps = 0
 
@@ -91,23 +93,23 @@ class BatchSizes:
         turn = tail_row(self._rank, self._tails, self._world)
         mine = turn if turn < tail_size(rows, self._world) else None
         sizes = self._complete(self._before + rows, mine)
-        self._own += rows // self._world + (mine is not None)
+        self._rank_rows += rows // self._world + (mine is not None)
         self._before, self._tails = self._before + rows, self._tails + tail_size(rows, self._world)
         self._dealt = 0
         return mine, sizes
 
     def finished(self) -> list[int]:
         """All partitions have ended; gives the last part, where the last global batch is not full."""
-        return [self._own - self._cut] if self._before > self._steps * self._batch_size else []
+        return [self._rank_rows - self._cut] if self._before > self._steps * self._batch_size else []
 
     def _complete(self, known: int, mine: int | None) -> list[int]:
         """Cut at every mark that ``known`` rows of the DataFrame reach; row ``mine`` of the tail is this rank's."""
         sizes = []
         while (self._steps + 1) * self._batch_size <= known:
             self._steps += 1
-            own = self._own + self._within(self._steps * self._batch_size - self._before, mine)
-            sizes.append(own - self._cut)
-            self._cut = own
+            boundary = self._rank_rows + self._within(self._steps * self._batch_size - self._before, mine)
+            sizes.append(boundary - self._cut)
+            self._cut = boundary
         return sizes
 
     def _within(self, rows: int, mine: int | None) -> int:

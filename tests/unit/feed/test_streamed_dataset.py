@@ -222,7 +222,7 @@ def test_a_trainer_in_the_place_of_another_reads_its_epoch_from_the_beginning(
     again = pool.submit(lambda: next(iter(stream_dataset(handle, batch_size=30)))["id"].numpy().tolist())
     assert [ranks.told.get(timeout=10) for _ in range(2)] == [(0, FeedWanted("l", 0))] * 2
     for rank, streams in enumerate(ranks.streams):
-        streams.open(job.feed_id, rank, WORLD, SCHEMA, wanted=False)
+        streams.open(job.feed_id, rank, WORLD, SCHEMA, keep_rows=False)
         streams.open(stream_id("l", 0, 1), rank, WORLD, SCHEMA)
     assert sending.result(60), "tasks that were held back by the stream that nobody reads any more"
     anew = FeedJob(stream_id("l", 0, 1), PLAN, ranks.endpoints, TOKEN, 60, SCHEMA, ranks=(0,))

@@ -84,7 +84,9 @@ class FeedService:
         return dataclasses.replace(use, stream=stream)
 
     def _open_stream(self, order: OpenStream) -> None:
-        self.streams.open(order.stream, order.rank, order.world, order.schema, wanted=order.wanted, live=order.live)
+        self.streams.open(
+            order.stream, order.rank, order.world, order.schema, keep_rows=order.keep_rows, live=order.live
+        )
 
     def _answer_opened(self, feed_id: str, open_it: Callable[[], None]) -> None:
         try:

@@ -172,7 +172,7 @@ class _Server(flight.FlightServerBase):
         self._spool, self._streams = spool, streams
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with _told():
+        with _flight_errors():
             command = PutCommand.decode(descriptor.command)
             if (stream := self._streams.get(command.feed_id)) is not None:
                 _put_stream(stream, command, reader, context.is_cancelled)
@@ -189,7 +189,7 @@ class _Server(flight.FlightServerBase):
                 self._spool.append_tail(*task, chunk.data)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        with _told():
+        with _flight_errors():
             lease, epoch = decode_ticket(ticket.ticket)
             stream = self._streams.begin(lease, epoch, context.is_cancelled)
             deliveries = self._streams.read(lease, epoch, stream, context.is_cancelled)
@@ -222,13 +222,13 @@ def _put_stream(stream: StreamBuffer, command: PutCommand, reader: Any, cancelle
 
 
 def _outgoing(deliveries: Iterator[NextRows]) -> Iterator[Any]:
-    with _told():
+    with _flight_errors():
         for each in deliveries:
             yield each.batch if each.rows is None else (each.batch, encode_end(each.rows))
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _flight_errors() -> Iterator[None]:
     """Let an error of ours reach the caller with its kind."""
     try:
         yield

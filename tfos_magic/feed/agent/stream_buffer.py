@@ -179,7 +179,7 @@ class StreamBuffer:
         buffer: pa.Buffer | None = None
         while True:
             with self._changed:
-                if not self._wanted(partition, part, cancelled):
+                if not self._keeps_rows(partition, part, cancelled):
                     return None
                 if partition == self._head and self._open:
                     if not self._waiting_bytes or self._waiting_bytes + batch.nbytes <= self._head_bytes:
@@ -224,7 +224,7 @@ class StreamBuffer:
                 return None
             raise
 
-    def _wanted(self, partition: int, part: StreamPart, cancelled: Cancelled) -> bool:
+    def _keeps_rows(self, partition: int, part: StreamPart, cancelled: Cancelled) -> bool:
         """Whether rows are still to be kept. Raises where their sender is to end."""
         _raise(self._refusal)
         if self._dropped or cancelled():

@@ -41,20 +41,22 @@ class StreamBuffers:
         with self._changed:
             self._leases.add(lease)
 
-    def open(self, name: str, rank: int, world: int, schema: str, *, wanted: bool = True, live: bool = False) -> None:
-        """Make room for an epoch's rows on ``rank``; those of one that is not ``wanted`` are taken and forgotten."""
+    def open(
+        self, name: str, rank: int, world: int, schema: str, *, keep_rows: bool = True, live: bool = False
+    ) -> None:
+        """Make room for an epoch's rows on ``rank``; without ``keep_rows`` they are taken and forgotten."""
         budget, directory = self._spool.budget, self._spool.directory
         with self._changed:
             before = self._streams.get(name)
             stream = before or StreamBuffer(schema, rank, world, directory=directory, budget=budget, live=live)
             self._streams[name] = stream
             epoch = name.partition("+")[0]
-            if wanted:
+            if keep_rows:
                 self._unread[epoch] = stream
             else:
                 self._unread.pop(epoch, None)
             self._changed.notify_all()
-        if not wanted:
+        if not keep_rows:
             stream.drop()
 
     def get(self, name: str) -> StreamBuffer | None:

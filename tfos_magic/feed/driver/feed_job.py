@@ -93,9 +93,9 @@ def measure_dataframe(df: Any, plan: FeedPlan) -> tuple[int, str]:
     """
     with _explained():
         frame = _select(df, plan.sources)
-        found = list(frame.mapInArrow(partial(measure_partition, plan), MEASURE_SCHEMA).collect())
-    rows = sum(row.rows for row in found)
-    widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in found), ListLengths())
+        measurements = list(frame.mapInArrow(partial(measure_partition, plan), MEASURE_SCHEMA).collect())
+    rows = sum(row.rows for row in measurements)
+    widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in measurements), ListLengths())
     return rows, encode_schema(settle(decode_schema(plan.schema), widths)) if rows else ""
 
 
@@ -145,8 +145,8 @@ def _select(df: Any, names: list[str]) -> Any:
 
 def explain(error: Exception) -> TFOSError:
     """Give the cause of a failed feed job, without the stacks of the JVM and of Python workers."""
-    if (own := own_error(error)) is not None:
-        return own
+    if (package_error := own_error(error)) is not None:
+        return package_error
     if is_cancelled(error):
         return FeedError("the feed was cancelled before all rows were sent: run the cell again to feed the DataFrame")
     cause = cause_of(error)

@@ -135,9 +135,9 @@ def _columns(plan: Any, types: list[Any]) -> list[_Column]:
     if not _is(relation, _DATASOURCES + "LogicalRelation"):
         raise _NotPlain(f"its plan has {_class(relation)}")
     known = _file_columns(relation)
-    wanted = [_attribute(expression) for expression in _each(plan.projectList() if project else plan.output())]
+    attributes = [_attribute(expression) for expression in _each(plan.projectList() if project else plan.output())]
     columns = []
-    for attribute, kind in zip(wanted, types, strict=True):
+    for attribute, kind in zip(attributes, types, strict=True):
         if attribute not in known:
             raise _NotPlain("a column is not in the files")
         if not _is_plain(kind):
@@ -184,11 +184,11 @@ def _partitions(plan: Any) -> Iterator[tuple[ParquetSplit, ...]]:
     leaves = list(_each(plan.collectLeaves()))
     if len(leaves) != 1 or not _is(leaves[0], "org.apache.spark.sql.execution.FileSourceScanExec"):
         raise _NotPlain("its files are read by another scan than Spark's own")
-    found = leaves[0].inputRDD()
-    if not _is(found, _DATASOURCES + "FileScanRDD"):
-        raise _NotPlain(f"its files are read by {_class(found)}")
+    rdd = leaves[0].inputRDD()
+    if not _is(rdd, _DATASOURCES + "FileScanRDD"):
+        raise _NotPlain(f"its files are read by {_class(rdd)}")
     count = 0
-    for partition in _each(found.filePartitions()):
+    for partition in _each(rdd.filePartitions()):
         files = partition.files()
         count += len(files)
         if count > MOST_SPLITS:

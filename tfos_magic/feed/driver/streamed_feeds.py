@@ -144,7 +144,7 @@ class StreamedFeeds:
             for epoch in epochs:
                 if rank in epoch.ranks and rank not in epoch.dropped:
                     epoch.dropped.add(rank)
-                    self._tell(rank, self._opening(lease, epoch, rank, wanted=False))
+                    self._tell(rank, self._opening(lease, epoch, rank, keep_rows=False))
 
     def _drop(self, lease: EpochLease, rank: int, number: int) -> None:
         for epoch in reversed(lease.epochs.get(number, [])):
@@ -248,8 +248,10 @@ class StreamedFeeds:
             self.failure = self.failure or known
         self._tell_end(epoch, EndStream(epoch.stream, 0, type(known).__name__, str(known)))
 
-    def _opening(self, lease: EpochLease, epoch: StreamEpoch, rank: int, wanted: bool = True) -> OpenStream:
-        return OpenStream(epoch.stream, rank, len(self._endpoints), lease.schema, wanted, live=lease.query is not None)
+    def _opening(self, lease: EpochLease, epoch: StreamEpoch, rank: int, keep_rows: bool = True) -> OpenStream:
+        return OpenStream(
+            epoch.stream, rank, len(self._endpoints), lease.schema, keep_rows, live=lease.query is not None
+        )
 
     def _tell_end(self, epoch: StreamEpoch, message: EndStream) -> None:
         for rank in epoch.ranks:

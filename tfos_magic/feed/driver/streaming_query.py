@@ -38,17 +38,17 @@ class StreamingSource:
 def as_streaming(frame: Any) -> StreamingSource | None:
     """``frame`` as a streaming one, None where it is not. Raises :class:`UsageError` in a Connect session."""
     if isinstance(frame, StreamingSource):
-        found = frame
+        source = frame
     elif getattr(frame, "isStreaming", False):
-        found = StreamingSource(frame)
+        source = StreamingSource(frame)
     else:
         return None
-    if is_connect(found.frame.sparkSession):
+    if is_connect(source.frame.sparkSession):
         raise UsageError(
             "a streaming DataFrame of a Spark Connect session cannot be fed: its foreachBatch runs on the server, away "
             "from this kernel. Use a classic session, or feed what a query has written as a DataFrame of its own."
         )
-    return found
+    return source
 
 
 class LiveQuery:

@@ -58,9 +58,9 @@ def check_splits(scan: Scan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     try:
         check(scan, _partition())
     except Unlike as unlike:
-        told: dict[str, Any] = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0, "digest": 0}
-        told |= {"kind": UNLIKE, "error": str(unlike)}
-        yield pa.RecordBatch.from_pylist([{name: told.get(name, "") for name in RESULT_NAMES}])
+        result: dict[str, Any] = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0, "digest": 0}
+        result |= {"kind": UNLIKE, "error": str(unlike)}
+        yield pa.RecordBatch.from_pylist([{name: result.get(name, "") for name in RESULT_NAMES}])
 
 
 def _partition() -> int:
@@ -106,28 +106,28 @@ def _read_split(scan: Scan, split: ParquetSplit) -> Iterator[pa.RecordBatch]:
 
 def _columns(scan: Scan, split: ParquetSplit, file: pq.ParquetFile) -> list[str]:
     """The file's own names of the scan's columns, after a look that Spark's values are those that Arrow reads."""
-    found = file.schema_arrow
+    file_schema = file.schema_arrow
     names: dict[str, list[str]] = {}
-    for name in found.names:
+    for name in file_schema.names:
         names.setdefault(name if scan.exact else name.lower(), []).append(name)
     columns = []
     for field in scan.schema:
         matches = names.get(field.name if scan.exact else field.name.lower(), [])
         if len(matches) != 1:
             raise Unlike(f"{split.path} has {len(matches)} columns {field.name!r}")
-        kind = found.field(matches[0]).type
+        kind = file_schema.field(matches[0]).type
         if not _alike(kind, field.type):
             raise Unlike(f"column {field.name!r} is {kind} in {split.path}, and Spark gives {field.type}")
         columns.append(matches[0])
     return columns
 
 
-def _alike(read: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether casting from ``read``, the type of a file's column, to ``wanted`` leaves every value as it is."""
-    if pa.types.is_list(wanted):
+def _alike(read: pa.DataType, target: pa.DataType) -> bool:
+    """Whether casting from ``read``, the type of a file's column, to ``target`` leaves every value as it is."""
+    if pa.types.is_list(target):
         lists = pa.types.is_list(read) or pa.types.is_large_list(read) or pa.types.is_fixed_size_list(read)
-        return bool(lists and _alike(read.value_type, wanted.value_type))
-    if pa.types.is_string(wanted) or pa.types.is_binary(wanted):
+        return bool(lists and _alike(read.value_type, target.value_type))
+    if pa.types.is_string(target) or pa.types.is_binary(target):
         return any(
             is_kind(read)
             for is_kind in (
@@ -137,8 +137,8 @@ def _alike(read: pa.DataType, wanted: pa.DataType) -> bool:
                 pa.types.is_large_binary,
             )
         )
-    return bool(read == wanted)
+    return bool(read == target)
 
 
-def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return array if array.type == wanted else array.cast(wanted)
+def _as(array: pa.Array, target: pa.DataType) -> pa.Array:
+    return array if array.type == target else array.cast(target)

@@ -22,9 +22,9 @@ class Elements:
 
     ``features`` None means all columns but the ``label``; with one, an element is ``(features, label)``, the features
     being one tensor for one column and a dict by name for several, else a dict of the columns. ``rows`` is how many all
-    batches have, where that is known. ``wanted`` are the columns in the order in which :attr:`specs` describe the flat
-    tensors that :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` makes of them. Raises :class:`DataError` for a
-    column that is not there.
+    batches have, where that is known. ``requested_columns`` are the columns in the order in which :attr:`specs`
+    describe the flat tensors that :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` makes of them. Raises
+    :class:`DataError` for a column that is not there.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Elements:
         known = list(schema.names)
         self._label = label
         self._names = [name for name in known if name != label] if features is None else list(features)
-        self.wanted = self._names if label is None else [*self._names, label]
-        for name in self.wanted:
+        self.requested_columns = self._names if label is None else [*self._names, label]
+        for name in self.requested_columns:
             if name not in known:
                 raise DataError(
                     f"this feed has no column {name!r}: it carries {', '.join(map(repr, known))}; feed it again with it"
                 )
-        self._columns = [field_column(schema.field(name)) for name in self.wanted]
-        self.schema = pa.schema([schema.field(name) for name in self.wanted])
+        self._columns = [field_column(schema.field(name)) for name in self.requested_columns]
+        self.schema = pa.schema([schema.field(name) for name in self.requested_columns])
         self.specs = [spec for column in self._columns for spec in _flat_specs(column, rows)]
 
     def assembled(self, tensors: Iterable[tf.Tensor]) -> Any:
@@ -53,7 +53,9 @@ class Elements:
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.set_shape(spec.shape)
         flat = iter(tensors)
-        columns = {name: _assembled(column, flat) for name, column in zip(self.wanted, self._columns, strict=True)}
+        columns = {
+            name: _assembled(column, flat) for name, column in zip(self.requested_columns, self._columns, strict=True)
+        }
         if self._label is None:
             return columns
         features = columns[self._names[0]] if len(self._names) == 1 else {name: columns[name] for name in self._names}
@@ -87,9 +89,9 @@ def held_weakly(source: T, what: str) -> Callable[[], T]:
     held = weakref.ref(source)
 
     def alive() -> T:
-        if (found := held()) is None:
+        if (referent := held()) is None:
             raise DataError(f"the dataset of {what} is gone while it is still read: keep it in a variable")
-        return found
+        return referent
 
     return alive
 

@@ -93,7 +93,7 @@ def dataset(
     common = int(sizes[0]) if (sizes == sizes[0]).all() else None
     elements = Elements(reader.schema, None, label, common)
     alive = held_weakly(reader, "these files")
-    steps = elements.dataset(lambda: alive().epoch(elements.wanted))
+    steps = elements.dataset(lambda: alive().epoch(elements.requested_columns))
     dataset = steps.apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)
     dataset._tfos_reader = reader
     return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, batch=batch_size)
@@ -111,8 +111,8 @@ class _Reader:
         self.schema = _settled(source, plan, units)
         self.epochs = ShuffledEpochs()
 
-    def epoch(self, wanted: list[str]) -> Iterator[list[npt.NDArray[Any]]]:
-        """Give the arrays of the columns ``wanted`` of every step of the next epoch."""
+    def epoch(self, requested_columns: list[str]) -> Iterator[list[npt.NDArray[Any]]]:
+        """Give the arrays of the columns ``requested_columns`` of every step of the next epoch."""
         epoch = self.epochs.begin()
         rows = self._rows(epoch)
         if self._seed is not None:
@@ -120,7 +120,7 @@ class _Reader:
         steps = 0
         for batch in recut(rows, self.shares.sizes.tolist(), self.schema):
             steps += 1
-            yield tensor_arrays(batch.select(wanted))
+            yield tensor_arrays(batch.select(requested_columns))
         if steps < len(self.shares.sizes):
             raise DataError("the files have fewer rows than they had: they were written anew; run the cell again")
 
@@ -131,8 +131,8 @@ class _Reader:
             units = [units[index] for index in unit_order(len(units), self._seed, epoch)]
         first = 0
         for unit in units:
-            if own := overlaps(self.shares, first, unit.rows):
-                with closing(self._read(unit, first, own[-1][1])) as batches:
+            if row_ranges := overlaps(self.shares, first, unit.rows):
+                with closing(self._read(unit, first, row_ranges[-1][1])) as batches:
                     yield from batches
             first += unit.rows
 
@@ -159,8 +159,8 @@ class _Found:
     @property
     def mark(self) -> int:
         """A number that tells one list of files, with their sizes and columns, from another."""
-        told = [f"{file.url} {file.bytes}" for file in self.source.files]
-        return zlib.crc32("\n".join([*told, str(self.source.schema)]).encode())
+        descriptions = [f"{file.url} {file.bytes}" for file in self.source.files]
+        return zlib.crc32("\n".join([*descriptions, str(self.source.schema)]).encode())
 
 
 def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, list[Unit]]:
@@ -170,23 +170,23 @@ def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, l
     """
     peers = ranks.peers()
     if peers is None:
-        found = look(0, 1)
-        return found.source, found.plan, _units(found.source, found.table)
+        inventory = look(0, 1)
+        return inventory.source, inventory.plan, _units(inventory.source, inventory.table)
     try:
-        found = look(peers.rank, peers.size)
+        inventory = look(peers.rank, peers.size)
     except Exception:
         peers.gather([1, 0])
         raise
-    told = peers.gather([0, found.mark])
-    if failed := np.flatnonzero(told[:, 0]).tolist():
+    marks = peers.gather([0, inventory.mark])
+    if failed := np.flatnonzero(marks[:, 0]).tolist():
         raise DataError(f"rank {failed[0]} cannot read the files: its own error says why")
-    if others := np.flatnonzero(told[:, 1] != told[0, 1]).tolist():
+    if others := np.flatnonzero(marks[:, 1] != marks[0, 1]).tolist():
         raise DataError(
             f"ranks 0 and {others[0]} find different files under the same path: put them where all workers see the "
             "same ones, on HDFS, an object store or a shared disk"
         )
-    (table,) = peers.concat([tf.constant(found.table)])
-    return found.source, found.plan, _units(found.source, np.asarray(table))
+    (table,) = peers.concat([tf.constant(inventory.table)])
+    return inventory.source, inventory.plan, _units(inventory.source, np.asarray(table))
 
 
 def _wire(converter: WireConverter, batch: pa.RecordBatch, plan: FeedPlan, unit: Unit) -> pa.RecordBatch:
@@ -210,8 +210,8 @@ def _count(source: FileSource, first: int, step: int) -> npt.NDArray[np.int64]:
     numbers = range(first, len(source.files), step)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
         counts = list(pool.map(lambda number: source.count(source.files[number]), numbers))
-    found = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
-    return np.array(found, np.int64).reshape(-1, 4)
+    units = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
+    return np.array(units, np.int64).reshape(-1, 4)
 
 
 def _units(source: FileSource, table: npt.NDArray[np.int64]) -> list[Unit]:

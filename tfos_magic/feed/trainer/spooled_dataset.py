@@ -49,15 +49,15 @@ def feed_dataset(
     partitions = [(partition, count) for partition, count in handle.partitions]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle.rank, world=handle.world)
     elements = Elements(rows.schema, features, label, _common_size(bounds))
-    batches = _Batches(rows, elements.wanted, bounds)
+    batches = _Batches(rows, elements.requested_columns, bounds)
     if shuffle:
-        batches = _ShuffledBatches(rows, elements.wanted, bounds, handle.rank, seed)
+        batches = _ShuffledBatches(rows, elements.requested_columns, bounds, handle.rank, seed)
     dataset = _steps(batches, elements).prefetch(tf.data.AUTOTUNE)
     dataset._tfos_batches = batches
 
     def numbers() -> Callable[[int], Numbers]:
-        own, epoch = row_numbers(partitions, rank=handle.rank, world=handle.world), batches.epochs.next
-        return lambda step: own[batches.places(step, epoch)]
+        row_indices, epoch = row_numbers(partitions, rank=handle.rank, world=handle.world), batches.epochs.next
+        return lambda step: row_indices[batches.places(step, epoch)]
 
     return mark_sharded(dataset, skip=batches.epochs.skip, numbers=numbers, batch=batch_size)
 
@@ -67,8 +67,8 @@ class _Batches:
 
     shuffled = False
 
-    def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers) -> None:
-        self.rows, self.wanted, self.bounds = rows, wanted, bounds
+    def __init__(self, rows: SpooledRows, requested_columns: list[str], bounds: Numbers) -> None:
+        self.rows, self.requested_columns, self.bounds = rows, requested_columns, bounds
         self.epochs = ShuffledEpochs()
 
     def begin(self) -> int:
@@ -81,7 +81,7 @@ class _Batches:
 
     def read(self, step: int, epoch: int) -> list[npt.NDArray[Any]]:
         """Give a batch of an epoch; without shuffle all epochs are the same."""
-        return tensor_arrays(self.rows.read(self.wanted, int(self.bounds[step]), int(self.bounds[step + 1])))
+        return tensor_arrays(self.rows.read(self.requested_columns, int(self.bounds[step]), int(self.bounds[step + 1])))
 
 
 class _ShuffledBatches(_Batches):
@@ -89,9 +89,9 @@ class _ShuffledBatches(_Batches):
 
     shuffled = True
 
-    def __init__(self, rows: SpooledRows, wanted: list[str], bounds: Numbers, rank: int, seed: int) -> None:
-        super().__init__(rows, wanted, bounds)
-        self._gather = RowGather(rows, wanted)
+    def __init__(self, rows: SpooledRows, requested_columns: list[str], bounds: Numbers, rank: int, seed: int) -> None:
+        super().__init__(rows, requested_columns, bounds)
+        self._gather = RowGather(rows, requested_columns)
         self._order = lru_cache(ORDERS_KEPT)(partial(_order, int(bounds[-1]), seed, rank))
 
     def begin(self) -> int:

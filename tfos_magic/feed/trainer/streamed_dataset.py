@@ -53,7 +53,7 @@ def stream_dataset(
     def epoch() -> Iterator[list[npt.NDArray[Any]]]:
         number = epochs.begin()
         sizes = BatchSizes(batch_size=batch_size, rank=handle.rank, world=handle.world)
-        reader = _Reader(handle, number, elements.wanted, sizes)
+        reader = _Reader(handle, number, elements.requested_columns, sizes)
         rows = reader.rows()
         mixed = shuffled(rows, seed=seed, rank=handle.rank, epoch=number) if shuffle else rows
         try:
@@ -68,9 +68,9 @@ def stream_dataset(
 class _Reader:
     """One epoch of a rank: its rows as they come, and the ``sizes`` of the batches that are complete by then."""
 
-    def __init__(self, handle: StreamHandle, epoch: int, wanted: list[str], sizes: BatchSizes) -> None:
+    def __init__(self, handle: StreamHandle, epoch: int, requested_columns: list[str], sizes: BatchSizes) -> None:
         self.sizes: deque[int] = deque()
-        self._schema, self._wanted, self._known = decode_schema(handle.schema), wanted, sizes
+        self._schema, self._requested_columns, self._known = decode_schema(handle.schema), requested_columns, sizes
         self._ticket = flight.Ticket(encode_ticket(handle.lease, epoch))
         headers = [(b"authorization", b"Bearer " + handle.token.encode())]
         self._options = flight.FlightCallOptions(headers=headers)
@@ -83,7 +83,7 @@ class _Reader:
             self._stream = self._client.do_get(self._ticket, self._options)
         while (chunk := self._next()) is not None:
             rows = decode_end(chunk.app_metadata)
-            batch = pa.RecordBatch.from_arrays(chunk.data.columns, schema=self._schema).select(self._wanted)
+            batch = pa.RecordBatch.from_arrays(chunk.data.columns, schema=self._schema).select(self._requested_columns)
             if rows is None:
                 self.sizes.extend(self._known.dealt(batch.num_rows))
                 yield batch

@@ -56,9 +56,9 @@ class FeedUse:
     @property
     def schema(self) -> str:
         """The settled Arrow schema of its rows, as base64 of its IPC form."""
-        found = self.spool or self.stream
-        assert found is not None
-        return found.schema
+        handle = self.spool or self.stream
+        assert handle is not None
+        return handle.schema
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RefuseFeed(Message):
 
 @dataclass(frozen=True)
 class OpenStream(Message):
-    """Take the rows of one epoch of a streamed feed; where it is not ``wanted``, forget them. ``schema`` is settled.
+    """Take the rows of one epoch of a streamed feed; without ``keep_rows``, forget them. ``schema`` is settled.
 
     Of ``live`` rows ``ConfirmStream`` tells how many have been sent. The answer is ``FeedOpened`` of ``stream``.
     """
@@ -128,7 +128,7 @@ class OpenStream(Message):
     rank: int
     world: int
     schema: str
-    wanted: bool = True
+    keep_rows: bool = True
     live: bool = False
 
 

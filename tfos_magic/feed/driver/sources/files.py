@@ -33,12 +33,12 @@ def files_mark(df: Any) -> str:
         names = [known[at] for at in _places(len(known))]
         local = all(urlsplit(name).scheme in ("", "file") for name in names)
         if is_connect(df.sparkSession):
-            told = _local(filter(os.path.exists, _paths(names))) if local else []
+            file_statuses = _local(filter(os.path.exists, _paths(names))) if local else []
         else:
-            told = _local(_paths(names)) if local else _statuses(df.sparkSession, names)
+            file_statuses = _local(_paths(names)) if local else _statuses(df.sparkSession, names)
     except Exception as error:  # a source may refuse to be looked at
         return GONE if is_missing_file(error) else ""
-    return f"{len(known)}-{zlib.crc32(repr((known, sorted(told))).encode()):08x}"
+    return f"{len(known)}-{zlib.crc32(repr((known, sorted(file_statuses))).encode()):08x}"
 
 
 def _names(df: Any) -> list[str]:
@@ -61,8 +61,8 @@ def _paths(names: Sequence[str]) -> list[str]:
 
 def _local(paths: Iterable[str]) -> list[Any]:
     """Sizes and times of files on a disk of this machine, where Hadoop's file system would ask a shell for each."""
-    found = [(path, os.stat(path)) for path in paths]
-    return [(path, status.st_size, status.st_mtime_ns) for path, status in found]
+    statuses = [(path, os.stat(path)) for path in paths]
+    return [(path, status.st_size, status.st_mtime_ns) for path, status in statuses]
 
 
 def _statuses(spark: Any, names: Sequence[str]) -> list[Any]:
