@@ -104,8 +104,8 @@ class RunInterrupted(KeyboardInterrupt):
     """
 
     def __init__(self, values: dict[str, object], brought: str, begun: bool = True) -> None:
-        told = "the run was stopped; the cluster is there for the next cell."
-        super().__init__((told if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
+        message = "the run was stopped; the cluster is there for the next cell."
+        super().__init__((message if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
         self.values = values
 
     def _render_traceback_(self) -> list[str]:

@@ -33,17 +33,17 @@ class ParquetSource:
             self._check(unit.file, file.schema_arrow, names)
             yield from read_groups(file, range(unit.start, unit.stop), names)
 
-    def _check(self, file: DataFile, found: pa.Schema, names: Sequence[str]) -> None:
+    def _check(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> None:
         for name in names:
-            if found.get_field_index(name) < 0:
+            if schema.get_field_index(name) < 0:
                 raise DataError(
                     f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
                     "columns that all files have"
                 )
-            one, other = plain_type(self.schema.field(name).type), plain_type(found.field(name).type)
+            one, other = plain_type(self.schema.field(name).type), plain_type(schema.field(name).type)
             if one != other:
                 raise DataError(
-                    f"column {name!r} is {found.field(name).type} in {file.url} and {self.schema.field(name).type} in "
+                    f"column {name!r} is {schema.field(name).type} in {file.url} and {self.schema.field(name).type} in "
                     f"{self.files[0].url}: write them with one type, or read them as a Spark DataFrame"
                 )
 
