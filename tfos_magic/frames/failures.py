@@ -47,11 +47,11 @@ class TellingRefusals:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self.task(without_refusals(batches)):
-                yield self._told(batch.columns, pa.nulls(batch.num_rows, pa.string()))
+                yield self._with_refusals(batch.columns, pa.nulls(batch.num_rows, pa.string()))
         except UsageError as error:
-            yield self._told([pa.nulls(1, _type(spec)) for spec in self.made], pa.array([str(error)]))
+            yield self._with_refusals([pa.nulls(1, _type(spec)) for spec in self.made], pa.array([str(error)]))
 
-    def _told(self, columns: list[pa.Array], refusals: pa.Array) -> pa.RecordBatch:
+    def _with_refusals(self, columns: list[pa.Array], refusals: pa.Array) -> pa.RecordBatch:
         return pa.record_batch([*columns, refusals], [*(spec.name for spec in self.made), _REFUSAL])
 
 
@@ -59,9 +59,9 @@ def without_refusals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """The batches without the column that tells of refusals. Raises :class:`UsageError` for the first one there is."""
     for batch in batches:
         if _REFUSAL in batch.schema.names:
-            told = batch.column(_REFUSAL).drop_null()
-            if len(told):
-                raise UsageError(told[0].as_py())
+            refusals = batch.column(_REFUSAL).drop_null()
+            if len(refusals):
+                raise UsageError(refusals[0].as_py())
             batch = batch.select([name for name in batch.schema.names if name != _REFUSAL])
         yield batch
 
@@ -81,8 +81,8 @@ class told_plainly:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, TFOSError):
             return
-        if (own := own_error(error)) is not None:
-            raise own from None
+        if (package_error := own_error(error)) is not None:
+            raise package_error from None
 
 
 def _type(spec: ColumnSpec) -> Any:

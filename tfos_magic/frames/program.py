@@ -114,16 +114,16 @@ def reduce_program(
     bases = list(dict.fromkeys(_base(name, suffixes) for name, needed in parameters.items() if needed))
     if not bases:
         raise UsageError(f"the reducer reads no column: give it parameters such as {_example(suffixes)}")
-    wanted = [base + suffix for base in bases for suffix in suffixes]
-    missing = [name for name in wanted if name not in parameters]
+    required_parameters = [base + suffix for base in bases for suffix in suffixes]
+    missing = [name for name in required_parameters if name not in parameters]
     if missing:
-        raise UsageError(f"the reducer lacks the parameter {missing[0]!r}: it takes {', '.join(wanted)}")
+        raise UsageError(f"the reducer lacks the parameter {missing[0]!r}: it takes {', '.join(required_parameters)}")
     columns = {base: _fed(base, suffixes, feed) for base in bases}
     inputs = tuple(replace(_spec(column, specs), name=base) for base, column in columns.items())
     ragged = [spec for spec in inputs if spec.dtype == "bytes"]
     if ragged:
         raise DataError(f"column {columns[ragged[0].name]!r} holds {ragged[0].element_name}: only numbers are reduced")
-    program = Program(mode, pack(function, constants), tuple(wanted), inputs, xla)
+    program = Program(mode, pack(function, constants), tuple(required_parameters), inputs, xla)
     return Reading(program, tuple(columns.values()))
 
 

@@ -33,10 +33,10 @@ def analyze(frame: Any) -> Any:
         for i, s in enumerate(specs.values())
         for kind in (_FEWEST, _MOST)
     ]
-    found = source.run(_LengthsTask(tuple(specs), tuple(specs.values())), (), bounds, list(specs)).collect()
+    rows = source.run(_LengthsTask(tuple(specs), tuple(specs.values())), (), bounds, list(specs)).collect()
     for i, spec in enumerate(specs.values()):
-        fewest = [row[f"{_FEWEST}{i}"] for row in found]
-        most = [row[f"{_MOST}{i}"] for row in found]
+        fewest = [row[f"{_FEWEST}{i}"] for row in rows]
+        most = [row[f"{_MOST}{i}"] for row in rows]
         frame = _with_shape(frame, replace(spec, shape=_agreed(fewest, most, len(spec.shape))))
     return frame
 
@@ -82,14 +82,14 @@ class _LengthsTask:
     specs: tuple[ColumnSpec, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found: list[Any] = []
+        batch_lengths: list[Any] = []
         for batch in batches:
             lengths = [self._lengths(batch.column(c), s) for c, s in zip(self.columns, self.specs, strict=True)]
-            found.append(lengths)
-        if not found:
+            batch_lengths.append(lengths)
+        if not batch_lengths:
             return
         arrays = []
-        for column in zip(*found, strict=True):
+        for column in zip(*batch_lengths, strict=True):
             arrays.append(np.min([fewest for fewest, _ in column], axis=0))
             arrays.append(np.max([most for _, most in column], axis=0))
         names = [f"{kind}{i}" for i in range(len(self.columns)) for kind in (_FEWEST, _MOST)]

@@ -22,9 +22,9 @@ def refuse_widths(shape: Sequence[int | None], columns: Sequence[Any], names: Se
     taken, widths = math.prod(length or 0 for length in shape), [math.prod(lengths) for lengths in cells]
     if sum(widths) == taken:
         return
-    told = [f"{name} ({width})" for name, width in zip(names, widths, strict=True)]
-    given = ", ".join([*told[:_MOST_TOLD], "…"] if len(told) > _MOST_TOLD else told)
+    labels = [f"{name} ({width})" for name, width in zip(names, widths, strict=True)]
+    given = ", ".join([*labels[:_MOST_TOLD], "…"] if len(labels) > _MOST_TOLD else labels)
     raise UsageError(
-        f"the model takes {taken} values per row, and {given} give{'s' * (len(told) == 1)} {sum(widths)}: name in "
+        f"the model takes {taken} values per row, and {given} give{'s' * (len(labels) == 1)} {sum(widths)}: name in "
         "features the columns that it was trained on"
     )

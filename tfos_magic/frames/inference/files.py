@@ -48,5 +48,5 @@ def _system(path: str) -> tuple[Any, str]:
         raise UsageError(f"the model at {path} cannot be read: {error}") from None
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

@@ -24,7 +24,8 @@ def taken_by(model: Loaded, inputs: Sequence[str], features: Sequence[str]) -> l
         return [(model.inputs[known[0]], list(range(len(features))))]
     elif len(features) != len(known):
         raise UsageError(
-            f"the model has {len(known)} inputs and {len(features)} features are given: one for each of {_told(model)}"
+            f"the model has {len(known)} inputs and {len(features)} features are given: one for each of "
+            f"{_input_list(model)}"
         )
     elif model.ordered and all(name not in features or features.index(name) == i for i, name in enumerate(known)):
         places = list(range(len(features)))
@@ -43,7 +44,7 @@ def by_name(made: Any, names: Sequence[str]) -> dict[str, Any]:
         return dict(zip(names, listed, strict=True))
     if set(names) == set(values):
         return {name: values[name] for name in names}
-    numbers = {name: found for name in values if (found := _NUMBERED.fullmatch(name))}
+    numbers = {name: match for name in values if (match := _NUMBERED.fullmatch(name))}
     if len(numbers) < len(values):
         raise UsageError(
             f"the model's outputs have the names {', '.join(values)}: output=[…] takes these, and the columns are "
@@ -56,13 +57,13 @@ def by_name(made: Any, names: Sequence[str]) -> dict[str, Any]:
 def _by_names(named: Sequence[str], model: Loaded) -> list[int]:
     if sorted(named) != sorted(model.inputs):
         raise UsageError(
-            f"the model takes {_told(model)} by name, and features has {', '.join(named)}: give columns of these "
+            f"the model takes {_input_list(model)} by name, and features has {', '.join(named)}: give columns of these "
             f"names, or a dict of columns by input, features={{{next(iter(model.inputs))!r}: 'column', …}}"
         )
     return [list(named).index(name) for name in model.inputs]
 
 
-def _told(model: Loaded) -> str:
+def _input_list(model: Loaded) -> str:
     return ", ".join(f"{name} ({_shape(taken)})" for name, taken in model.inputs.items())
 
 
