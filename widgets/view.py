@@ -104,5 +104,5 @@ def kernel_id() -> str:
         name = os.path.basename(get_connection_file())
     except RuntimeError:  # not in a kernel's own process
         return ""
-    found = re.fullmatch(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json", name)
-    return found[1] if found else ""
+    match = re.fullmatch(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json", name)
+    return match[1] if match else ""

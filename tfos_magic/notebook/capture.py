@@ -79,18 +79,18 @@ def capture(
     Raises :class:`CaptureError` for a name that does not exist or cannot be pickled and :class:`DataError` for a
     DataFrame that cannot be fed as asked. Nothing has been started by then.
     """
-    wanted = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
-    _refuse_missing([*wanted, *feeds.values()], names, namespace, push)
-    found = {name: namespace[name] for name in wanted if name in namespace}
-    frames = {name: value for name, value in found.items() if is_dataframe(value)}
+    requested_names = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
+    _refuse_missing([*requested_names, *feeds.values()], names, namespace, push)
+    objects = {name: namespace[name] for name in requested_names if name in namespace}
+    frames = {name: value for name, value in objects.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
     if (features or label or missing != NOTHING_MISSING) and not frames:
         raise UsageError(
             "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none: see "
             "--feed NAME=DF."
         )
-    modules = {name: value.__name__ for name, value in found.items() if isinstance(value, ModuleType)}
-    values = {name: value for name, value in found.items() if name not in frames and name not in modules}
+    modules = {name: value.__name__ for name, value in objects.items() if isinstance(value, ModuleType)}
+    values = {name: value for name, value in objects.items() if name not in frames and name not in modules}
     payload = _pickle(values)
     return Captured(
         payload=payload,
@@ -112,13 +112,15 @@ def _largest(values: Mapping[str, Any]) -> str:
     return max(values, key=lambda name: getattr(values[name], "nbytes", 0) or len(cloudpickle.dumps(values[name])))
 
 
-def _refuse_missing(wanted: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]) -> None:
-    if "get_ipython" in wanted:
+def _refuse_missing(
+    requested_names: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]
+) -> None:
+    if "get_ipython" in requested_names:
         raise UsageError(
             "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
         )
-    found = namespace.keys() | GIVEN
-    missing = [name for name in wanted if name not in found and (name in push or not names.open_ended)]
+    defined_names = namespace.keys() | GIVEN
+    missing = [name for name in requested_names if name not in defined_names and (name in push or not names.open_ended)]
     missing = [name for name in missing if name in push or not any(_sets(value, name) for value in namespace.values())]
     if not missing:
         return

@@ -124,7 +124,7 @@ def _is_frame(value: Any) -> bool:
 
 def _result(candidates: Iterable[str], token: str, kind: str) -> SimpleMatcherResult:
     """Those that go on from ``token``; where there are any, nothing else is offered."""
-    found = [SimpleCompletion(text, type=kind) for text in candidates if text.startswith(token)]
+    completions = [SimpleCompletion(text, type=kind) for text in candidates if text.startswith(token)]
     return SimpleMatcherResult(
-        completions=found, suppress=bool(found), ordered=True, matched_fragment=token, do_not_suppress=set()
+        completions=completions, suppress=bool(completions), ordered=True, matched_fragment=token, do_not_suppress=set()
     )

@@ -124,7 +124,9 @@ class TFOSMagics(Magics):
 
     def _doctor(self, args: Any) -> None:
         findings = []
-        for finding in examine(self.runtime.known_session(), self.runtime.wanted(args), self.runtime.running):
+        for finding in examine(
+            self.runtime.known_session(), self.runtime.requested_cluster(args), self.runtime.running
+        ):
             print(describe_finding(finding), flush=True)
             findings.append(finding)
         bad = sum(bool(finding.fix) for finding in findings)
@@ -277,8 +279,8 @@ class TFOSMagics(Magics):
 
     def _show_tensorboard(self, request: RunRequest, args: Any, view: View) -> RunRequest:
         """Show TensorBoard where it is wanted, in the view or below it; gives the request, with a log directory."""
-        wanted = self.settings.tensorboard if args.tensorboard is None else args.tensorboard
-        if not wanted:
+        show = self.settings.tensorboard if args.tensorboard is None else args.tensorboard
+        if not show:
             return request
         if not request.log_dir:
             request = dataclasses.replace(request, log_dir=self.runtime.logs.folder(request.name))

@@ -91,10 +91,10 @@ class Runtime:
             self._check_running(args.workers, servers_for(args, self.config))
             return self.cluster
         self.close_cluster()
-        wanted = self.wanted(args)
+        requested_cluster = self.requested_cluster(args)
         cluster = TFCluster(
-            self.session(wanted.slots),
-            **dataclasses.asdict(wanted),
+            self.session(requested_cluster.slots),
+            **dataclasses.asdict(requested_cluster),
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
@@ -114,7 +114,7 @@ class Runtime:
             f"{has[1] if servers is None else servers} are asked for: %tfos stop ends it, then start again."
         )
 
-    def wanted(self, args: Any) -> Wanted:
+    def requested_cluster(self, args: Any) -> Wanted:
         """The cluster that ``args`` and the defaults ask for."""
         servers = servers_for(args, self.config)
         return Wanted(
@@ -146,7 +146,7 @@ class Runtime:
     def detach(self, request: RunRequest, args: Any, view: View) -> DetachedRun:
         """Execute a request under ``view`` in a thread of its own."""
         run = self._new_run(request, args)
-        self.session(self.wanted(args).slots)
+        self.session(self.requested_cluster(args).slots)
         self.detached = DetachedRun(run, view)
         return self.detached
 

@@ -31,10 +31,10 @@ def for_column(text: str) -> str:
 
 def ranks(text: str) -> list[int]:
     """Ranks with commas, ``0,2``, or as ranges, ``4-7``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in names(text):
         first, _, last = part.partition("-")
         if not (first.isdigit() and (last or first).isdigit()):
             raise UsageError(f"-w takes workers' numbers such as 0,2 or 4-7, not {text!r}.")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
