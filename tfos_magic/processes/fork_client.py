@@ -115,13 +115,13 @@ class ForkClient:
         if not data:
             self._lose()
             return False
-        told = json.loads(data)
-        forked = self._forked[told["id"]]
-        forked.pid = told.get("pid", forked.pid)
-        if "failed" in told:
-            self._output.write(f"{told['failed']}\n".encode())
-        if "failed" in told or "code" in told:
-            forked.code = told.get("code", 1)
+        message = json.loads(data)
+        forked = self._forked[message["id"]]
+        forked.pid = message.get("pid", forked.pid)
+        if "failed" in message:
+            self._output.write(f"{message['failed']}\n".encode())
+        if "failed" in message or "code" in message:
+            forked.code = message.get("code", 1)
             del self._forked[forked.number]
         return True
 

@@ -27,13 +27,13 @@ class Orphan:
 
 def find_orphans() -> list[Orphan]:
     """Trainers whose fork server, and TensorBoards whose kernel, has ended; other users' are not looked at."""
-    found = []
+    orphans = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             kind = _kind(process)
             if kind and process.uids().real == os.getuid() and _lost_its_parent(process):
-                found.append(Orphan(process.pid, kind, process.memory_info().rss, process.create_time()))
-    return found
+                orphans.append(Orphan(process.pid, kind, process.memory_info().rss, process.create_time()))
+    return orphans
 
 
 def end_orphans(orphans: list[Orphan]) -> int:
