@@ -10,7 +10,7 @@ from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError, UsageE
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
 _OWN = re.compile(r"tfos_magic\.errors\.(\w+): (.*?)(?:\n|$)")
-_RAISED: dict[str, type[TFOSError]] = {own.__name__: own for own in (DataError, FeedError, SpoolFull, UsageError)}
+_RAISED: dict[str, type[TFOSError]] = {kind.__name__: kind for kind in (DataError, FeedError, SpoolFull, UsageError)}
 _ENDED = "SparkContext was shut down"
 
 
@@ -31,8 +31,8 @@ def cause_of(error: object) -> str:
 
 def own_error(error: object) -> TFOSError | None:
     """The error of this package that a task raised last, as it was there; None where it was none of ours."""
-    found = [(name, text) for name, text in _OWN.findall(str(error)) if name in _RAISED]
-    return _RAISED[found[-1][0]](found[-1][1].strip()) if found else None
+    matches = [(name, text) for name, text in _OWN.findall(str(error)) if name in _RAISED]
+    return _RAISED[matches[-1][0]](matches[-1][1].strip()) if matches else None
 
 
 def is_cancelled(error: object) -> bool:

@@ -34,10 +34,10 @@ def _spark_socket() -> int | None:
     sockets = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
         except OSError:  # that of the listing itself
             continue
-        if stat.S_ISSOCK(found.st_mode):
-            sockets[fd] = found.st_ino
+        if stat.S_ISSOCK(status.st_mode):
+            sockets[fd] = status.st_ino
     shared = [inode for inode, count in Counter(sockets.values()).items() if count > 1]
     return next(fd for fd, inode in sockets.items() if inode == shared[0]) if len(shared) == 1 else None

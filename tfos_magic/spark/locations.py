@@ -29,11 +29,11 @@ def absolute_path(path: str) -> str:
     if not path:
         raise DataError("the path is empty: give a file, a folder or a glob")
     scheme, host, home = _parts(_home())
-    if found := _URL.match(path):
-        own = found[1].lower()
+    if match := _URL.match(path):
+        url_scheme = match[1].lower()
         # "hdfs:///x" names no host: Hadoop takes the default file system's.
-        resolved = _url(own, found[2] or (host if own == scheme else ""), found[3] or "/")
-        return f"file://{resolved}" if own == "file" != scheme else resolved
+        resolved = _url(url_scheme, match[2] or (host if url_scheme == scheme else ""), match[3] or "/")
+        return f"file://{resolved}" if url_scheme == "file" != scheme else resolved
     if scheme == "file":
         path = os.path.expanduser(path)
     return _url(scheme, host, posixpath.join(home, path))
@@ -68,9 +68,9 @@ def _home() -> str:
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    found = _URL.match(url)
-    assert found is not None
-    return found[1], found[2] or "", found[3] or "/"
+    match = _URL.match(url)
+    assert match is not None
+    return match[1], match[2] or "", match[3] or "/"
 
 
 def _url(scheme: str, host: str, path: str) -> str:

@@ -48,7 +48,7 @@ def driver_address(spark: Session) -> str:
         if master_of(spark).startswith("local"):
             return "127.0.0.1"
         return str(spark.sparkContext.getConf().get("spark.driver.host", "") or socket.gethostname())
-    return _own_address_toward(_connect_host(spark))
+    return _local_address_toward(_connect_host(spark))
 
 
 def _connect_host(spark: Session) -> str:
@@ -56,7 +56,7 @@ def _connect_host(spark: Session) -> str:
     return urlsplit(f"//{host}").hostname or "127.0.0.1"
 
 
-def _own_address_toward(host: str) -> str:
+def _local_address_toward(host: str) -> str:
     """The local address a packet to ``host`` would leave from; nothing is sent."""
     family, kind, proto, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, proto) as probe:
