@@ -177,10 +177,10 @@ def _files(options: Any) -> list[DataFile]:
 def _paths(options: Any) -> list[str]:
     """What ``load`` or ``save`` was given: Spark passes one path as it is and several as JSON."""
     path, paths = _option(options, "path"), _option(options, "paths")
-    found = [path] if path else json.loads(paths or "[]")
-    if not found:
+    requested_paths = [path] if path else json.loads(paths or "[]")
+    if not requested_paths:
         raise UsageError("a path is missing: give one to load() or save()")
-    return [str(one) for one in found]
+    return [str(one) for one in requested_paths]
 
 
 def _option(options: Any, name: str) -> str:

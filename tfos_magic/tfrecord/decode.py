@@ -88,9 +88,9 @@ def _remedy(field: pa.Field) -> str:
 def _spans(block: Block, starts: Offsets, ends: Offsets, field: int, names: list[str]) -> dict[str, Spans]:
     if not names:
         return {}
-    found = features.entries(block, starts, ends, field)
-    places = features.places_of(found, names)
-    return {name: found.of(at, len(starts)) for name, at in zip(names, places, strict=True)}
+    map_entries = features.entries(block, starts, ends, field)
+    places = features.places_of(map_entries, names)
+    return {name: map_entries.of(at, len(starts)) for name, at in zip(names, places, strict=True)}
 
 
 def _array(block: Block, spans: Spans, field: pa.Field) -> pa.Array:
@@ -118,17 +118,17 @@ def _array(block: Block, spans: Spans, field: pa.Field) -> pa.Array:
 
 def _checked(values: Values, field: pa.Field) -> tuple[Counts, pa.Array]:
     """The values in the column's element type."""
-    kind, wanted = values.kind, element(field.type)
+    kind, target_type = values.kind, element(field.type)
     if kind == EMPTY:
-        return values.counts, pa.array([], wanted)
-    if kind != kind_for(wanted):
+        return values.counts, pa.array([], target_type)
+    if kind != kind_for(target_type):
         raise DataError(
             f"feature {field.name!r} holds {KINDS[kind]} values, and the schema says {field.type}: read it as an array "
             "of, or a single, " + {BYTES: "string or binary", FLOAT: "float", INT64: "bigint"}[kind]
         )
-    if pa.types.is_boolean(wanted):
+    if pa.types.is_boolean(target_type):
         return values.counts, pc.not_equal(values.flat, 0)
-    return values.counts, values.flat.cast(wanted)
+    return values.counts, values.flat.cast(target_type)
 
 
 def _spread(counts: Counts, present: npt.NDArray[np.bool_]) -> Counts:

@@ -53,10 +53,10 @@ class Entries:
 
     def of(self, places: Offsets, records: int) -> Spans:
         """The values of the entries at ``places``, which all have one key: one span for each record."""
-        found = np.full(records, -1, np.int64)
-        found[self.record[places]] = places
-        present = found >= 0
-        return Spans(present, self.start[found[present]], self.end[found[present]])
+        last_places = np.full(records, -1, np.int64)
+        last_places[self.record[places]] = places
+        present = last_places >= 0
+        return Spans(present, self.start[last_places[present]], self.end[last_places[present]])
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ class Values:
 def entries(block: Block, starts: Offsets, ends: Offsets, field: int = CONTEXT) -> Entries:
     """Read the keys of the maps in this ``field`` of many records; the values are not read."""
     maps = walk(block, starts, ends).only(field, LENGTH)
-    found = walk(block, maps.start, maps.end).only(1, LENGTH)
-    key_start, key_end, start, end = walk_pairs(block, found.start, found.end) or _key_values(block, found)
-    return Entries(maps.message[found.message], gather(block, key_start, key_end), start, end)
+    pairs = walk(block, maps.start, maps.end).only(1, LENGTH)
+    key_start, key_end, start, end = walk_pairs(block, pairs.start, pairs.end) or _key_values(block, pairs)
+    return Entries(maps.message[pairs.message], gather(block, key_start, key_end), start, end)
 
 
-def _key_values(block: Block, found: Fields) -> tuple[Offsets, Offsets, Offsets, Offsets]:
-    parts = walk(block, found.start, found.end)
+def _key_values(block: Block, pairs: Fields) -> tuple[Offsets, Offsets, Offsets, Offsets]:
+    parts = walk(block, pairs.start, pairs.end)
     keys, values = parts.only(1, LENGTH), parts.only(2, LENGTH)
-    return *_last_spans(keys, found), *_last_spans(values, found)
+    return *_last_spans(keys, pairs), *_last_spans(values, pairs)
 
 
 def _last_spans(parts: Fields, messages: Fields) -> tuple[Offsets, Offsets]:
@@ -169,8 +169,8 @@ def _summed(message: Offsets, counts: npt.NDArray[np.int64], messages: int) -> n
 _READERS = {BYTES: _bytes, FLOAT: _floats, INT64: _int64s}
 
 
-def places_of(found: Entries, names: list[str]) -> list[Offsets]:
+def places_of(map_entries: Entries, names: list[str]) -> list[Offsets]:
     """For each name, which entries have it as their key."""
-    index = pc.index_in(found.key, value_set=pa.array([name.encode() for name in names], pa.binary()))
+    index = pc.index_in(map_entries.key, value_set=pa.array([name.encode() for name in names], pa.binary()))
     index = pc.fill_null(index, -1).to_numpy(zero_copy_only=False)
     return [np.flatnonzero(index == number) for number in range(len(names))]

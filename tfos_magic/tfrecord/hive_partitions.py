@@ -60,16 +60,16 @@ def _kind(values: Sequence[str | None]) -> pa.DataType:
 
 def typed(file: DataFile, fields: Sequence[pa.Field]) -> dict[str, pa.Scalar]:
     """The values of a file's folders, in the types of ``fields``. Raises :class:`DataError` for one that is not."""
-    values, found = values_of(file), {}
+    values, scalars = values_of(file), {}
     for field in fields:
         try:
-            found[field.name] = pa.scalar(values[field.name], pa.string()).cast(field.type)
+            scalars[field.name] = pa.scalar(values[field.name], pa.string()).cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise DataError(
                 f"{file.url} lies in a folder {field.name}={values[field.name]}, which is no {field.type}: declare "
                 f"{field.name!r} as string in the schema"
             ) from None
-    return found
+    return scalars
 
 
 def fits(values: dict[str, Any], condition: Any) -> bool:

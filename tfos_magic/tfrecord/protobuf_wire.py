@@ -50,9 +50,9 @@ class Fields:
 
     def last(self, messages: int) -> Offsets:
         """For each message the index of its last field, or -1: where one may be there, the last one counts."""
-        found = np.full(messages, -1, np.int64)
-        found[self.message] = np.arange(len(self.message))
-        return found
+        last_fields = np.full(messages, -1, np.int64)
+        last_fields[self.message] = np.arange(len(self.message))
+        return last_fields
 
     def _take(self, which: npt.NDArray[np.bool_]) -> Fields:
         if which.all():

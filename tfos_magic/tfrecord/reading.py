@@ -47,12 +47,12 @@ def batches(
                 rows += batch.num_rows
                 yield batch
     except Corrupt as corrupt:
-        told = f"the record at byte {corrupt.offset} of {url} is corrupt: {corrupt.reason}"
+        message = f"the record at byte {corrupt.offset} of {url} is corrupt: {corrupt.reason}"
         if not options.permissive:
             raise DataError(
-                f"{told}. Write the file anew, or leave the rest of such files out with option('mode', 'PERMISSIVE')"
+                f"{message}. Write the file anew, or leave the rest of such files out with option('mode', 'PERMISSIVE')"
             ) from None
-        _log.warning("%s; %d rows of the file were read, the rest is left out", told, rows)
+        _log.warning("%s; %d rows of the file were read, the rest is left out", message, rows)
     except DataError as error:
         raise DataError(f"{url}: {error}") from None
 

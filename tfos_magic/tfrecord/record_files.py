@@ -54,12 +54,12 @@ def list_files(paths: Sequence[str], pattern: str = "") -> list[DataFile]:
     Names, and folders below those given, that begin with ``_`` or ``.`` are left out, and so are names that do not
     fit ``pattern``. Raises :class:`DataError` for a path that is not there.
     """
-    found: dict[str, DataFile] = {}
+    files_by_url: dict[str, DataFile] = {}
     for path in paths:
         for file in _files_of(path):
             if not pattern or fnmatch.fnmatch(file.url.rpartition("/")[2], pattern):
-                found.setdefault(file.url, file)
-    return list(found.values())
+                files_by_url.setdefault(file.url, file)
+    return list(files_by_url.values())
 
 
 def _files_of(path: str) -> Iterator[DataFile]:
@@ -121,10 +121,10 @@ def chunks(
 
 
 def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[RecordChunk]:
-    rest, wanted = b"", block_bytes
+    rest, target_bytes = b"", block_bytes
     while True:
         try:
-            fresh = stream.read(wanted - len(rest))
+            fresh = stream.read(target_bytes - len(rest))
         except (EOFError, OSError, zlib.error) as error:
             if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                 raise
@@ -133,14 +133,14 @@ def _chunks_of(stream: Any, block_bytes: int, base: int = 0) -> Iterator[RecordC
             break
         end = len(rest) + len(fresh)
         block = b"".join([rest, fresh, bytes(PADDING)])
-        found = split(block, end)
-        if len(found.starts):
-            yield RecordChunk(block, base, found.starts, found.ends)
-        if found.damage:
-            raise Corrupt(base + found.rest, found.damage)
-        rest = block[found.rest : end]
-        base += found.rest
-        wanted = max(block_bytes, found.needed)
+        records = split(block, end)
+        if len(records.starts):
+            yield RecordChunk(block, base, records.starts, records.ends)
+        if records.damage:
+            raise Corrupt(base + records.rest, records.damage)
+        rest = block[records.rest : end]
+        base += records.rest
+        target_bytes = max(block_bytes, records.needed)
     if rest:
         raise Corrupt(base, "the file ends within it")
 

@@ -93,14 +93,16 @@ def _of_chunk(chunk: RecordChunk, count: int, record_type: str) -> dict[str, Fea
     return _merged(_of_map(block, features.entries(block, starts, ends, field), count, field) for field in fields)
 
 
-def _of_map(block: Block, found: features.Entries, records: int, field: int) -> dict[str, FeatureSeen]:
-    keys = pc.unique(found.key).to_pylist()
+def _of_map(block: Block, map_entries: features.Entries, records: int, field: int) -> dict[str, FeatureSeen]:
+    keys = pc.unique(map_entries.key).to_pylist()
     try:
         names = [key.decode() for key in keys]
     except UnicodeDecodeError as error:
         raise Malformed(f"a feature's name is not UTF-8: {error}") from None
-    places = features.places_of(found, names)
-    return {name: _seen(block, found.of(at, records), name, field) for name, at in zip(names, places, strict=True)}
+    places = features.places_of(map_entries, names)
+    return {
+        name: _seen(block, map_entries.of(at, records), name, field) for name, at in zip(names, places, strict=True)
+    }
 
 
 def _seen(block: Block, spans: features.Spans, name: str, field: int) -> FeatureSeen:
