@@ -62,14 +62,14 @@ def rebuilt(model: Any, namespace: Mapping[str, Any]) -> Any:
 
 def weights_of(model: Any) -> dict[str, npt.NDArray[Any]]:
     """The values of a Keras object's variables by their paths; a path that comes again gets a number."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    weights: dict[str, npt.NDArray[Any]] = {}
     for variable in getattr(model, "weights", None) or model.variables:
         path, again = variable.path, 1
-        while path in found:
+        while path in weights:
             again += 1
             path = f"{variable.path}:{again}"
-        found[path] = np.array(array_of(variable))
-    return found
+        weights[path] = np.array(array_of(variable))
+    return weights
 
 
 def _archive(model: Any) -> bytes:

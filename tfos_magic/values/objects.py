@@ -65,7 +65,7 @@ def empty(kind: Any, made_by: str, travels_by: str) -> Any:
 
 def state_of(obj: Any) -> Any:
     """What :func:`restore` gives an empty object; without functions that are traced or made anew there."""
-    if (own := getattr(type(obj), "__getstate__", None)) and own is not getattr(object, "__getstate__", None):
+    if (getstate := getattr(type(obj), "__getstate__", None)) and getstate is not getattr(object, "__getstate__", None):
         return obj.__getstate__()
     state = dict(obj.__dict__)
     for name in _MADE_ANEW:

@@ -28,7 +28,7 @@ def note(obj: Any, travels_by: str) -> str:
     return travels_by
 
 
-def found(travels_by: str) -> Any:
+def by_token(travels_by: str) -> Any:
     """The object that travels by a token; None where there is none."""
     return _OBJECTS.get(travels_by)
 

@@ -197,21 +197,21 @@ class Unpickler(pickle.Unpickler):
         self._before: list[tuple[Any, dict[str, Any]]] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if self._keeps and self._main is not None and found in (objects.empty, tensors.variable):
-            return partial(self._original_object if found is objects.empty else _original_variable, found)
+        attribute = super().find_class(module, name)
+        if self._keeps and self._main is not None and attribute in (objects.empty, tensors.variable):
+            return partial(self._original_object if attribute is objects.empty else _original_variable, attribute)
         if module != cloudpickle.cloudpickle.__name__:
-            return found
+            return attribute
         if self._main is not None and name in ("_make_function", "_function_setstate"):
-            return partial(self._make_function if name == "_make_function" else self._set_function, found)
+            return partial(self._make_function if name == "_make_function" else self._set_function, attribute)
         if not self._keeps:
-            return found
+            return attribute
         if name in ("_make_skeleton_class", "_make_skeleton_enum"):
-            return partial(self._make_class, found)
-        return partial(self._set_class, found) if name == "_class_setstate" else found
+            return partial(self._make_class, attribute)
+        return partial(self._set_class, attribute) if name == "_class_setstate" else attribute
 
     def _original_object(self, make: Callable[..., Any], kind: type, made_by: str, token: str) -> Any:
-        original = originals.found(token)
+        original = originals.by_token(token)
         if type(original) is not kind:
             return make(kind, made_by, token)
         self._before.append((original, dict(original.__dict__)))
@@ -280,7 +280,7 @@ def _cached(function: Any, options: dict[str, Any]) -> Any:
 
 
 def _original_variable(make: Callable[..., Any], value: Any, options: dict[str, Any], token: str) -> Any:
-    original = originals.found(token)
+    original = originals.by_token(token)
     is_same = tensors.is_variable(original) and tensors.assigned(original, value, options)
     return original if is_same else make(value, options, token)
 

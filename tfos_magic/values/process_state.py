@@ -98,16 +98,16 @@ def _is_the_users(logger: Any) -> bool:
 
 def _handlers(logger: logging.Logger) -> list[dict[str, Any]]:
     """What tells handlers that write to this process's own streams, or to files."""
-    found = []
+    handlers = []
     for handler in logger.handlers:
         style = getattr(handler.formatter, "_style", None)
         known = {"level": handler.level, "format": getattr(style, "_fmt", None)}
         known |= {"dates": getattr(handler.formatter, "datefmt", None), "style": _STYLES.get(type(style).__name__, "%")}
         if type(handler) is logging.FileHandler:
-            found.append({**known, "file": handler.baseFilename})
+            handlers.append({**known, "file": handler.baseFilename})
         elif isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
-            found.append({**known, "stream": "stdout" if handler.stream is sys.stdout else "stderr"})
-    return found
+            handlers.append({**known, "stream": "stdout" if handler.stream is sys.stdout else "stderr"})
+    return handlers
 
 
 def _handler(known: Mapping[str, Any]) -> logging.Handler:

@@ -80,8 +80,8 @@ def _numpy() -> list[Any]:
     state: Any = np.random.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":
         return []
-    own = state["state"]
-    return [own["key"].tolist(), int(own["pos"]), int(state["has_gauss"]), float(state["gauss"])]
+    mt_state = state["state"]
+    return [mt_state["key"].tolist(), int(mt_state["pos"]), int(state["has_gauss"]), float(state["gauss"])]
 
 
 def _tensorflow() -> dict[str, Any]:
