@@ -60,8 +60,8 @@ def _gather(vector: tf.Tensor, step: Step) -> tf.Tensor:
     rows = tf.cast(step.rows, vector.dtype)
 
     @tf.custom_gradient
-    def gather(own: tf.Tensor) -> Any:
-        table = tf.one_hot(rank, size, dtype=own.dtype)[:, tf.newaxis] * own[tf.newaxis]
+    def gather(local_vector: tf.Tensor) -> Any:
+        table = tf.one_hot(rank, size, dtype=local_vector.dtype)[:, tf.newaxis] * local_vector[tf.newaxis]
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             weighted = tf.math.multiply_no_nan(upstream, tf.broadcast_to(rows, tf.shape(upstream)))

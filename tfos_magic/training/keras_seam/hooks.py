@@ -53,11 +53,11 @@ def install(stack: ExitStack, session: Session) -> None:
     if session.many:
         _install_data(stack, session)
         adapting.install(stack, session)
-        own = tape_loop.OwnLoop(session)
-        _install_gradients(stack, session, own)
-        tape_loop.install(stack, session, own)
-        draws.install(stack, session, own)
-        reductions.install(stack, session, own)
+        own_loop = tape_loop.OwnLoop(session)
+        _install_gradients(stack, session, own_loop)
+        tape_loop.install(stack, session, own_loop)
+        draws.install(stack, session, own_loop)
+        reductions.install(stack, session, own_loop)
         input_pipelines.install(stack, session)
         jit.install(stack, session)
         tf_distribute.install(stack, session.reporter)
@@ -196,15 +196,15 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
     digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else 0
-    own = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
+    input_summary = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
-    refusals.check_same_input(session.collectives.gather(own), sharded, known)
+    refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if sharded and session.exact:
         own_reads.refuse_unlike(adapter.get_tf_dataset())
         session.first_step.heed_maps(loop.model, adapter.get_tf_dataset())
 
 
-def _install_gradients(stack: ExitStack, session: Session, own: tape_loop.OwnLoop) -> None:
+def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.OwnLoop) -> None:
     @tf.autograph.experimental.do_not_convert
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if session.trial is not None:
@@ -219,7 +219,7 @@ def _install_gradients(stack: ExitStack, session: Session, own: tape_loop.OwnLoo
         session.applying = True
         try:
             if session.step is None:
-                own.apply(update, optimizer, gradients, variables)
+                own_loop.apply(update, optimizer, gradients, variables)
             else:
                 if session.exact and not session.step.united:
                     gradients = session.first_step.gradients(gradients, variables, session.step)
@@ -229,15 +229,15 @@ def _install_gradients(stack: ExitStack, session: Session, own: tape_loop.OwnLoo
             session.applying = False
 
     def gradient(original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found, step, loop = original(tape, target, sources, *args, **kwargs), session.exact_step, session.loop
+        gradients, step, loop = original(tape, target, sources, *args, **kwargs), session.exact_step, session.loop
         if session.step is None:
-            return own.tapes.taken(found, sources)
+            return own_loop.tapes.taken(gradients, sources)
         early = loop is not None and session.trial is None and session.first_step.unites_early(loop.model)
         if step is None or not early or not of_variables(sources) or not isinstance(session.strategy, SyncStrategy):
-            return found
-        mine = session.first_step.gradients(tf.nest.flatten(found), tf.nest.flatten(sources), step)
+            return gradients
+        mine = session.first_step.gradients(tf.nest.flatten(gradients), tf.nest.flatten(sources), step)
         step.united = True
-        return tf.nest.pack_sequence_as(found, session.strategy.combine(step, mine))
+        return tf.nest.pack_sequence_as(gradients, session.strategy.combine(step, mine))
 
     wrap(stack, tf.GradientTape, "gradient", gradient)
     for optimizer_type in (BaseOptimizer, LossScaleOptimizer):

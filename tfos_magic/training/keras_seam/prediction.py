@@ -68,8 +68,8 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     rows, batch = len(arrays[0]), arguments["batch_size"] or _KERAS_BATCH
     batches, size = -(-rows // batch), session.collectives.size
     before = [raw(variable).read_value() for variable in loop.model.non_trainable_variables]
-    own = [rows, batch, int(loop.model.built), _digest(arrays, loop.model)]
-    ranks = session.collectives.gather(own)
+    input_summary = [rows, batch, int(loop.model.built), _digest(arrays, loop.model)]
+    ranks = session.collectives.gather(input_summary)
     if (ranks != ranks[0]).any() or not loop.model.built or batches < BATCHES_PER_RANK * size:
         return _by_itself(session, compute, x)
     begin, end = (batch * mark for mark in rank_slice(batches, session.collectives.rank, size))

@@ -26,19 +26,19 @@ _OVERLAPS = (keras.losses.Dice, keras.losses.Tversky)
 _MEANS = ("sum_over_batch_size", "mean")
 
 
-def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Make the reductions of a step global until ``stack`` closes."""
-    _install_losses(stack, session, own)
+    _install_losses(stack, session, own_loop)
 
     def moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
-        step = session.exact_step or own.batch_step
+        step = session.exact_step or own_loop.batch_step
         if step is None:
             return original(layer, inputs, mask)
         return step.decided(lambda: global_moments(layer, inputs, mask, step))
 
     def update(original: Any, metric: Any, values: Any, sample_weight: Any = None) -> Any:
         if session.exact_step is None:
-            return original(metric, *_of_share(own, metric, values, sample_weight))
+            return original(metric, *_of_share(own_loop, metric, values, sample_weight))
         return original(metric, *_batch_mean(session, metric, values, sample_weight))
 
     wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
@@ -46,7 +46,7 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         wrap(stack, metric_type, "update_state", update)
 
 
-def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     current: list[Any] = []
 
     def call(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     def reduce(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         reduction = kwargs.get("reduction", "sum_over_batch_size")
-        step = session.exact_step or own.batch_step
+        step = session.exact_step or own_loop.batch_step
         if step is None:
             return reduced
         refusals.refuse_circle(current[-1])
@@ -74,7 +74,7 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         return reduced if session.exact_step is not None else _of_all_rows(reduced, step)
 
     def overlap(original: Any, loss: Any, y_true: Any, y_pred: Any) -> Any:
-        step = session.exact_step or own.batch_step
+        step = session.exact_step or own_loop.batch_step
         if step is None or loss.axis is not None:
             return original(loss, y_true, y_pred)
         return _overlap(loss, y_true, y_pred, step)
@@ -88,7 +88,7 @@ def _install_losses(stack: ExitStack, session: Session, own: OwnLoop) -> None:
     wrap(stack, keras.Layer, "add_loss", add)
 
     def average(original: Any, losses: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
-        average, step = original(losses, sample_weight, global_batch_size), own.batch_step
+        average, step = original(losses, sample_weight, global_batch_size), own_loop.batch_step
         if step is None or global_batch_size is None:
             return average
         return _of_all_rows(tf.math.multiply_no_nan(average, tf.cast(step.scale(), average.dtype)), step)
@@ -131,11 +131,11 @@ def _of_all_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
     on every rank, also where it has no rows."""
 
     @tf.custom_gradient
-    def shown(own: tf.Tensor) -> Any:
-        exact = _exact(own.dtype)
-        weighted = step.summed(tf.math.multiply_no_nan(tf.cast(own, exact), tf.cast(step.rows, exact)))
+    def shown(local_loss: tf.Tensor) -> Any:
+        exact = _exact(local_loss.dtype)
+        weighted = step.summed(tf.math.multiply_no_nan(tf.cast(local_loss, exact), tf.cast(step.rows, exact)))
         mean = tf.math.divide_no_nan(weighted, tf.cast(step.total(), exact))
-        return tf.cast(mean, own.dtype), lambda upstream: upstream
+        return tf.cast(mean, local_loss.dtype), lambda upstream: upstream
 
     return shown(tf.reduce_sum(loss))  # Keras leaves losses of no rows as they are
 
@@ -144,8 +144,8 @@ def _with_gradient_scaled(values: tf.Tensor, step: Step) -> tf.Tensor:
     """Leave ``values`` as they are; Keras takes the gradient of their sum, and their mean for the history."""
 
     @tf.custom_gradient
-    def scaled(own: tf.Tensor) -> Any:
-        return own, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
+    def scaled(local_values: tf.Tensor) -> Any:
+        return local_values, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
 
     return scaled(values)
 
@@ -162,7 +162,7 @@ def _overlap(loss: Any, y_true: Any, y_pred: Any, step: Step) -> tf.Tensor:
     return 1 - both / (both + (true - both) * loss.alpha + (predicted - both) * loss.beta + epsilon)
 
 
-def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
+def _global_sums(local_scalars: list[tf.Tensor], step: Step) -> tf.Tensor:
     """Sum scalars over ranks, differentiably for a loss that every rank computes of the sums alike."""
 
     @tf.custom_gradient
@@ -170,18 +170,18 @@ def _global_sums(own: list[tf.Tensor], step: Step) -> tf.Tensor:
         summed = tf.cast(step.summed(vector), vector.dtype)
         return summed, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
 
-    return total(tf.stack(own))
+    return total(tf.stack(local_scalars))
 
 
-def _of_share(own: OwnLoop, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+def _of_share(own_loop: OwnLoop, metric: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Let one number that a loop of the cell's own gives for a share count as that of the batch, once for all ranks;
     elsewhere for nothing where a share has no rows, of which it is NaN."""
-    nothing = own.without_rows
+    nothing = own_loop.without_rows
     if nothing is None or sample_weight is not None or tf.convert_to_tensor(values).shape.rank != 0:
         return values, sample_weight
-    if own.on_shares:
-        value = own.numbers.of_batch(metric, values, own.step_of_batch().rows)
-        return tf.cast(value, metric.dtype), tf.cast(own.numbers.weight, metric.dtype)
+    if own_loop.on_shares:
+        value = own_loop.numbers.of_batch(metric, values, own_loop.step_of_batch().rows)
+        return tf.cast(value, metric.dtype), tf.cast(own_loop.numbers.weight, metric.dtype)
     values = keras.ops.cast(values, metric.dtype)
     return tf.where(nothing, tf.zeros_like(values), values), 1.0 - tf.cast(nothing, values.dtype)
 

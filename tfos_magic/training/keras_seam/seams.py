@@ -34,8 +34,8 @@ class Seam:
         """The addresses that are not there."""
         module, _, kind = self.owner.partition(":")
         try:
-            found: Any = importlib.import_module(module)
-            owner = getattr(found, kind) if kind else found
+            imported_module: Any = importlib.import_module(module)
+            owner = getattr(imported_module, kind) if kind else imported_module
         except (ImportError, AttributeError):
             return [self.owner]
         return [f"{self.owner}.{name}" for name in self.names if not self.optional and not hasattr(owner, name)]
@@ -196,12 +196,12 @@ def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     """
     if not is_known(owner, name):
         raise LookupError(f"{owner!r}.{name} is not among the places that a run changes: add it to the table, with why")
-    own = vars(owner).get(name, _ABSENT)
+    original = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
-    if own is _ABSENT:
+    if original is _ABSENT:
         stack.callback(delattr, owner, name)
     else:
-        stack.callback(setattr, owner, name, own)
+        stack.callback(setattr, owner, name, original)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Follower:
 
     def __init__(self, run_id: str, emit: Callable[[Message], None], notice: Callable[[str], None]) -> None:
         self._run_id, self._emit, self._notice = run_id, emit, notice
-        self._own = re.compile(rf"tfevents\..*\.{os.getpid()}\.")
+        self._name_pattern = re.compile(rf"tfevents\..*\.{os.getpid()}\.")
         self._lock = threading.Lock()
         self._writers: list[Any] = []
         self._places: dict[Path, EventFolder] = {}
@@ -129,7 +129,7 @@ class Follower:
     def _names(self, folder: Path) -> list[str]:
         """The event files of this process in ``folder``: other ranks may write beside it."""
         try:
-            return [name for name in os.listdir(folder) if self._own.search(name)]
+            return [name for name in os.listdir(folder) if self._name_pattern.search(name)]
         except OSError:
             return []  # not there yet, or no more; where it may not be read, the writer tells the cell
 

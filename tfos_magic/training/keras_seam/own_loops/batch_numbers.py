@@ -37,8 +37,8 @@ class BatchNumbers:
 
     def of_batch(self, metric: Any, value: Any, rows: tf.Tensor) -> tf.Tensor:
         """The number of the batch for which this rank gives ``value`` of its ``rows``, a float64 scalar."""
-        own = tf.stack([tf.cast(value, tf.float64), tf.cast(rows, tf.float64)])
-        values, counts = tf.unstack(self._session.collectives.concat([own[tf.newaxis]])[0], axis=1)
+        value_and_rows = tf.stack([tf.cast(value, tf.float64), tf.cast(rows, tf.float64)])
+        values, counts = tf.unstack(self._session.collectives.concat([value_and_rows[tf.newaxis]])[0], axis=1)
         there = counts > 0
         first = values[tf.argmax(tf.cast(there, tf.int32))]
         alike = tf.reduce_all(tf.equal(values, first) | ~there)

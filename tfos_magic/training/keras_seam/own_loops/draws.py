@@ -19,7 +19,7 @@ from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
 from tfos_magic.training.session import Session
 
 
-def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and what is assigned meanwhile, until ``stack`` closes."""
 
     def begin(original: Any, dataset: Any) -> Any:
@@ -29,9 +29,9 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         shares = session.loop is None and is_sharded(dataset)
         if shares and is_fed(dataset):
             session.looks.begin(dataset)
-            own.source = dataset
+            own_loop.source = dataset
         iterator = original(dataset)
-        own.iterators.begin(iterator, shares, counts=session.loop is None)
+        own_loop.iterators.begin(iterator, shares, counts=session.loop is None)
         return iterator
 
     def draw(original: Any, iterator: Any) -> Any:
@@ -39,28 +39,28 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
             batch = original(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             session.draws_shares = False
-            own.iterators.end(iterator)
+            own_loop.iterators.end(iterator)
             raise
         if session.loop is None:
-            own.iterators.drawn(iterator)
-            if (shares := own.iterators.shares(iterator)) is not False:
-                own.drawn(batch, known=bool(shares) or own.iterators.gives_shares)
+            own_loop.iterators.drawn(iterator)
+            if (shares := own_loop.iterators.shares(iterator)) is not False:
+                own_loop.drawn(batch, known=bool(shares) or own_loop.iterators.gives_shares)
         return batch
 
     def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
         is_dataset = isinstance(source, tf.data.Dataset)
-        shares = is_sharded(source) if is_dataset else own.iterators.shares(source)
+        shares = is_sharded(source) if is_dataset else own_loop.iterators.shares(source)
         hidden = type(source).__name__ == STAND_IN and not inputs_of(source)
         if session.loop is not None or (shares is False and not hidden):
             return original(source, extra_test, body, *rest)
         if is_dataset:
             own_reads.refuse_cut(source)
-            own.source = source if shares else None
+            own_loop.source = source if shares else None
 
         def counted(batch: Any) -> None:
-            given = bool(shares) or (shares is None and own.iterators.gives_shares)
-            own.drawn(batch, known=given)
-            with replaced(own.iterators, "in_graph", given):
+            given = bool(shares) or (shares is None and own_loop.iterators.gives_shares)
+            own_loop.drawn(batch, known=given)
+            with replaced(own_loop.iterators, "in_graph", given):
                 body(batch)
 
         try:

@@ -38,14 +38,14 @@ class MetricResults:
         original = keras.Metric.__getattribute__
 
         def get(metric: Any, name: str) -> Any:
-            found = original(metric, name)
+            attribute = original(metric, name)
             if name == "update_state" and self._is_cells_own:
                 self._heed(metric)
             elif name == "reset_state":
                 self._numbers.reset(metric)
             elif name == "result" and self._is_cells_own:
-                return lambda *args, **kwargs: self._result(metric, lambda: found(*args, **kwargs))
-            return found
+                return lambda *args, **kwargs: self._result(metric, lambda: attribute(*args, **kwargs))
+            return attribute
 
         replace(stack, keras.Metric, "__getattribute__", get)
         self._session.ending.append(self._end)
@@ -90,17 +90,17 @@ class MetricResults:
         if not variables:
             return read()
         metrics.note_unknown(metric, self._session.reporter)
-        own = [variable.read_value() for variable in variables]
-        of_ranks = self._session.collectives.concat([value[tf.newaxis] for value in own])
+        local_values = [variable.read_value() for variable in variables]
+        of_ranks = self._session.collectives.concat([value[tf.newaxis] for value in local_values])
         totals = [tf.reduce_sum(values, 0) for values in of_ranks]
         if not any(id(variable) in self._of_shares for variable in variables):
             alike = tf.reduce_all([tf.reduce_all(tf.equal(values, values[:1])) for values in of_ranks])
-            totals = [tf.where(alike, mine, total) for mine, total in zip(own, totals, strict=True)]
+            totals = [tf.where(alike, mine, total) for mine, total in zip(local_values, totals, strict=True)]
         for variable, total in zip(variables, totals, strict=True):
             variable.assign(total)
         try:
             with replaced(self, "_reading", True):
                 return keras.tree.map_structure(tf.identity, read())
         finally:
-            for variable, mine in zip(variables, own, strict=True):
+            for variable, mine in zip(variables, local_values, strict=True):
                 variable.assign(mine)

@@ -176,15 +176,15 @@ class OwnLoop:
             self._session.replicas.broadcast([*made, *(optimizer.variables if optimizer.built else [])])
 
 
-def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
+def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
-    stack.push(lambda error, *_: own.heed_apart() if error is None else None)  # of steps in graphs
+    stack.push(lambda error, *_: own_loop.heed_apart() if error is None else None)  # of steps in graphs
     replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
     whole_reads.install(stack, session.looks)
-    own.tapes.install(stack)
-    MetricResults(session, own.iterators, own.numbers, lambda: own.over_shares).install(stack)
-    saves.install(stack, session, own.steps_taken)
-    empty_batches.install(stack, lambda: own.without_rows is not None)
+    own_loop.tapes.install(stack)
+    MetricResults(session, own_loop.iterators, own_loop.numbers, lambda: own_loop.over_shares).install(stack)
+    saves.install(stack, session, own_loop.steps_taken)
+    empty_batches.install(stack, lambda: own_loop.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
     signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
 
@@ -197,11 +197,11 @@ def install(stack: ExitStack, session: Session, own: OwnLoop) -> None:
         if not session.strategy.lockstep:
             refusals.refuse_own_loop(f"{kind}()", session.strategy.name)
         session.looks.forget()
-        own.refuse_mixing()
+        own_loop.refuse_mixing()
         with session.entered(kind, model) as loop:
-            session.copied.assign(not own.over_shares)
+            session.copied.assign(not own_loop.over_shares)
             try:
-                _prepare(session, loop, own.over_shares, call(kind, model, *args, **kwargs))
+                _prepare(session, loop, own_loop.over_shares, call(kind, model, *args, **kwargs))
                 return original(model, *args, **kwargs)
             finally:
                 session.copied.assign(False)

@@ -52,24 +52,24 @@ class Tapes:
         wrap(stack, tf, "map_fn", by_row)
         wrap(stack, tf, "gradients", lambda original, ys, xs, *a, **k: self.taken(original(ys, xs, *a, **k), xs))
 
-    def taken(self, found: Any, sources: Any) -> Any:
-        """Give the gradients ``found`` by ``sources`` as those of all rows, where they can be."""
+    def taken(self, gradients: Any, sources: Any) -> Any:
+        """Give the ``gradients`` by ``sources`` as those of all rows, where they can be."""
         session, strategy = self._session, self._session.strategy
-        own = session.step is None and session.loop is None and session.exact and not self._over_copies()
+        in_own_loop = session.step is None and session.loop is None and session.exact and not self._over_copies()
         names = tf.nest.flatten(sources)
         weights = [i for i, source in enumerate(names) if of_variables(source)]
-        if not (own and weights and isinstance(strategy, SyncStrategy)):
-            return found
+        if not (in_own_loop and weights and isinstance(strategy, SyncStrategy)):
+            return gradients
         if self._by_row or record.could_possibly_record():
             self._parts = True
             if not self._by_row:
                 refusals.note_nested(session.reporter)
-            return found
+            return gradients
         self._note_again(tuple(id(names[i]) for i in weights))
-        self._unites, flat = True, tf.nest.flatten(found)
+        self._unites, flat = True, tf.nest.flatten(gradients)
         for i, mean in zip(weights, strategy.combine(self._step(), [flat[i] for i in weights]), strict=True):
             flat[i] = mean
-        return tf.nest.pack_sequence_as(found, flat)
+        return tf.nest.pack_sequence_as(gradients, flat)
 
     def _note_again(self, sources: tuple[int, ...]) -> None:
         if sources in self._taken and tf.executing_eagerly():

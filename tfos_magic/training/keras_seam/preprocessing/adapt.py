@@ -120,10 +120,10 @@ class _Adapting:
             states.check_alike(layer, peers)
 
     def _merge_summaries(self, layer: Any) -> None:
-        own, width = layer.summary, layer.summary.shape[1]
+        local_summary, width = layer.summary, layer.summary.shape[1]
         peers = self._session.collectives
         ends = np.cumsum(peers.gather([width])[:, 0])
-        columns = np.asarray(peers.concat([tf.constant(own.T)])[0])
+        columns = np.asarray(peers.concat([tf.constant(local_summary.T)])[0])
         layer.reset_state()
         for summary in np.split(columns.T, ends[:-1], axis=1):
             layer.summary = merge_summaries(summary, layer.summary, layer.epsilon)
@@ -143,8 +143,10 @@ class _Adapting:
         states.assign_moments(layer, self._over_ranks(parts))
 
     def _over_ranks(self, moments: Iterable[states.Array]) -> Iterator[states.Array]:
-        for own in moments:
-            yield states.pooled(np.asarray(self._session.collectives.concat([tf.constant(own[np.newaxis])])[0]))
+        for local_moments in moments:
+            yield states.pooled(
+                np.asarray(self._session.collectives.concat([tf.constant(local_moments[np.newaxis])])[0])
+            )
 
     @contextmanager
     def _given(self, data: Data) -> Iterator[None]:

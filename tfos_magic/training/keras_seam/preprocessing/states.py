@@ -104,19 +104,19 @@ def _state(layer: Any) -> tuple[list[str], Array]:
 
 
 def _merge_table(table: Any, peers: Collectives) -> None:
-    own, counts = table.export()
-    if own.dtype == tf.string:
-        tokens, (counts,) = _concat_strings(own.numpy(), peers), peers.concat([counts])
+    local_tokens, counts = table.export()
+    if local_tokens.dtype == tf.string:
+        tokens, (counts,) = _concat_strings(local_tokens.numpy(), peers), peers.concat([counts])
     else:
-        tokens, counts = peers.concat([own, counts])
-    table.remove(own)
+        tokens, counts = peers.concat([local_tokens, counts])
+    table.remove(local_tokens)
     unique, places = tf.unique(tokens)
     table.insert(unique, tf.math.unsorted_segment_sum(counts, places, tf.size(unique)))
 
 
-def _concat_strings(own: Sequence[bytes], peers: Collectives) -> tf.Tensor:
-    letters = np.frombuffer(b"".join(own), np.uint8).astype(np.int32)  # numbers that every wire carries
-    lengths = np.asarray(peers.concat([tf.constant([len(token) for token in own], tf.int64)])[0])
+def _concat_strings(local_tokens: Sequence[bytes], peers: Collectives) -> tf.Tensor:
+    letters = np.frombuffer(b"".join(local_tokens), np.uint8).astype(np.int32)  # numbers that every wire carries
+    lengths = np.asarray(peers.concat([tf.constant([len(token) for token in local_tokens], tf.int64)])[0])
     text = np.asarray(peers.concat([tf.constant(letters)])[0]).astype(np.uint8).tobytes()
     ends = np.cumsum(lengths)
     return tf.constant([text[end - length : end] for end, length in zip(ends, lengths, strict=True)], tf.string)

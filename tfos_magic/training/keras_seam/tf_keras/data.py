@@ -21,9 +21,9 @@ def share_out(session: Session, handler: Any) -> None:
     adapter, loop = handler._adapter, session.loops[-1]
     sharded = is_share(handler._dataset)
     batches = -1 if handler._inferred_steps is None else handler._inferred_steps
-    own = [batches, _rows(adapter), int(sharded), 0]
+    input_summary = [batches, _rows(adapter), int(sharded), 0]
     known = handler._steps_per_epoch is not None or (sharded and ends_alike(handler._dataset))
-    common.check_same_input(session.collectives.gather(own), sharded, known)
+    common.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if sharded and session.exact and paddings(handler._dataset):
         refuse_padding(loop.model, {}, session.reporter)
     if sharded:

@@ -32,15 +32,15 @@ def counted(session: Session, model: Any) -> Iterator[None]:
     for name in ("train_function", "test_function"):
         if getattr(getattr(model, name), "tfos_session", None) is not session:
             setattr(model, name, None)
-    own = {
+    replacements = {
         "train_step": _step(session, model, model.train_step, training=True),
         "test_step": _step(session, model, model.test_step, training=False),
         "make_train_function": _maker(session, model, "train", session.training_function),
         "make_test_function": _maker(session, model, "test", session.test_function),
         "stop_evaluating": False,
     }
-    before = {name: vars(model).get(name, _ABSENT) for name in own}
-    vars(model).update(own)
+    before = {name: vars(model).get(name, _ABSENT) for name in replacements}
+    vars(model).update(replacements)
     try:
         yield
     finally:
