@@ -48,8 +48,8 @@ def _known_to_all(collectives: Collectives, mine: bool) -> bool:
 
 
 def _of_rank_0(collectives: Collectives, leaf: tf.Tensor) -> tf.Tensor:
-    own = tf.cast(leaf, _CAST.get(leaf.dtype, leaf.dtype))
-    return tf.cast(collectives.concat([own if collectives.rank == 0 else own[:0]])[0], leaf.dtype)
+    cast_leaf = tf.cast(leaf, _CAST.get(leaf.dtype, leaf.dtype))
+    return tf.cast(collectives.concat([cast_leaf if collectives.rank == 0 else cast_leaf[:0]])[0], leaf.dtype)
 
 
 def _apart(collectives: Collectives, names: Sequence[Any], values: Sequence[Any]) -> list[Any]:

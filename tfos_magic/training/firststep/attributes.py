@@ -38,9 +38,11 @@ class Attributes:
                     _refill(value, content)
 
     def _values(self, owner: Any) -> dict[str, tuple[Any, Any]]:
-        own = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
-        plain = {name: (value, None) for name, value in own.items() if isinstance(value, _KEPT)}
-        return plain | {name: (v, copy.copy(v)) for name, v in own.items() if isinstance(v, _COPIED) and name[0] != "_"}
+        attributes = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
+        plain = {name: (value, None) for name, value in attributes.items() if isinstance(value, _KEPT)}
+        return plain | {
+            name: (v, copy.copy(v)) for name, v in attributes.items() if isinstance(v, _COPIED) and name[0] != "_"
+        }
 
     def _count(self) -> tuple[int, int]:
         return len(self._model.variables), sum(1 for _ in self._model._flatten_layers())

@@ -63,12 +63,12 @@ def tried(batch: Any, fewest: int = FEWEST) -> Tried:
     """
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
-    wanted = max(fewest, min(2 * rows, MOST, MOST_BYTES * rows // max(size, 1)))
-    wanted -= wanted % 3 == 0  # or a part would be the same rows when they are reversed
-    whole = _varied(taken(batch, np.arange(wanted) % rows), np.arange(wanted) // rows)
-    first_part = apart(wanted)
+    trial_rows = max(fewest, min(2 * rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    trial_rows -= trial_rows % 3 == 0  # or a part would be the same rows when they are reversed
+    whole = _varied(taken(batch, np.arange(trial_rows) % rows), np.arange(trial_rows) // rows)
+    first_part = apart(trial_rows)
     first, second = ((taken(whole, np.flatnonzero(part)), int(part.sum())) for part in (first_part, ~first_part))
-    return Tried((whole, wanted), (first, second))
+    return Tried((whole, trial_rows), (first, second))
 
 
 def _varied(batch: Any, again: Any) -> Any:

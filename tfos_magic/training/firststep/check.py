@@ -189,8 +189,8 @@ class FirstStep:
         if not laws or not (unknown or self._any(has_zeros_alone(rows))):
             return laws
         other = filled(rows)
-        found = self._confirmed(trial, other, self._tried(trial, other, TOLERANCE))
-        laws = {name: found.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
+        other_laws = self._confirmed(trial, other, self._tried(trial, other, TOLERANCE))
+        laws = {name: other_laws.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
         known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
         common = known.pop() if len(known) == 1 else Law.UNKNOWN
         return {n: common if law is Law.UNKNOWN and n[0] == "gradient" else law for n, law in laws.items()}
@@ -224,27 +224,27 @@ class FirstStep:
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         try:
             with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
-                found = [run(trial, rows, tolerance)]
+                laws_of_runs = [run(trial, rows, tolerance)]
                 for ahead in trial.state.ahead(trial.own_step):
-                    found += run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
+                    laws_of_runs += run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
-                    found += [run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
-                names = dict.fromkeys(name for laws in found for name in laws)
-                return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in found]) for name in names}
+                    laws_of_runs += [run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
+                names = dict.fromkeys(name for laws in laws_of_runs for name in laws)
+                return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in laws_of_runs]) for name in names}
         except (TrainingError, ClusterError):
             raise
         except Exception as error:  # whatever a user's step may raise: the step itself raises it again, if it is real
             self._why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             return {}
 
-    def _common(self, own: Laws) -> Laws:
+    def _common(self, local_laws: Laws) -> Laws:
         """What all ranks found, for each number; empty where one could not try, or found other numbers."""
         collectives = self._session.collectives
-        counts = collectives.gather([len(own)])[:, 0]
-        if not own or (counts != counts[0]).any():
+        counts = collectives.gather([len(local_laws)])[:, 0]
+        if not local_laws or (counts != counts[0]).any():
             return {}
-        table = collectives.gather([int(law) for law in own.values()])
-        return {name: agreed([Law(law) for law in column]) for name, column in zip(own, table.T, strict=True)}
+        table = collectives.gather([int(law) for law in local_laws.values()])
+        return {name: agreed([Law(law) for law in column]) for name, column in zip(local_laws, table.T, strict=True)}
 
     def _refuse_apart(self, model: Any, names: Sequence[Any]) -> None:
         if self._session.context.calls.rank:
@@ -263,8 +263,8 @@ class FirstStep:
             return
         words = Words(model, self._owners)
         for kind in KINDS:
-            if found := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
-                raise TrainingError(words.refusal(found[0]))
+            if mixed_names := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
+                raise TrainingError(words.refusal(mixed_names[0]))
         for name, law in laws.items():
             if name[0] in ("added", "loss") and law is Law.UNKNOWN:
                 notice(

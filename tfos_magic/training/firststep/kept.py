@@ -36,8 +36,14 @@ class Kept:
             leaf for layer in model._flatten_layers() for value in vars(layer).values() for leaf in _leaves(value)
         ]
         seeds = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
-        own = [*model.variables, *model.metrics_variables, *scalars, *layers, *([seeds.state] if seeds else [])]
-        self.variables = list({id(raw): raw for raw in map(metrics.raw, own)}.values())
+        all_variables = [
+            *model.variables,
+            *model.metrics_variables,
+            *scalars,
+            *layers,
+            *([seeds.state] if seeds else []),
+        ]
+        self.variables = list({id(raw): raw for raw in map(metrics.raw, all_variables)}.values())
         # Weights among them: a step may take them further by itself, without an optimizer.
         statistics = {id(metrics.raw(v)) for v in [*model.weights, *layers]}
         apart = {id(metrics.raw(v)) for v in [*model.metrics_variables, *_seeds(model)]}
@@ -45,7 +51,7 @@ class Kept:
         self._metrics = {id(metrics.raw(v)) for v in model.metrics_variables}
         self._apart = apart | {id(metrics.raw(v)) for v in model.trainable_variables}
         self._known = {id(variable) for variable in self.variables}
-        self._found: list[tuple[tf.Variable, tf.Tensor]] = []
+        self._newly_used: list[tuple[tf.Variable, tf.Tensor]] = []
         self._scalars: dict[int, tf.Variable] = {}
         self._modes: dict[int, tf.Variable] = {}
 
@@ -54,7 +60,7 @@ class Kept:
         key = id(variable)
         if key not in self._known:
             self._known.add(key)
-            self._found.append((variable, variable.read_value()))
+            self._newly_used.append((variable, variable.read_value()))
         if key in self._apart or variable.trainable:
             return
         number = len(variable.shape) == 0
@@ -70,10 +76,10 @@ class Kept:
 
     def taken_in(self) -> list[tf.Tensor]:
         """Count variables that a step has used for the first time among its own; gives what they were before it."""
-        found, self._found = self._found, []
-        self.variables += [variable for variable, _ in found]
-        self._statistics |= {id(variable) for variable, _ in found}
-        return [value for _, value in found]
+        newly_used, self._newly_used = self._newly_used, []
+        self.variables += [variable for variable, _ in newly_used]
+        self._statistics |= {id(variable) for variable, _ in newly_used}
+        return [value for _, value in newly_used]
 
     def ahead(self, own_step: bool) -> tuple[float, ...]:
         """The trials of later steps: of all that uses numbers which may change, and of a ``train_step`` of its own."""
@@ -151,8 +157,8 @@ def _seeds(model: Any) -> list[Any]:
 def _leaves(value: Any) -> list[tf.Variable]:
     """TensorFlow's variables in an attribute of a layer, which Keras does not know of."""
     held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-    found = [leaf.state if isinstance(leaf, tf.random.Generator) else leaf for leaf in held]
-    return [leaf for leaf in found if isinstance(leaf, tf.Variable)]
+    leaves = [leaf.state if isinstance(leaf, tf.random.Generator) else leaf for leaf in held]
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Variable)]
 
 
 def numbers(value: Any) -> npt.NDArray[np.float64]:

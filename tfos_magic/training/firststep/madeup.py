@@ -45,10 +45,10 @@ class MadeUp:
         owners, lengths = np.arange(self._rows), []
         for axis in range(1, spec.ragged_rank + 1):
             shortest = FEWEST if self._plain else 1
-            own = np.where(apart(self._rows), shortest, shortest + 1 + np.arange(self._rows) % FEWEST)[owners]
-            own = own if spec.shape[axis] is None else np.full(len(owners), spec.shape[axis])
-            lengths.append(own)
-            owners = np.repeat(owners, own)
+            row_lengths = np.where(apart(self._rows), shortest, shortest + 1 + np.arange(self._rows) % FEWEST)[owners]
+            row_lengths = row_lengths if spec.shape[axis] is None else np.full(len(owners), spec.shape[axis])
+            lengths.append(row_lengths)
+            owners = np.repeat(owners, row_lengths)
         inner = [UNKNOWN_LENGTH if length is None else length for length in spec.shape[spec.ragged_rank + 1 :]]
         values = self._values(spec.dtype, owners, inner)
         made = tf.RaggedTensor.from_nested_row_lengths(values, lengths)

@@ -75,7 +75,7 @@ def paddings(dataset: Any) -> tuple[Padding, ...]:
     refuse_states(dataset)
     if not _is_mapped(dataset):
         return ()
-    found: dict[int, Padding] = {}
+    paddings_by_leaf: dict[int, Padding] = {}
     rows = _rows_for(dataset)
     both = np.flatnonzero(apart(rows)), np.flatnonzero(~apart(rows))
     for made in (MadeUp(True, rows), *(MadeUp(False, rows, seed) for seed in SEEDS)):
@@ -89,10 +89,10 @@ def paddings(dataset: Any) -> tuple[Padding, ...]:
         for numbers, mapped in zip(both, parts, strict=True):
             for whole, part in zip(wholes, mapped, strict=True):
                 pairs = zip(tf.nest.flatten(whole), tf.nest.flatten(part), strict=True)
-                for leaf, (of_all, own) in enumerate(pairs):
-                    if padding := _compared(dataset, leaf, of_all, own, numbers, rows):
-                        found[leaf] = padding
-    return tuple(found.values())
+                for leaf, (of_all, of_part) in enumerate(pairs):
+                    if padding := _compared(dataset, leaf, of_all, of_part, numbers, rows):
+                        paddings_by_leaf[leaf] = padding
+    return tuple(paddings_by_leaf.values())
 
 
 def _rows_for(dataset: Any) -> int:
@@ -188,8 +188,8 @@ def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bo
     try:
         rows = _rows_for(dataset)
         element = _elements(dataset, MadeUp(True, rows), np.arange(rows))[0]
-        found = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
-        return all(_is_same(_array(a), _array(b)) for a, b in zip(*found, strict=True))
+        predictions = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
+        return all(_is_same(_array(a), _array(b)) for a, b in zip(*predictions, strict=True))
     except Exception:  # whatever a model raises for rows that are none of its own
         return False
     finally:
@@ -216,19 +216,24 @@ def _compared(dataset: Any, leaf: int, whole: Any, part: Any, numbers: Any, rows
         if all(_is_same(a, b) for a, b in pairs):
             return None
         raise _refusal(dataset)
-    of_all, own = _array(whole), _array(part)
-    if _is_same(of_all, own):
+    of_all, of_part = _array(whole), _array(part)
+    if _is_same(of_all, of_part):
         return None
-    if own.ndim != of_all.ndim or own.ndim == 0 or len(of_all) % rows or len(own) * rows != len(of_all) * len(numbers):
+    if (
+        of_part.ndim != of_all.ndim
+        or of_part.ndim == 0
+        or len(of_all) % rows
+        or len(of_part) * rows != len(of_all) * len(numbers)
+    ):
         raise _refusal(dataset)
     # A row may have become several, one after another, or in several rounds of all rows.
     times, rest = len(of_all) // rows, of_all.shape[1:]
     beside = of_all.reshape(rows, times, *rest)[numbers].reshape(-1, *rest)
     after = of_all.reshape(times, rows, *rest)[:, numbers].reshape(-1, *rest)
     for expected in (beside, after):
-        inside = tuple(slice(length) for length in own.shape)
-        if _is_same(expected[inside], own):
-            more = tuple(a - b for a, b in zip(expected.shape, own.shape, strict=True))
+        inside = tuple(slice(length) for length in of_part.shape)
+        if _is_same(expected[inside], of_part):
+            more = tuple(a - b for a, b in zip(expected.shape, of_part.shape, strict=True))
             outside = np.ones(expected.shape, bool)
             outside[inside] = False
             filled = set(expected[outside].tolist())

@@ -35,12 +35,12 @@ Batch = Any
 class TrialStep(Step):
     """A step on ``rows`` of ``total`` rows. What all rows decide together is what the trial on all of them found."""
 
-    def __init__(self, rows: int, total: int, found: list[tf.Tensor]) -> None:
+    def __init__(self, rows: int, total: int, decisions: list[tf.Tensor]) -> None:
         super().__init__(tf.constant(float(rows)), tf.zeros(2), None, Collectives())
         self.of_all = rows == total
         self.values: dict[Any, tf.Tensor] = {}
         self._all_rows = tf.constant(float(total))
-        self._found = found
+        self._decisions = decisions
         self._next = 0
 
     def total(self) -> tf.Tensor:
@@ -52,9 +52,9 @@ class TrialStep(Step):
     def decided(self, compute: Callable[[], Any]) -> Any:
         """What is computed over all rows: found by the trial on all of them, known in those on parts."""
         if self.of_all:
-            self._found.append(tf.nest.map_structure(lambda t: t if t is None else tf.stop_gradient(t), compute()))
+            self._decisions.append(tf.nest.map_structure(lambda t: t if t is None else tf.stop_gradient(t), compute()))
         self._next += 1
-        return self._found[self._next - 1]
+        return self._decisions[self._next - 1]
 
     def counted(self, votes: tf.Tensor, apart: tf.Tensor | float = 0.0) -> None:
         """Nobody votes in a trial."""
@@ -73,7 +73,7 @@ class Trial:
         self._given: list[Any] = []
         self._noise = RowlessNoise(stack)
         self._seen: dict[Any, Any] = {}
-        self._found: list[tf.Tensor] = []
+        self._decisions: list[tf.Tensor] = []
         self._now: TrialStep
         trials.install(stack, self._gradient, self._heed)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
@@ -82,8 +82,8 @@ class Trial:
     def run(self, batch: Batch, rows: int, total: int) -> StepValues:
         """Try a step on ``batch`` of ``rows`` rows of ``total``; that on all rows comes first."""
         if rows == total:
-            self._found = []
-        step = self._now = TrialStep(rows, total, self._found)
+            self._decisions = []
+        step = self._now = TrialStep(rows, total, self._decisions)
         self._seen, self._given = {}, []
         self._noise.begin()
         before, attributes = self.state.values(), Attributes(self.model)
@@ -107,21 +107,21 @@ class Trial:
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""
-        own = {id(gradient) for gradient in self._given}
-        self.changes_gradients |= any(g is not None and id(g) not in own for g in gradients)
+        given_ids = {id(gradient) for gradient in self._given}
+        self.changes_gradients |= any(g is not None and id(g) not in given_ids for g in gradients)
         self._note("applied" if self.united_early else "gradient", gradients, variables)
 
     def is_linear(self, batch: Batch, rows: int) -> bool:
         """Whether gradients of any length are treated alike on their way to the optimizer."""
-        found = []
+        gradients_by_stretch = []
         for self.stretch in (1.0, *STRETCHES):
             seen = self.run(batch, rows, rows).values
-            found.append({name: v / self.stretch for name, v in seen.items() if name[0] == "gradient"})
+            gradients_by_stretch.append({name: v / self.stretch for name, v in seen.items() if name[0] == "gradient"})
         self.stretch = 1.0
         return all(
             np.allclose(value, other[name], rtol=1e-4, atol=1e-5 * float(np.abs(value).max(initial=0.0)))
-            for other in found[1:]
-            for name, value in found[0].items()
+            for other in gradients_by_stretch[1:]
+            for name, value in gradients_by_stretch[0].items()
         )
 
     def _note(self, kind: str, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -135,16 +135,16 @@ class Trial:
             self.state.heed(variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(tape, target, sources, *args, **kwargs)
+        gradients = original(tape, target, sources, *args, **kwargs)
         if not of_variables(sources):
-            return found
+            return gradients
         if self.stretch != 1.0:
-            found = tf.nest.map_structure(lambda g: g if g is None else _times(g, self.stretch), found)
+            gradients = tf.nest.map_structure(lambda g: g if g is None else _times(g, self.stretch), gradients)
         if self.united_early:
-            self._note("gradient", tf.nest.flatten(found), tf.nest.flatten(sources))
-            found = self._now.decided(lambda: found)
-        self._given += tf.nest.flatten(found)
-        return found
+            self._note("gradient", tf.nest.flatten(gradients), tf.nest.flatten(sources))
+            gradients = self._now.decided(lambda: gradients)
+        self._given += tf.nest.flatten(gradients)
+        return gradients
 
 
 def of_variables(sources: Any) -> bool:
