@@ -200,8 +200,8 @@ def _source_kinds(dataset: Any) -> set[bool]:
         return {True}
     inputs = inputs_of(dataset)
     kinds = [_source_kinds(source) for source in inputs]
-    found = set().union(*kinds) if kinds else {False}
-    if len(found) > 1 and type(dataset).__name__ == "_ZipDataset":
+    all_kinds = set().union(*kinds) if kinds else {False}
+    if len(all_kinds) > 1 and type(dataset).__name__ == "_ZipDataset":
         return set().union(
             *(
                 kind
@@ -209,7 +209,7 @@ def _source_kinds(dataset: Any) -> set[bool]:
                 if True in kind or not _is_per_batch(source, inputs)
             )
         )
-    return found
+    return all_kinds
 
 
 def _is_per_batch(source: Any, zipped: Sequence[Any]) -> bool:

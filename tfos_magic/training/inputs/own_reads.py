@@ -29,7 +29,7 @@ _CHOOSING = {"_FilterDataset": "filter()", "_TakeWhileDataset": "take_while()", 
 
 def refuse_recut(dataset: Any) -> None:
     """Raise :class:`TrainingError` where batches of a fed DataFrame are cut anew."""
-    if name := _found(dataset, _RECUT):
+    if name := _first_of(dataset, _RECUT):
         raise TrainingError(
             f"{name} on a fed DataFrame would cut up this worker's rows of each batch alone. Say how many rows a batch "
             "has with --batch-size (batch_size=); single rows to look at come from Spark: df.limit(5).toPandas()."
@@ -39,7 +39,7 @@ def refuse_recut(dataset: Any) -> None:
 def refuse_cut(dataset: Any) -> None:
     """As :func:`refuse_recut`, and where a loop of the cell's own would leave out elements by their rows."""
     refuse_recut(dataset)
-    if name := _found(dataset, _CHOOSING):
+    if name := _first_of(dataset, _CHOOSING):
         raise TrainingError(
             f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not go "
             "over the same batches. Filter in Spark before: df.filter(...)."
@@ -48,19 +48,21 @@ def refuse_cut(dataset: Any) -> None:
 
 def refuse_unlike(dataset: Any) -> None:
     """Raise :class:`TrainingError` where a ``fit`` would choose elements by what this worker's rows are."""
-    if name := _found(dataset, _CHOOSING):
+    if name := _first_of(dataset, _CHOOSING):
         raise TrainingError(
             f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not "
             "train on the batches of one process. Filter in Spark before: df.filter(...)."
         )
 
 
-def _found(dataset: Any, names: dict[str, str]) -> str:
+def _first_of(dataset: Any, names: dict[str, str]) -> str:
     """The first of the transformations ``names`` on the way to a fed dataset; empty where there is none."""
     if is_marked(dataset):
         return ""
-    own = names.get(type(dataset).__name__, "") if is_fed(dataset) else ""
-    return own or next((found for source in inputs_of(dataset) if (found := _found(source, names))), "")
+    own_name = names.get(type(dataset).__name__, "") if is_fed(dataset) else ""
+    return own_name or next(
+        (input_name for source in inputs_of(dataset) if (input_name := _first_of(source, names))), ""
+    )
 
 
 class Looks:
