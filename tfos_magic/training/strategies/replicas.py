@@ -84,8 +84,10 @@ class Replicas:
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
-        found = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in NUMBERS}.values()
-        for variable, value in zip(found, self._session.collectives.broadcast(list(map(read, found))), strict=True):
+        numeric_variables = {id(v): v for v in variables if tf.as_dtype(v.dtype).name in NUMBERS}.values()
+        for variable, value in zip(
+            numeric_variables, self._session.collectives.broadcast(list(map(read, numeric_variables))), strict=True
+        ):
             variable.assign(value)
 
     def knows(self, model: Any) -> bool:

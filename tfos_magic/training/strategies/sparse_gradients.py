@@ -25,13 +25,13 @@ def combine(
     """
     weighted, parts = _weighted(gradient.values, rows), _parts(gradient.indices)
     pieces = tf.split(weighted, [tf.size(part) for part in parts], num=len(parts))
-    found: list[tuple[tf.Tensor, tf.Tensor]] = []
+    combined_slices: list[tuple[tf.Tensor, tf.Tensor]] = []
     for of_rows, everywhere in ((True, copied), (False, tf.constant(True))):
         chosen = [i for i, part in enumerate(parts) if _is_of_rows(part) == of_rows]
         if chosen:
             values, indices = (tf.concat([source[i] for i in chosen], 0) for source in (pieces, parts))
-            found.append(_together(collectives, values, indices, everywhere))
-    values, indices = (tf.concat(joined, 0) for joined in zip(*found, strict=True))
+            combined_slices.append(_together(collectives, values, indices, everywhere))
+    values, indices = (tf.concat(joined, 0) for joined in zip(*combined_slices, strict=True))
     mean = tf.math.divide_no_nan(values, tf.cast(total, values.dtype))
     return tf.IndexedSlices(tf.cast(mean, gradient.dtype), indices, gradient.dense_shape)
 
