@@ -114,10 +114,10 @@ class ServerGroup:
     def close(self) -> None:
         """Leave; for the end of the process."""
         self.failure = self.failure or f"rank {self.rank} left"
-        for monitor, own in zip(self._monitors, self._sockets, strict=True):
-            own.disable_monitor()
+        for monitor, dealer in zip(self._monitors, self._sockets, strict=True):
+            dealer.disable_monitor()
             monitor.close(0)
-            own.close(0)
+            dealer.close(0)
         self._context.term()
         self._aborted.close()
 
@@ -139,16 +139,16 @@ class ServerGroup:
                 self._fail(f"no answer within {seconds:g} s from the parameter server at {late}, waiting for {what}")
             if self._aborted.fileno() in ready:
                 self._fail(self.failure or "asked to give up")
-            for server, (own, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
+            for server, (dealer, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
                 if monitor in ready:
                     self._fail(f"the parameter server at {self.addresses[server]} ended or is out of reach")
-                if own in ready and (reply := self._take(own)) is not None:
+                if dealer in ready and (reply := self._take(dealer)) is not None:
                     replies[server] = reply
         return replies
 
-    def _take(self, own: zmq.Socket[bytes]) -> Reply | None:
+    def _take(self, dealer: zmq.Socket[bytes]) -> Reply | None:
         """The answer to the current request; None for a sign of life, and for the answer to one given up."""
-        frames = own.recv_multipart(copy=False)
+        frames = dealer.recv_multipart(copy=False)
         if len(frames) == 1 and not len(frames[0]):
             return None
         header, arrays = unpack(frames)

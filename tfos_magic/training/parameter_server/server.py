@@ -71,17 +71,17 @@ class ParameterServer:
 
     def _listen(self, address: str, secret: str) -> zmq.Socket[bytes]:
         host, _, port = address.rpartition(":")
-        with socket.socket() as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            own.bind((host, int(port)))
-            own.listen(128)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind((host, int(port)))
+            listener.listen(128)
             router = self._context.socket(zmq.ROUTER)
             secure_server(router, keys_of(secret, "server")[1])
             beat(router, seconds=1, patience=10)
             router.router_mandatory = True
-            router.setsockopt(zmq.USE_FD, own.fileno())
-            router.bind(f"tcp://{host}:{own.getsockname()[1]}")
-            own.detach()
+            router.setsockopt(zmq.USE_FD, listener.fileno())
+            router.bind(f"tcp://{host}:{listener.getsockname()[1]}")
+            listener.detach()
         return router
 
     def _serve(self) -> None:

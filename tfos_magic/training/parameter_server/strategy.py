@@ -121,11 +121,13 @@ class AsyncStrategy:
         0, and moving averages averaged by the rows that each rank saw."""
         if self._target is None or self._wire.alone:
             return
-        own = [v for v in model.non_trainable_variables if v.dtype in _FLOATS]
+        float_variables = [v for v in model.non_trainable_variables if v.dtype in _FLOATS]
         rows = self._rows.read_value()
-        *sums, total = self._collectives.all_reduce([*(tf.cast(v.value, tf.float64) * rows for v in own), rows])
+        *sums, total = self._collectives.all_reduce(
+            [*(tf.cast(v.value, tf.float64) * rows for v in float_variables), rows]
+        )
         if float(total) > 0:
-            for variable, value in zip(own, sums, strict=True):
+            for variable, value in zip(float_variables, sums, strict=True):
                 variable.assign(tf.cast(value / total, variable.dtype))
         self._rows.assign(0.0)
         self._target.pull(state=self._collectives.rank == 0)

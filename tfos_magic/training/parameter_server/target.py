@@ -93,21 +93,21 @@ class Target:
 
     def _plan(self, share: Sequence[int], by_place: Mapping[int, Any], inputs: list[tf.Tensor]) -> Plan:
         """Add what goes to one server to ``inputs``; gives what that is."""
-        own = [by_place.get(i) for i in share]
-        sparse = tuple(i for i, gradient in enumerate(own) if isinstance(gradient, tf.IndexedSlices))
-        dense = tuple(i for i, gradient in enumerate(own) if gradient is not None and i not in sparse)
+        gradients = [by_place.get(i) for i in share]
+        sparse = tuple(i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices))
+        dense = tuple(i for i, gradient in enumerate(gradients) if gradient is not None and i not in sparse)
         before = len(inputs)
-        inputs.extend(join(block, own) for block in blocks_of(self._dtypes(share), dense))
+        inputs.extend(join(block, gradients) for block in blocks_of(self._dtypes(share), dense))
         for i in sparse:
-            slices: Any = own[i]
+            slices: Any = gradients[i]
             inputs += [slices.values, tf.cast(slices.indices, tf.int64)]
         return Plan(dense, sparse, len(inputs) - before)
 
     def _assign(self, share: Sequence[int], flats: Sequence[Any]) -> None:
-        own = [self._variables[i] for i in share]
+        variables = [self._variables[i] for i in share]
         for block, flat in zip(self._blocks(share), flats, strict=True):
-            for place, value in zip(block.members, part(block, tf.convert_to_tensor(flat), own), strict=True):
-                own[place].value.assign(value)
+            for place, value in zip(block.members, part(block, tf.convert_to_tensor(flat), variables), strict=True):
+                variables[place].value.assign(value)
 
     def _blocks(self, share: Sequence[int]) -> list[VariableBlock]:
         return blocks_of(self._dtypes(share), range(len(share)))
@@ -140,10 +140,10 @@ class ServerExchange:
         header = {"kind": "push", "run": self._run_id, "votes": [stop, end], "rate": self._target.changed_rate(rate)}
         requests, at = {}, 0
         for server, plan in enumerate(self._plans):
-            own = arrays[at : at + plan.arrays]
+            plan_arrays = arrays[at : at + plan.arrays]
             at += plan.arrays
             # Without rows a step changes nothing, but it counts, and it brings the weights.
-            brought = (plan.dense, plan.sparse, own) if rows > 0 else ((), (), ())
+            brought = (plan.dense, plan.sparse, plan_arrays) if rows > 0 else ((), (), ())
             requests[server] = ({**header, "dense": brought[0], "sparse": brought[1]}, brought[2])
         replies = self._group.exchange(requests, "an answer to a step, or slower workers to catch up")
         first = replies[0][0]
