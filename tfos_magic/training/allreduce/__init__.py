@@ -93,15 +93,15 @@ class AllReduce(Protocol):
     @property
     def failure(self) -> str: ...
 
-    def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
-        """Leave in ``results`` the sums over ranks of ``own``, flat arrays, and give the sum of the weights.
+    def reduce(self, local_arrays: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
+        """Leave in ``results`` the sums over ranks of ``local_arrays``, flat arrays, and give the sum of the weights.
 
         The first ``averaged`` become weighted means. Raises :class:`PeerLost` when a peer is lost, late or elsewhere.
         """
         ...
 
-    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
-        """Give what all ranks have, by rank: ``own``, one after another, of any lengths; all are flat bytes.
+    def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
+        """Give what all ranks have, by rank: ``local_arrays``, one after another, of any lengths; all are flat bytes.
 
         Holds until the next call. ``operation``, of 32 bits, names what it is for. Raises :class:`PeerLost` as above.
         """

@@ -103,8 +103,8 @@ class ArrayWire:
         """Sum arrays of any shapes; of the first ``averaged`` give the mean instead, each rank's by its ``weight``."""
         with self._alone():
             totals = self._results.empty([(array.shape, array.dtype) for array in arrays])
-            own, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
-            self.exchange.reduce(own, results, int(averaged), float(weight))
+            flat_arrays, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
+            self.exchange.reduce(flat_arrays, results, int(averaged), float(weight))
         return totals
 
     def concat_arrays(self, *arrays: Array) -> list[Array]:

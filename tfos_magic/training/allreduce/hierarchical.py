@@ -40,26 +40,26 @@ class HostGroups:
     def failure(self) -> str:
         return next((e.failure for e in (self._between, self._local) if e is not None and e.failure), "")
 
-    def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
+    def reduce(self, local_arrays: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
         """Means of the hosts' means, each weighted by the weights of its ranks, are the means over all ranks."""
         with self._together():
             if self._local is None:
-                return self._outside.reduce(own, results, averaged, weight)
+                return self._outside.reduce(local_arrays, results, averaged, weight)
             if self._between is None:
-                total = self._local.reduce(own, results, averaged, weight)
+                total = self._local.reduce(local_arrays, results, averaged, weight)
             else:
                 halfway = self._memory.empty([(result.shape, result.dtype) for result in results])
-                total = self._local.reduce(own, halfway, averaged, weight)
+                total = self._local.reduce(local_arrays, halfway, averaged, weight)
                 total = self._between.reduce(halfway, results, averaged, total)
             self._local.spread(results, results)
             return total
 
-    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
+    def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
         """The first rank of a host sends its host's bytes to the other hosts, and hands out what comes from there."""
         with self._together():
             if self._local is None:
-                return self._by_rank(self._frame([self._memory.joined(own)], operation))
-            here = self._local.gather(own, operation)
+                return self._by_rank(self._frame([self._memory.joined(local_arrays)], operation))
+            here = self._local.gather(local_arrays, operation)
             framed = np.zeros(0, np.uint8) if self._between is None else self._frame(here, operation)
             return self._by_rank(self._local.gather([framed], operation)[0])
 
@@ -79,13 +79,13 @@ class HostGroups:
         return self._memory.joined(self._outside.gather([sizes.view(np.uint8), *here], operation))
 
     def _by_rank(self, framed: Array) -> list[Array]:
-        found: dict[int, Array] = {}
+        bytes_by_rank: dict[int, Array] = {}
         for ranks in self._ranks:
             head = len(ranks) * np.dtype(np.int64).itemsize
             sizes, framed = np.frombuffer(framed[:head].tobytes(), np.int64), framed[head:]
             for rank, size in zip(ranks, sizes, strict=True):
-                found[rank], framed = framed[:size], framed[size:]
-        return [found[rank] for rank in sorted(found)]
+                bytes_by_rank[rank], framed = framed[:size], framed[size:]
+        return [bytes_by_rank[rank] for rank in sorted(bytes_by_rank)]
 
     @property
     def _outside(self) -> TcpPeers:

@@ -101,14 +101,14 @@ class Links:
         asked: dict[int, int] = {}
         while left:
             for other in list(left):
-                wanted = (select.POLLIN if left[other].into else 0) | (select.POLLOUT if left[other].out else 0)
-                if not wanted:
+                events = (select.POLLIN if left[other].into else 0) | (select.POLLOUT if left[other].out else 0)
+                if not events:
                     _, _, _, weights[other] = _HEADER.unpack(left.pop(other).head)
                     self._poll.unregister(self._data[other])
                     del asked[other]
-                elif asked.get(other) != wanted:
-                    self._poll.register(self._data[other], wanted)
-                    asked[other] = wanted
+                elif asked.get(other) != events:
+                    self._poll.register(self._data[other], events)
+                    asked[other] = events
             if left:
                 self._move(left, operation, room, deadline)
         return weights
@@ -232,20 +232,20 @@ def link(
     Raises OSError (TimeoutError after ``seconds``) when one does not come.
     """
     deadline = time.monotonic() + seconds
-    found: dict[str, dict[int, socket.socket]] = {"data": {}, "words": {}}
+    connections: dict[str, dict[int, socket.socket]] = {"data": {}, "words": {}}
     with contextlib.ExitStack() as opened:
-        for use, sockets in found.items():
+        for use, sockets in connections.items():
             for other in range(place):
                 sockets[other] = connect(addresses[other], names[place], use, secret, deadline)
                 opened.callback(sockets[other].close)
-            wanted = set(range(place + 1, len(names)))
-            for rank, peer in accept(listener, use, secret, deadline) if wanted else ():
+            pending_members = set(range(place + 1, len(names)))
+            for rank, peer in accept(listener, use, secret, deadline) if pending_members else ():
                 opened.callback(peer.close)
                 other = names.index(rank) if rank in names else -1
-                if other in wanted:
-                    wanted.remove(other)
+                if other in pending_members:
+                    pending_members.remove(other)
                     sockets[other] = peer
-                if not wanted:
+                if not pending_members:
                     break
         opened.pop_all()
-    return Links(place, names, found["data"], found["words"])
+    return Links(place, names, connections["data"], connections["words"])

@@ -84,22 +84,22 @@ class SharedMemory:
         self.mesh.close()
         self._plans.clear()
 
-    def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
-        operation, chunks = self._plan_of(own, averaged)
+    def reduce(self, local_arrays: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
+        operation, chunks = self._plan_of(local_arrays, averaged)
         weights = self._numbers[self._turn]
         weights[self.rank] = weight
         self._turn = (self._turn + len(chunks)) % 2
         total, parts = 0.0, None
         for chunk in chunks:
-            self._fill(chunk, own)
+            self._fill(chunk, local_arrays)
             self.mesh.meet(operation)
             if parts is None:
                 total, parts = float(weights.sum()), fractions(weights.tolist())
             self._combine(chunk, operation, results, averaged, parts)
         return total
 
-    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
-        stream = self._streams.joined(own)
+    def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
+        stream = self._streams.joined(local_arrays)
         lengths = self._numbers[self._turn]
         lengths[self.rank] = stream.size
         self.sent += stream.size
@@ -126,22 +126,22 @@ class SharedMemory:
         self.mesh.meet(operation)
         return slots
 
-    def spread(self, own: Sequence[Array], results: Sequence[Array]) -> None:
-        """Copy rank 0's ``own`` into ``results`` on the other ranks, whose own may hold anything."""
-        operation, chunks = self._plan_of(own, -1)
+    def spread(self, local_arrays: Sequence[Array], results: Sequence[Array]) -> None:
+        """Copy rank 0's ``local_arrays`` into ``results`` on the other ranks, whose own may hold anything."""
+        operation, chunks = self._plan_of(local_arrays, -1)
         self._turn = (self._turn + len(chunks)) % 2
         for chunk in chunks:
             if self.rank == 0:
-                self._fill(chunk, own)
+                self._fill(chunk, local_arrays)
             self.mesh.meet(operation)
             if self.rank != 0:
                 for place in chunk.places:
                     np.copyto(results[place.tensor][place.rows], place.terms[0])
 
-    def _fill(self, chunk: _Chunk, own: Sequence[Array]) -> None:
+    def _fill(self, chunk: _Chunk, local_arrays: Sequence[Array]) -> None:
         for place in chunk.places:
             slot = place.terms[self.rank]
-            np.copyto(slot, own[place.tensor][place.rows])
+            np.copyto(slot, local_arrays[place.tensor][place.rows])
             self.sent += slot.nbytes
 
     def _combine(
@@ -162,8 +162,8 @@ class SharedMemory:
         for place in chunk.places:
             np.copyto(results[place.tensor][place.rows], place.total)
 
-    def _plan_of(self, own: Sequence[Array], averaged: int) -> tuple[int, list[_Chunk]]:
-        signature = (self._turn, averaged, *((array.size, array.dtype) for array in own))
+    def _plan_of(self, local_arrays: Sequence[Array], averaged: int) -> tuple[int, list[_Chunk]]:
+        signature = (self._turn, averaged, *((array.size, array.dtype) for array in local_arrays))
         return self._plans.get(signature) or self._plan(signature)
 
     def _plan(self, signature: Any) -> tuple[int, list[_Chunk]]:

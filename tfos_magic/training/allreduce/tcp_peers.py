@@ -64,27 +64,27 @@ class TcpPeers:
         self.links.close()
         self._plans.clear()
 
-    def reduce(self, own: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
-        plan = self._plan_of(own, averaged)
+    def reduce(self, local_arrays: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
+        plan = self._plan_of(local_arrays, averaged)
         if self._terms.size < self._size * plan.share:
             self._terms = np.empty(self._size * plan.share, np.uint8)
         terms = self._terms[: self._size * plan.share].reshape(self._size, plan.share)
-        reduction = _Reduction(self.links, plan, terms, own, results, averaged)
+        reduction = _Reduction(self.links, plan, terms, local_arrays, results, averaged)
         return reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
 
-    def gather(self, own: Sequence[Array], operation: int) -> list[Array]:
-        members = {self.links.place: self._streams.joined(own)}
+    def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
+        members = {self.links.place: self._streams.joined(local_arrays)}
 
         def room(other: int, length: float) -> list[memoryview]:
             (members[other],) = self._streams.empty([((int(length),), np.dtype(np.uint8))])
             return [members[other].data]
 
-        out = {other: [array.data for array in own] for other in range(self._size)}
+        out = {other: [array.data for array in local_arrays] for other in range(self._size)}
         self.links.swap(operation, out, room, float(members[self.links.place].size))
         return [members[place] for place in range(self._size)]
 
-    def _plan_of(self, own: Sequence[Array], averaged: int) -> _Plan:
-        signature = (averaged, *((array.size, array.dtype) for array in own))
+    def _plan_of(self, local_arrays: Sequence[Array], averaged: int) -> _Plan:
+        signature = (averaged, *((array.size, array.dtype) for array in local_arrays))
         if signature not in self._plans:
             if len(self._plans) >= _KEPT_PLANS:
                 self._plans.pop(next(iter(self._plans)))
@@ -108,7 +108,7 @@ class _Reduction:
         links: Links,
         plan: _Plan,
         terms: Array,
-        own: Sequence[Array],
+        local_arrays: Sequence[Array],
         results: Sequence[Array],
         averaged: int,
     ) -> None:
@@ -116,7 +116,7 @@ class _Reduction:
         self._plan = plan
         self._place, self._size = links.place, len(links.names)
         self._terms = terms
-        self._own = own
+        self._local_arrays = local_arrays
         self._results = results
         self._averaged = averaged
         self._others = [other for other in range(self._size) if other != self._place]
@@ -126,12 +126,12 @@ class _Reduction:
         if not self._plan.chunks:
             return weight * self._size
         chunk = self._plan.chunks[0]
-        own = [_bytes_of(_part(self._own, piece)) for piece in chunk]
+        buffers = [_bytes_of(_part(self._local_arrays, piece)) for piece in chunk]
 
         def room(other: int, _: float) -> list[memoryview]:
             return [_bytes_of(self._term(other, piece)) for piece in chunk]
 
-        weights = self._links.swap(self._plan.operation, dict.fromkeys(self._others, own), room, weight)
+        weights = self._links.swap(self._plan.operation, dict.fromkeys(self._others, buffers), room, weight)
         self._add(chunk, fractions(weights))
         return sum(weights)
 
@@ -150,7 +150,7 @@ class _Reduction:
     def _swap(self, before: list[list[Piece]], now: list[list[Piece]], weight: float) -> list[float]:
         results = [_bytes_of(_part(self._results, piece)) for piece in _chunk(before, self._place)]
         out = {
-            other: [*results, *(_bytes_of(_part(self._own, piece)) for piece in _chunk(now, other))]
+            other: [*results, *(_bytes_of(_part(self._local_arrays, piece)) for piece in _chunk(now, other))]
             for other in self._others
         }
 
@@ -162,12 +162,12 @@ class _Reduction:
 
     def _add(self, chunk: list[Piece], parts: Sequence[float]) -> None:
         for piece in chunk:
-            own = _part(self._own, piece)
-            terms = [own if place == self._place else self._term(place, piece) for place in range(self._size)]
+            local_part = _part(self._local_arrays, piece)
+            terms = [local_part if place == self._place else self._term(place, piece) for place in range(self._size)]
             combine(terms, parts if piece.tensor < self._averaged else None, _part(self._results, piece))
 
     def _term(self, place: int, piece: Piece) -> Array:
-        dtype = self._own[piece.tensor].dtype
+        dtype = self._local_arrays[piece.tensor].dtype
         return self._terms[place, piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
 
 
