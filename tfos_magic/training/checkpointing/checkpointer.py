@@ -53,8 +53,8 @@ class Checkpointer:
         """Count a call of ``fit`` with its bound ``arguments``; gives the callbacks it shall have."""
         if not self._plan.enabled or len(self._session.loops) > 1:
             return callbacks
-        found = next((c for c in callbacks if isinstance(c, keras.callbacks.History)), None)
-        history = found or keras.callbacks.History()
+        given_history = next((c for c in callbacks if isinstance(c, keras.callbacks.History)), None)
+        history = given_history or keras.callbacks.History()
         others = [c for c in callbacks if c is not history]
         loop.fit = fit = Fit(
             index=self._fits,
@@ -255,11 +255,11 @@ class Sender:
 
 
 def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:
-    found = snapshot.variables(model)
-    arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(found)}
+    variables = snapshot.variables(model)
+    arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(variables)}
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
     details: dict[str, Any] = {
-        "layout": snapshot.layout(found),
+        "layout": snapshot.layout(variables),
         "broadcast": snapshot.broadcast_count(model),
         "stopped": bool(model.stop_training),
         "epochs": list(fit.history.epoch),

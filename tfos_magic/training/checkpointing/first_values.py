@@ -47,12 +47,12 @@ def feeds_begun(dataset: Any) -> list[Skip] | None:
         return None if _has_outer_state(dataset) else []
     if type(dataset).__name__ not in _ONCE or any(map(_is_stateful, dataset._functions())):
         return None
-    found: list[Skip] = []
+    skips: list[Skip] = []
     for source in dataset._inputs():
         if (below := feeds_begun(source)) is None:
             return None
-        found += below
-    return found
+        skips += below
+    return skips
 
 
 def kinds(dataset: Any) -> set[str]:

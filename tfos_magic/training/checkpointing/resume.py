@@ -61,10 +61,10 @@ class Recorded:
         assert fit.position is not None
         checkpoint = self._checkpoints.pop(fit.index, None)
         shared = decode(broadcast_bytes(self._collectives, encode(_shared(checkpoint)) if checkpoint else b""))
-        found = snapshot.variables(loop.model)
-        snapshot.check_layout(shared.details["layout"], found)
+        variables = snapshot.variables(loop.model)
+        snapshot.check_layout(shared.details["layout"], variables)
         arrays = checkpoint.arrays if checkpoint else shared.arrays
-        for i, variable in enumerate(found):
+        for i, variable in enumerate(variables):
             if f"v{i}" in arrays:
                 snapshot.write(variable, arrays[f"v{i}"])
         if fit.position.step:
@@ -95,9 +95,9 @@ class Recorded:
 
     def _are_equal(self) -> dict[str, bool]:
         """Of each kind of generator, whether it has the same state on all ranks."""
-        own = snapshot.generator_digests()
-        table = self._collectives.gather([own[kind] for kind in sorted(own)])
-        return {kind: len(set(column.tolist())) == 1 for kind, column in zip(sorted(own), table.T, strict=True)}
+        digests = snapshot.generator_digests()
+        table = self._collectives.gather([digests[kind] for kind in sorted(digests)])
+        return {kind: len(set(column.tolist())) == 1 for kind, column in zip(sorted(digests), table.T, strict=True)}
 
 
 def put_back_generators(states: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -34,14 +34,14 @@ class Unfit(Exception):
 
 def optimizers(model: Any) -> list[Any]:
     """The optimizer of a model, and those that a ``train_step`` of its own keeps as attributes."""
-    found = [getattr(model, "optimizer", None), *vars(model).values()]
-    return list({id(o): o for o in found if isinstance(o, BaseOptimizer)}.values())
+    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(o): o for o in candidates if isinstance(o, BaseOptimizer)}.values())
 
 
 def variables(model: Any) -> list[Any]:
     """The variables of a model and of its optimizers, each once: weights, moving averages, seeds, slots, the step."""
-    own = [*model.variables, *(v for optimizer in optimizers(model) for v in optimizer.variables)]
-    return list({id(variable): variable for variable in own}.values())
+    all_variables = [*model.variables, *(v for optimizer in optimizers(model) for v in optimizer.variables)]
+    return list({id(variable): variable for variable in all_variables}.values())
 
 
 def broadcast_count(model: Any) -> int:
@@ -51,17 +51,17 @@ def broadcast_count(model: Any) -> int:
     return len(variables(model)) - sum(len(optimizer.variables) for optimizer in further)
 
 
-def layout(found: Sequence[Any]) -> list[list[Any]]:
+def layout(model_variables: Sequence[Any]) -> list[list[Any]]:
     """Path, dtype and shape of each variable, as JSON has them."""
-    return [[v.path, str(v.dtype), [int(n) for n in v.shape]] for v in found]
+    return [[v.path, str(v.dtype), [int(n) for n in v.shape]] for v in model_variables]
 
 
-def check_layout(recorded: Sequence[Sequence[Any]], found: Sequence[Any]) -> None:
+def check_layout(recorded: Sequence[Sequence[Any]], model_variables: Sequence[Any]) -> None:
     """Raise :class:`TrainingError` naming the first variable that differs from the recorded ones.
 
     Keras numbers names as models are made: those of one kind may have other numbers now, in the same order.
     """
-    now, numbers = layout(found), _Numbers()
+    now, numbers = layout(model_variables), _Numbers()
     for i in range(max(len(recorded), len(now))):
         was, has = (entries[i] if i < len(entries) else None for entries in (recorded, now))
         if was is None or has is None or list(was[1:]) != has[1:] or not numbers.match(was[0], has[0]):
@@ -175,17 +175,17 @@ def changed(owner: Any, before: Mapping[str, Any], name: str, arrays: Arrays) ->
 
     What the cell itself set, such as ``patience``, is not among them, so a resumed cell may set it anew.
     """
-    found = {}
+    frozen_attributes = {}
     for attribute, value in vars(owner).items():
         if attribute in _OF_KERAS or (attribute in before and _same(before[attribute], value)):
             continue
-        own: dict[str, npt.NDArray[Any]] = {}
+        new_arrays: dict[str, npt.NDArray[Any]] = {}
         try:
-            found[attribute] = freeze(value, f"{name}.{attribute}", own)
+            frozen_attributes[attribute] = freeze(value, f"{name}.{attribute}", new_arrays)
         except Unfit:
             continue  # a file, a function, a thread: the callback made it and will make it again
-        arrays.update(own)
-    return found
+        arrays.update(new_arrays)
+    return frozen_attributes
 
 
 def _same(before: Any, now: Any) -> bool:
