@@ -64,12 +64,12 @@ class _Log:
 
 def _reads(value: tf.Tensor, captured: Mapping[str, Any]) -> bool:
     """Whether ``value`` is made of variables among ``captured``."""
-    found, ahead = {value.name}, [value]
+    seen_names, ahead = {value.name}, [value]
     while ahead:
-        inputs = [each for each in ahead.pop().op.inputs if each.name not in found]
-        found.update(each.name for each in inputs)
+        inputs = [each for each in ahead.pop().op.inputs if each.name not in seen_names]
+        seen_names.update(each.name for each in inputs)
         ahead += inputs
-    return any(isinstance(captured.get(name), tf.Variable) for name in found)
+    return any(isinstance(captured.get(name), tf.Variable) for name in seen_names)
 
 
 def _built(tensor: tf.Tensor, captured: Mapping[str, Any], made: dict[str, list[tf.Tensor]]) -> tf.Tensor:

@@ -67,14 +67,14 @@ def _is_same(value: Any, result: Any) -> bool:
 
 
 def average_logs(
-    model: Any, logs: Mapping[str, Any], own: set[str], sums: Set[str], collectives: Collectives, rows: float
+    model: Any, logs: Mapping[str, Any], result_names: set[str], sums: Set[str], collectives: Collectives, rows: float
 ) -> dict[str, Any]:
     """Make the scalars that a custom step returned global, after the state of metrics has been summed.
 
     Those that are ``sums`` over rows are added up over ranks, others averaged, weighted by the rows of their last step.
-    But where every rank with rows says that they are its ``own`` results of metrics, they are read from these.
+    But where every rank with rows has them in ``result_names``, results of metrics, they are read from these.
     """
-    differ = [column.any() for column in collectives.gather([rows > 0 and name not in own for name in logs]).T]
+    differ = [column.any() for column in collectives.gather([rows > 0 and name not in result_names for name in logs]).T]
     results = model.get_metrics_result()
     read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
     values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
@@ -101,11 +101,13 @@ def of_all_ranks(
 
     ``again`` computes those that are made of metrics, of what these are then; ``sums`` are sums over rows.
     """
-    own, variables = results_in(model, logs), state(model)
+    result_names, variables = results_in(model, logs), state(model)
     before = [variable.read_value() for variable in variables]
     sum_over_ranks(model, collectives, stop=False)
     try:
-        return average_logs(model, {**logs, **again(logs.keys() - own)[0]}, own, sums, collectives, rows)
+        return average_logs(
+            model, {**logs, **again(logs.keys() - result_names)[0]}, result_names, sums, collectives, rows
+        )
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
