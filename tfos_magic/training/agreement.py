@@ -105,8 +105,8 @@ def end_cell(session: TrainingState) -> None:
     for end in session.ending:
         end()
     assigned = list(session.assigned.values())
-    own = [of_arrays([v.read_value() for v in assigned]), zlib.crc32(repr(session.saves).encode())]
-    apart, saves = ((column != column[0]).any() for column in session.collectives.gather(own).T)
+    local_digests = [of_arrays([v.read_value() for v in assigned]), zlib.crc32(repr(session.saves).encode())]
+    apart, saves = ((column != column[0]).any() for column in session.collectives.gather(local_digests).T)
     if apart:
         refusals.refuse_apart([v.name for v in assigned[:3]])
     if saves and not session.context.calls.rank:
@@ -120,9 +120,9 @@ def refuse_parted(session: TrainingState, variables: Sequence[Any]) -> None:
     digests = collectives.gather([of_arrays([np.asarray(v) for v in variables])])
     if (digests == digests[0]).all():
         return
-    own = [tf.cast(v, tf.float64) for v in variables]
-    means = [total / collectives.size for total in collectives.all_reduce(own)]
-    apart = [_apart(mine, mean) for mine, mean in zip(own, means, strict=True)]
+    local_values = [tf.cast(v, tf.float64) for v in variables]
+    means = [total / collectives.size for total in collectives.all_reduce(local_values)]
+    apart = [_apart(mine, mean) for mine, mean in zip(local_values, means, strict=True)]
     furthest = collectives.gather([int(1e9 * part) for part in apart]).max(0)
     names = [v.name for v, part in zip(variables, furthest, strict=True) if part > 1e9 * NEAR]
     if names and not session.context.calls.rank:

@@ -211,11 +211,15 @@ def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
     seen.add(code)
     if "stop_training" in (*code.co_names, *code.co_consts):
         return True
-    own = (found for name in code.co_names for found in (vars(callback).get(name), getattr(type(callback), name, None)))
+    attributes = (
+        attribute
+        for name in code.co_names
+        for attribute in (vars(callback).get(name), getattr(type(callback), name, None))
+    )
     around = inspect.getclosurevars(function)
     return any(
         _names_stop_training(other, callback, seen)
-        for other in (*own, *around.globals.values(), *around.nonlocals.values())
+        for other in (*attributes, *around.globals.values(), *around.nonlocals.values())
     )
 
 

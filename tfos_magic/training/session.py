@@ -202,20 +202,22 @@ class Session(TrainingState):
             self.strategy.settle(model)
         if not (self.strategy.exact and isinstance(model, keras.Model)):
             metrics.report_unknown(model, self.reporter)
-        own = metrics.results_in(model, logs)
+        result_names = metrics.results_in(model, logs)
         others = metrics.under_other_names(model, logs) if model.run_eagerly else {}
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
             logs = flat(logs)
-            made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - own)
+            made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - result_names)
             refusals.note_derived(mixed, self.reporter)
             results = model.get_metrics_result() if others else {}
             made.update({name: results[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
-            refusals.note_mixed_logs(self._sums_in(model, logs, Law.MIXED) - own - made.keys() - mixed, self.reporter)
+            refusals.note_mixed_logs(
+                self._sums_in(model, logs, Law.MIXED) - result_names - made.keys() - mixed, self.reporter
+            )
             # After batches that callbacks heed, logs are those of all ranks already.
             sums = set() if self.loops[-1].heeds_batches else self._sums_in(model, logs) - made.keys()
-            return metrics.average_logs(model, {**logs, **made}, own, sums, self.collectives, rows)
+            return metrics.average_logs(model, {**logs, **made}, result_names, sums, self.collectives, rows)
         return result

@@ -72,11 +72,11 @@ class Step:
 
     def summed(self, value: tf.Tensor) -> tf.Tensor:
         """Sum a float tensor over the ranks that have rows; of the same shape, in float64 or float32."""
-        own = value if value.dtype == tf.float64 else tf.cast(value, tf.float32)
-        own = tf.where(self.rows > 0, own, tf.zeros_like(own))
-        if own.dtype == tf.float64:
-            return self.collectives.all_reduce([own])[0]
-        return tf.reshape(self._sum(tf.reshape(own, [-1])), tf.shape(own))
+        summand = value if value.dtype == tf.float64 else tf.cast(value, tf.float32)
+        summand = tf.where(self.rows > 0, summand, tf.zeros_like(summand))
+        if summand.dtype == tf.float64:
+            return self.collectives.all_reduce([summand])[0]
+        return tf.reshape(self._sum(tf.reshape(summand, [-1])), tf.shape(summand))
 
     def scale(self) -> tf.Tensor:
         """Rows of the global batch for each row of this rank, a float64 scalar; 0 where it has none."""
