@@ -490,3 +490,24 @@ weights = model.get_weights()
     for outcome in outcomes:
         for mine, plain in zip(outcome.values["velocities"], expected.values["velocities"], strict=True):
             np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-9)
+
+
+LOOKED_AT = """
+x, y = np.random.normal(size=(700, 6)).astype("float32"), np.ones((700, 1), "float32")
+flip = keras.layers.GaussianNoise(0.5)
+train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(700)
+train = train.map(lambda a, b: (flip(a, training=True) + keras.random.uniform((1,)), b)).batch(16)
+train = train.prefetch(tf.data.AUTOTUNE)
+first, _ = next(iter(train))
+for images, _ in train.take(1):
+    pass
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(train, epochs=2, verbose=0)
+weights = model.get_weights()
+"""
+
+
+def test_data_that_were_looked_at_before_are_augmented_alike_on_all_workers(groups) -> None:
+    outcomes = succeeded(groups[2].run(DATA + LOOKED_AT, "weights"))
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)

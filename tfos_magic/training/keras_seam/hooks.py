@@ -31,6 +31,7 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
+from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
@@ -194,11 +195,15 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
         return  # of its validation data, which a rank that came late begins to read when the others have long done so
     loop.compared = True
     sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
+    alike = isinstance(adapter, TFDatasetAdapter) and not sharded and session.strategy.lockstep
+    states = PipelineStates(adapter.get_tf_dataset() if alike else None)
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
-    digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else 0
+    digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else len(states)
     input_summary = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
     known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
     refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
+    if states:
+        states.assign(session.collectives.gather(states.read())[0])
     if sharded and session.exact:
         own_reads.refuse_unlike(adapter.get_tf_dataset())
         session.first_step.heed_maps(loop.model, adapter.get_tf_dataset())
