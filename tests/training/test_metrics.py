@@ -299,3 +299,37 @@ def test_what_a_step_makes_of_metrics_and_of_a_batch_is_told(groups) -> None:
     mixed = "logs['loss'] * tf.reduce_mean(data[0])"
     _, notices = told(groups[2], OWN_LOGS.replace("LAST", mixed).replace("EAGERLY", "False").replace("CALLBACKS", "[]"))
     assert [text for text in notices if "results of metrics" in text and "'last'" in text and "root" not in text]
+
+
+WITHIN_AN_EPOCH = """
+import glob, h5py, tempfile
+from tensorflow.python.summary.summary_iterator import summary_iterator
+
+place = tempfile.mkdtemp()
+uneven = x * np.where(np.arange(131) % 26 < 13, 1, 9)[:, None]  # the first half of each batch is one worker's
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, kernel_initializer="ones")])
+model.compile(keras.optimizers.SGD(0.001), "mse")
+callbacks = [
+    keras.callbacks.ModelCheckpoint(
+        place + "/best.weights.h5", "loss", save_best_only=True, save_weights_only=True, save_freq=4
+    ),
+    keras.callbacks.TensorBoard(place + "/events", update_freq=2),
+]
+model.fit(uneven, y, batch_size=26, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
+best, told = [], []
+for name in glob.glob(place + "/*.h5"):
+    h5py.File(name).visititems(lambda _, found: best.append(found[()].ravel()) if hasattr(found, "shape") else None)
+for name in glob.glob(place + "/events/*/events*"):
+    values = [value for event in summary_iterator(name) for value in event.summary.value]
+    told += [float(tf.make_ndarray(value.tensor)) for value in values if value.tag == "batch_loss"]
+"""
+
+
+def test_what_keras_itself_does_within_an_epoch_is_by_all_rows(groups) -> None:
+    expected = groups.plain(DATA + WITHIN_AN_EPOCH, "best", "told").values
+    assert len(expected["best"]) > 2
+    assert len(expected["told"]) > 4
+    values = succeeded(groups[2].run(DATA + WITHIN_AN_EPOCH, "best", "told"))[0].values
+    np.testing.assert_allclose(values["told"], expected["told"], rtol=1e-5)
+    for mine, plain in zip(values["best"], expected["best"], strict=True):
+        np.testing.assert_allclose(mine, plain, atol=1e-6)

@@ -15,6 +15,8 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.logs.progress import Reporter
 
 _KERAS = ("keras.", "tf_keras.")  # modules of Keras 3 and of Keras 2
+# Keras's callbacks that read logs once an epoch unless these attributes of theirs say more often.
+_EPOCH, _EVERY = "epoch", {"ModelCheckpoint": "save_freq", "TensorBoard": "update_freq"}
 
 
 def refuse_own_loop(what: str, strategy: str) -> None:
@@ -187,10 +189,14 @@ def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
 
 
 def acts_on_batches(callback: Any) -> bool:
-    """Whether a callback of the user's reads logs after batches, or ends the training after one."""
-    kind = type(callback)
-    if kind.__module__.startswith(_KERAS) and kind.__name__ != "LambdaCallback":
-        return kind.__name__ == "TerminateOnNaN"
+    """Whether a callback reads logs after batches, or ends the training after one."""
+    kinds = {kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(_KERAS)}
+    if "TerminateOnNaN" in kinds or any(
+        getattr(callback, _EVERY[name], _EPOCH) != _EPOCH for name in kinds & {*_EVERY}
+    ):
+        return True
+    if type(callback).__module__.startswith(_KERAS) and "LambdaCallback" not in kinds:
+        return False
     for name in ("on_train_batch_end", "on_batch_end", "on_test_batch_end"):
         function = vars(callback).get(name) or getattr(type(callback), name)
         code = getattr(function, "__code__", None)
