@@ -57,7 +57,7 @@ class _Log:
     def compute(self) -> Callable[[], Any] | None:
         """Computes the value anew, outside of the step."""
         try:
-            return tf.function(lambda: _built(self.value, self.captured, {})).get_concrete_function()
+            return tf.function(lambda: _built(self.value, self.captured, {}), autograph=False).get_concrete_function()
         except _Elsewhere:
             return None
 
