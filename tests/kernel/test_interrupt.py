@@ -90,6 +90,43 @@ def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kern
     _trains_again(kernel)
 
 
+OWN_LOOP = """%%tfos_train --label y --batch-size 8 -o model,begun,ended
+import time
+import keras, tensorflow as tf
+
+model = keras.Sequential([keras.layers.Dense(1)])
+optimizer, loss = keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError()
+begun = ended = 0
+for epoch in range(1000):
+    for x, y in train:
+        begun += 1
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x))
+        optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_weights), model.trainable_weights))
+        print("step")
+        time.sleep(1.5)
+        ended += 1
+        {then}
+{after}
+"""
+
+
+def test_an_interrupt_ends_a_loop_of_the_cells_own_in_a_step_of_all_workers(kernel: Kernel) -> None:
+    result = _interrupt_after(kernel, OWN_LOOP.format(then="", after=""), "step")
+    assert result.error == "RunInterrupted", result.traceback
+    assert kernel.run("print(begun - ended, ended > 0)").text.strip() == "1 True"  # in the step after the one it met
+    _trains_again(kernel)
+
+
+def test_an_interrupt_ends_what_comes_after_a_loop_that_was_broken_off(kernel: Kernel) -> None:
+    source = OWN_LOOP.format(then="break", after="    print('over')\n    time.sleep(100)")
+    result = _interrupt_after(kernel, source, "over")
+    assert result.error == "RunInterrupted", result.traceback
+    assert result.seconds < 10
+    assert kernel.run("print(begun, ended)").text.strip() == "1 1"
+    _trains_again(kernel)
+
+
 def test_an_interrupt_within_a_step_of_twelve_seconds_waits_for_it_and_costs_no_names(kernel: Kernel) -> None:
     _trains_again(kernel)
     pids = _trainer_pids(kernel)

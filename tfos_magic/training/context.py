@@ -16,15 +16,19 @@ from tfos_magic.transport.messages import Message, StrategyOptions
 class StopSignal:
     """A request to end the run at the next step that all ranks share. Any thread may ask; asking twice is harmless.
 
-    ``is_heeded`` tells whether steps are under way that come to it by themselves.
+    ``heeded_by`` is set while a run is under way, and tells whether steps are that come to it by themselves.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self.is_heeded: Callable[[], bool] = lambda: False
+        self.heeded_by: Callable[[], bool] = lambda: False
 
     def request(self) -> None:
         self._event.set()
+
+    def is_heeded(self) -> bool:
+        """Whether what is under way ends by itself at a step that all ranks share."""
+        return self.heeded_by()
 
     @property
     def requested(self) -> bool:

@@ -8,6 +8,7 @@ rank holds all rows and counts alike, so the result is that of one process eithe
 from __future__ import annotations
 
 import inspect
+import time
 import weakref
 from contextlib import ExitStack
 from typing import Any
@@ -32,6 +33,9 @@ from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step, rows_of
 
+LATELY = 5.0
+"""Seconds for which a loop that has drawn a batch is taken to come to the next."""
+
 _REMEMBERED = 8
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
@@ -51,7 +55,7 @@ class OwnLoop:
         self.iterators = Iterators()
         self.numbers = BatchNumbers(session)
         self.tapes = Tapes(session, self.step, lambda: self.over_copies)
-        self._steps = 0
+        self._steps, self._drawn_at = 0, 0.0
         self._batch: tuple[Any, Step] | None = None
         with tf.device("CPU:0"):
             self._rows = tf.Variable(1.0, trainable=False, name="tfos_own_rows")
@@ -89,12 +93,17 @@ class OwnLoop:
             self._batch = graph, self.step()
         return self._batch[1]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop over shares has drawn a batch lately, and comes to the next, where all ranks stop."""
+        return self._session.draws_shares and time.monotonic() - self._drawn_at < LATELY
+
     def drawn(self, batch: Any, known: bool = True) -> None:
         """Count the rows of a batch, which may be none, eagerly or in a graph.
 
         Eagerly it heeds a request to stop as well, of which all ranks know by now.
         """
-        session = self._session
+        session, self._drawn_at = self._session, time.monotonic()
         rows = rows_of(batch)
         self._rows.assign(1.0 if rows is None else tf.cast(rows, tf.float32))
         self.over_shares = self.over_shares or known
@@ -179,7 +188,7 @@ class OwnLoop:
 def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and steps by hand, until ``stack`` closes."""
     stack.push(lambda error, *_: own_loop.heed_apart() if error is None else None)  # of steps in graphs
-    replace(stack, session.context.stop, "is_heeded", lambda: bool(session.loops) or session.draws_shares)
+    replace(stack, session.context.stop, "heeded_by", lambda: bool(session.loops) or own_loop.goes_on)
     whole_reads.install(stack, session.looks)
     own_loop.tapes.install(stack)
     MetricResults(session, own_loop.iterators, own_loop.numbers, lambda: own_loop.over_shares).install(stack)
