@@ -391,3 +391,44 @@ def test_generators_without_a_seed_make_the_same_data_on_every_worker(groups: An
     first, second = succeeded(groups[2].run(cell + END, "x", "weights"))
     assert np.array_equal(first.values["x"], second.values["x"])
     assert_same_weights([first, second], first.values["weights"], 0.0)
+
+
+BUILT_BEFORE = """
+flip = keras.Sequential([Draws()])
+
+class Built(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.Sequential([layers.Dense(8), layers.Dropout(0.5), layers.Dense(1)])
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, inputs{argument}):
+        return self.scale * self.head(flip(inputs))
+
+model = Built()
+model.build((None, 12))
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=32, epochs=1, verbose=0)
+draws = [int(v.numpy()[1]) for v in [*model.variables, *flip.variables] if "seed" in v.path]
+"""
+DRAWS = """
+class Draws(layers.Layer):  # trains unless told otherwise, as layers that augment do
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator()
+
+    def call(self, inputs, training=True):
+        return inputs + 0.0 * keras.random.normal(ops.shape(inputs), seed=self.generator) if training else inputs
+"""
+
+
+@pytest.mark.parametrize("argument", ["", ", training=None"])
+def test_a_model_built_by_hand_drops_and_augments_as_in_one_process(groups: Any, argument: str) -> None:
+    cell = BEGIN + DRAWS + BUILT_BEFORE.replace("{argument}", argument)
+    expected = groups.plain(cell, "draws").values["draws"]
+    assert min(expected) > 0
+    outcomes, notices = told(groups[2], cell, "draws")
+    assert all(outcome.values["draws"] == expected for outcome in outcomes)
+    assert any("Random numbers within a step" in text for text in notices)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend import compute_output_spec
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
@@ -30,10 +32,10 @@ class Replicas:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
         attributes = Attributes(model)
-        for build in (lambda: model._symbolic_build(data_batch=spec), lambda: self._trace(model, spec)):
+        for build in (self._call, self._trace):
             try:
                 with self._session.drawing_alike():
-                    build()
+                    build(model, spec)
                 return
             except TrainingError:
                 raise
@@ -42,6 +44,18 @@ class Replicas:
             finally:
                 attributes.restore()
         self._session.loops[-1].broadcast_late = True
+
+    def _call(self, model: Any, spec: Any) -> None:
+        """Call a model for the shapes alone, as its first step will.
+
+        A ``Sequential`` that is built in that call keeps, of the value of ``training``, what its layers take it for.
+        """
+        if not all(layer.built for layer in model._flatten_layers()):
+            inputs = keras.utils.unpack_x_y_sample_weight(spec)[0]
+            symbols = tf.nest.map_structure(lambda leaf: keras.KerasTensor(leaf.shape, leaf.dtype.name), inputs)
+            training = {"training": self._session.loops[-1].training} if model._call_has_training_arg else {}
+            compute_output_spec(model, symbols, **training)
+        model._symbolic_build(data_batch=spec)
 
     def _trace(self, model: Any, spec: Any) -> None:
         """Trace a step that never runs, of a model that Keras cannot build by itself."""
