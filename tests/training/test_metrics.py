@@ -333,3 +333,39 @@ def test_what_keras_itself_does_within_an_epoch_is_by_all_rows(groups) -> None:
     np.testing.assert_allclose(values["told"], expected["told"], rtol=1e-5)
     for mine, plain in zip(values["best"], expected["best"], strict=True):
         np.testing.assert_allclose(mine, plain, atol=1e-6)
+
+
+IN_DICTS = """
+class Nested(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        inputs, labels = data
+        with tf.GradientTape() as tape:
+            outputs = self(inputs)
+            loss = self.compute_loss(inputs, labels, outputs)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights))
+        for metric in self.metrics:
+            metric.update_state(*([loss] if metric.name == "loss" else [labels, outputs]))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+model = Nested()
+model.compile("sgd", from_logits, metrics=["accuracy", keras.metrics.SparseCategoricalCrossentropy(name="other")])
+heeded = []
+heed = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: heeded.append(list(logs)))
+history = model.fit(x, y, batch_size=32, epochs=2, validation_data=(val_x, val_y), verbose=0).history
+model.fit(x, y, batch_size=32, verbose=0, callbacks=[heed])
+order = [list(history), heeded]
+weights = model.get_weights()
+"""
+
+
+def test_a_history_has_its_keys_in_the_order_of_one_process(same_as_plain) -> None:
+    plain, *ranks = same_as_plain(DATA + IN_DICTS, 2, "order")
+    assert plain.values["order"][0] != sorted(plain.values["order"][0])
+    assert all(outcome.values["order"] == plain.values["order"] for outcome in ranks)

@@ -21,7 +21,7 @@ from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.derived import Derived
-from tfos_magic.training.logs.progress import flat
+from tfos_magic.training.logs.progress import flat, nested
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.stand_ins import counted_step
 from tfos_magic.training.state import TrainingState
@@ -151,7 +151,8 @@ class Session(TrainingState):
     def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
         again = partial(self._derived.again, model, self.loops[-1].training)
         rows, shown = float(self._last_rows.numpy()), flat(logs)
-        return metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._sums_in(model, shown))
+        values = metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._sums_in(model, shown))
+        return nested(logs, values)
 
     def _sums_in(self, model: Any, logs: Iterable[str], law: Law = Law.SUM) -> set[str]:
         """Which of the logs of a step are sums over its rows, or of another ``law``, as the trial of it has shown."""
@@ -208,7 +209,7 @@ class Session(TrainingState):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:
-            logs = flat(logs)
+            logs, returned = flat(logs), logs
             made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - result_names)
             refusals.note_derived(mixed, self.reporter)
             results = model.get_metrics_result() if others else {}
@@ -219,5 +220,7 @@ class Session(TrainingState):
             )
             # After batches that callbacks heed, logs are those of all ranks already.
             sums = set() if self.loops[-1].heeds_batches else self._sums_in(model, logs) - made.keys()
-            return metrics.average_logs(model, {**logs, **made}, result_names, sums, self.collectives, rows)
+            return nested(
+                returned, metrics.average_logs(model, {**logs, **made}, result_names, sums, self.collectives, rows)
+            )
         return result

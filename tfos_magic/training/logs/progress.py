@@ -103,6 +103,11 @@ def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def nested(logs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``values`` by name in the dicts that ``logs`` has them in, by which Keras orders its history."""
+    return {n: nested(value, values) if isinstance(value, Mapping) else values[n] for n, value in logs.items()}
+
+
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The scalars of Keras logs as Python floats; anything else is left out."""
     values = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in flat(metrics).items()}
