@@ -432,3 +432,43 @@ def test_a_model_built_by_hand_drops_and_augments_as_in_one_process(groups: Any,
     outcomes, notices = told(groups[2], cell, "draws")
     assert all(outcome.values["draws"] == expected for outcome in outcomes)
     assert any("Random numbers within a step" in text for text in notices)
+
+
+PART_IS_TRAINED = """
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = keras.Sequential([layers.Dense(4), layers.Dropout(0.5), layers.Dense(1)])
+
+    def call(self, inputs, training=None):
+        return self.net(inputs)
+
+class Distiller(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.student, self.teacher = Net(), Net()
+
+    def call(self, inputs, training=None):
+        return self.student(inputs) + self.teacher(inputs)
+
+    def train_step(self, data):
+        inputs, target = data
+        print("traced")
+        with tf.GradientTape() as tape:
+            outputs = self.student(inputs)  # without training=True: nothing is dropped
+            loss = tf.reduce_mean((outputs - target) ** 2) + tf.reduce_mean((outputs - self.teacher(inputs)) ** 2)
+        weights = self.student.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+model = Distiller()
+model.compile("adam")
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+paths = [v.path for v in [*model.variables, *model.optimizer.variables]]
+"""
+
+
+def test_a_step_that_trains_a_part_of_a_model_gets_the_variables_of_one_process(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + PART_IS_TRAINED, 2, "paths")
+    assert all(outcome.values["paths"] == plain.values["paths"] for outcome in ranks)

@@ -162,7 +162,10 @@ class Discarded:
     """Takes the gradients of a step that is not to train."""
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Forget them."""
+        """Forget them, but for what the optimizer keeps of each."""
+        if not getattr(optimizer, "built", True):
+            with keras.name_scope(optimizer.name, caller=optimizer):
+                optimizer.build(variables)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import keras
@@ -32,7 +33,9 @@ class Replicas:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
         attributes = Attributes(model)
-        for build in (self._call, self._trace):
+        # A step of the user's own calls what it likes, and how it likes.
+        own_step = not _is_built(model) and type(model).train_step is not keras.Model.train_step
+        for build in (self._trace, self._call) if own_step else (self._call, self._trace):
             try:
                 with self._session.drawing_alike():
                     build(model, spec)
@@ -50,18 +53,17 @@ class Replicas:
 
         A ``Sequential`` that is built in that call keeps, of the value of ``training``, what its layers take it for.
         """
-        if not all(layer.built for layer in model._flatten_layers()):
+        if not _is_built(model):
             inputs = keras.utils.unpack_x_y_sample_weight(spec)[0]
-            symbols = tf.nest.map_structure(lambda leaf: keras.KerasTensor(leaf.shape, leaf.dtype.name), inputs)
             training = {"training": self._session.loops[-1].training} if model._call_has_training_arg else {}
-            compute_output_spec(model, symbols, **training)
+            compute_output_spec(model, tf.nest.map_structure(_symbol, inputs), **training)
         model._symbolic_build(data_batch=spec)
 
     def _trace(self, model: Any, spec: Any) -> None:
         """Trace a step that never runs, of a model that Keras cannot build by itself."""
         training = self._session.loops[-1].training
         step = model.train_step if training else model.test_step
-        with self._building():
+        with self._building(), redirect_stdout(StringIO()):
             tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
         model._clear_losses()
 
@@ -120,6 +122,14 @@ def _buildable(leaf: Any) -> Any:
     if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank and leaf.shape[0] == 0:
         return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
     return leaf if hasattr(leaf, "dtype") else None
+
+
+def _is_built(model: Any) -> bool:
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def _symbol(leaf: Any) -> Any:
+    return None if leaf is None else keras.KerasTensor(leaf.shape, leaf.dtype.name)
 
 
 def read(variable: Any) -> tf.Tensor:
