@@ -6,16 +6,20 @@ run ahead by as much as its prefetching came to, which is another number of draw
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.inputs.marks import inputs_of
 
 LARGEST = 16
 """Elements of a state; Keras's seed generators have two, ``tf.random.Generator`` three."""
+
+QUIET, PATIENCE = 0.1, 2.0
+"""Seconds without a draw after which nobody draws, and for which this is waited for at most."""
 
 
 class PipelineStates:
@@ -27,20 +31,19 @@ class PipelineStates:
     def __len__(self) -> int:
         return len(self._handles)
 
-    def read(self) -> list[int]:
-        """The values of all of them."""
-        return [int(number) for value in self._values() for number in value.ravel()]
+    def take_over(self, collectives: Collectives) -> None:
+        """Set all of them to what they are on rank 0, when no iterator that was left fills its buffer any more."""
+        values, deadline = self._values(), time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            time.sleep(QUIET)
+            before, values = values, self._values()
+            if all(bool(tf.reduce_all(a == b)) for a, b in zip(before, values, strict=True)):
+                break
+        for (handle, dtype), value in zip(self._handles, collectives.broadcast(values), strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.cast(value, dtype))
 
-    def assign(self, numbers: np.ndarray) -> None:
-        """Set all of them to what :meth:`read` gave."""
-        at = 0
-        for (handle, dtype), value in zip(self._handles, self._values(), strict=True):
-            part = numbers[at : at + value.size].reshape(value.shape)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(part.astype(dtype.as_numpy_dtype)))
-            at += value.size
-
-    def _values(self) -> list[np.ndarray]:
-        return [np.asarray(tf.raw_ops.ReadVariableOp(resource=h, dtype=dtype)) for h, dtype in self._handles]
+    def _values(self) -> list[tf.Tensor]:
+        return [tf.cast(tf.raw_ops.ReadVariableOp(resource=h, dtype=dtype), tf.int64) for h, dtype in self._handles]
 
 
 def _states(dataset: Any) -> Iterator[tuple[Any, tf.DType]]:

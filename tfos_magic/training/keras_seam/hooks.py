@@ -194,19 +194,19 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     if not session.strategy.lockstep and loop.kind == "fit" and loop.compared:
         return  # of its validation data, which a rank that came late begins to read when the others have long done so
     loop.compared = True
-    sharded = isinstance(adapter, TFDatasetAdapter) and is_sharded(adapter.get_tf_dataset())
-    alike = isinstance(adapter, TFDatasetAdapter) and not sharded and session.strategy.lockstep
-    states = PipelineStates(adapter.get_tf_dataset() if alike else None)
+    dataset = adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else None
+    sharded = dataset is not None and is_sharded(dataset)
+    states = PipelineStates(dataset if session.strategy.lockstep and not sharded else None)
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
     digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else len(states)
     input_summary = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
-    known = steps is not None or (sharded and ends_alike(adapter.get_tf_dataset()))
+    known = steps is not None or (sharded and ends_alike(dataset))
     refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if states:
-        states.assign(session.collectives.gather(states.read())[0])
+        states.take_over(session.collectives)
     if sharded and session.exact:
-        own_reads.refuse_unlike(adapter.get_tf_dataset())
-        session.first_step.heed_maps(loop.model, adapter.get_tf_dataset())
+        own_reads.refuse_unlike(dataset)
+        session.first_step.heed_maps(loop.model, dataset)
 
 
 def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.OwnLoop) -> None:
