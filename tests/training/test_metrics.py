@@ -10,6 +10,17 @@ import pytest
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded, told
 from tests.training.harness import DATA
 
+LINEAR = """
+class Linear(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+"""
+
 
 def test_metrics_of_every_kind_equal_those_of_one_process(same_as_plain) -> None:
     cell = DATA + (
@@ -119,16 +130,12 @@ history = model.fit(x, y, batch_size=29, epochs=2, verbose=0, callbacks=[Reads()
 
 
 def test_logs_that_a_step_makes_up_are_averaged_over_rows(same_as_plain) -> None:
-    cell = DATA + (
-        """
-class Own(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(3)
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
+    cell = (
+        DATA
+        + LINEAR
+        + (
+            """
+class Own(Linear):
     def train_step(self, data):
         inputs, targets = data
         with tf.GradientTape() as tape:
@@ -142,6 +149,7 @@ model.compile("adam", from_logits)
 history = model.fit(x[:116], y[:116], batch_size=29, epochs=2, verbose=0).history
 weights = model.get_weights()
 """
+        )
     )
     same_as_plain(cell, 2)
 
@@ -336,14 +344,7 @@ def test_what_keras_itself_does_within_an_epoch_is_by_all_rows(groups) -> None:
 
 
 IN_DICTS = """
-class Nested(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(3)
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
+class Nested(Linear):
     def train_step(self, data):
         inputs, labels = data
         with tf.GradientTape() as tape:
@@ -366,6 +367,6 @@ weights = model.get_weights()
 
 
 def test_a_history_has_its_keys_in_the_order_of_one_process(same_as_plain) -> None:
-    plain, *ranks = same_as_plain(DATA + IN_DICTS, 2, "order")
+    plain, *ranks = same_as_plain(DATA + LINEAR + IN_DICTS, 2, "order")
     assert plain.values["order"][0] != sorted(plain.values["order"][0])
     assert all(outcome.values["order"] == plain.values["order"] for outcome in ranks)

@@ -140,8 +140,7 @@ class Agent:
             self._send(self._heartbeat())
         if self._lifeline.cut:
             self._outcome = "its Spark task has ended"
-        if (stalled := now - self._turned) > 2 * HEARTBEAT:  # this process itself did not run: the kernel may be there
-            self._client.excuse(stalled)
+        self._client.excuse(self._stalled)
         patience = BUSY_GRACE if self._client.answered else GRACE
         if self._client.out_of_reach > patience:
             self._outcome = f"the kernel has been out of reach for {patience:.0f} s"
@@ -149,10 +148,15 @@ class Agent:
             self._check_life(self._trainer)
         self._turned = time.monotonic()
 
+    @property
+    def _stalled(self) -> float:
+        """Seconds since the last turn where this process itself did not run for a while; else 0."""
+        seconds = time.monotonic() - self._turned
+        return seconds if seconds > 2 * HEARTBEAT else 0.0
+
     def _check_life(self, trainer: TrainerProcess) -> None:
         """Report a trainer that has ended without closing its link, and end one that does not answer any more."""
-        if time.monotonic() - self._turned > 2 * HEARTBEAT:
-            # This process itself did not run for a while: what the trainer said meanwhile has yet to be read.
+        if self._stalled:  # what the trainer said meanwhile has yet to be read
             trainer.heard = time.monotonic()
         limit = self._config.heartbeat_timeout
         # Importing TensorFlow keeps all other threads from running for seconds, on a busy host for many.
