@@ -76,7 +76,7 @@ def no_process_left_behind() -> Iterator[None]:
     yield
     _, leaked = psutil.wait_procs(_processes_of_the_suite(), timeout=GRACE_SECONDS)
     leaked = [process for process in leaked if _is_marked(process)]  # and not ended, with a parent yet to take note
-    commands = [f"{process.pid}: {_command(process)}" for process in leaked]
+    commands = [f"{p.pid}: {_command(p)}, {time.time() - p.create_time():.0f} s old" for p in leaked]
     for process in leaked:
         process.kill()
     assert not commands, f"still running {GRACE_SECONDS:.0f} s after the last test:\n" + "\n".join(commands)

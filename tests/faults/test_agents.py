@@ -133,15 +133,16 @@ def orphans(spark: SparkSession) -> Iterator[list[int]]:
 def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
     orphans: list[int], fresh: TFCluster, tmp_path: Path
 ) -> None:
-    orphans += [worker.agent.pid for worker in fresh.workers]
-    daemon = psutil.Process(orphans[0]).parent()
+    agents = [worker.agent.pid for worker in fresh.workers]
+    daemon = psutil.Process(agents[0]).parent()
     assert daemon is not None
+    orphans += [child.pid for child in daemon.children()]  # and agents of earlier tests, idle now
     daemon.terminate()
     daemon.wait(20)
     with fresh.membership.lock:
         assert not fresh.membership.lock.wait_for(lambda: bool(fresh.membership.lost), 3)
     assert len(run(fresh, "pass", tmp_path / "nothing")["history"].history["loss"]) == 4
-    assert [worker.agent.pid for worker in fresh.workers] == orphans
+    assert [worker.agent.pid for worker in fresh.workers] == agents
 
 
 @pytest.mark.timeout(300)

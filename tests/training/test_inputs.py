@@ -511,3 +511,28 @@ weights = model.get_weights()
 def test_data_that_were_looked_at_before_are_augmented_alike_on_all_workers(groups) -> None:
     outcomes = succeeded(groups[2].run(DATA + LOOKED_AT, "weights"))
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
+
+
+AHEAD = """
+def rows():
+    for _ in range(3200):
+        yield np.random.normal(size=6).astype("float32"), np.random.uniform(size=1).astype("float32")
+
+
+signature = (tf.TensorSpec((6,)), tf.TensorSpec((1,)))
+train = tf.data.Dataset.from_generator(rows, output_signature=signature)
+if %s:
+    x, y = np.random.normal(size=(3200, 6)).astype("float32"), np.ones((3200, 1), "float32")
+    train = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda a, b: (a + keras.random.normal((6,)), b))
+layers = [keras.layers.Dense(32, "relu") for _ in range(10)]
+model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+history = model.fit(train.batch(16).prefetch(200), epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("by_keras", [False, True])
+def test_the_first_step_is_tried_while_a_pipeline_draws_ahead(same_as_plain, by_keras: bool) -> None:
+    """What a trial puts back must not be what the pipeline has drawn from meanwhile."""
+    same_as_plain(DATA + AHEAD % by_keras, 2)

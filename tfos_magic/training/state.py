@@ -14,6 +14,7 @@ from tfos_magic.training import refusals
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.own_reads import Looks
 from tfos_magic.training.keras_seam.data.data_waits import DataClock
+from tfos_magic.training.keras_seam.data.python_calls import PythonCalls
 from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.logs.progress import Reporter
@@ -46,6 +47,7 @@ class TrainingState:
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self.data_clock = DataClock()
+        self.python_calls = PythonCalls()
         self.reporter = Reporter(
             context.run_id,
             self.collectives.rank,

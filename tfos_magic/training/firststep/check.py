@@ -25,6 +25,7 @@ from tfos_magic.training.firststep.batches import (
     peek,
     tried,
 )
+from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.runs import Laws, run, run_later
@@ -139,6 +140,7 @@ class FirstStep:
             eager = tf.config.functions_run_eagerly()
             stack.callback(tf.config.run_functions_eagerly, eager)
             tf.config.run_functions_eagerly(True)
+            stack.enter_context(drawing_apart())
             trial = Trial(self._session, model, kind, stack)
             stack.enter_context(trial.state.perturbed(1))
             yield trial

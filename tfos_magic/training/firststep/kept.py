@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, SeedGenerator
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.training.checkpointing.snapshot import optimizers
+from tfos_magic.training.keras_seam.data.python_calls import PythonCalls
 from tfos_magic.training.logs import metrics
 
 _LATER = (1.0, 1000.0)
@@ -29,8 +31,8 @@ _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 class Kept:
     """What a step may change of a model and of the process, to be put back."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, python_calls: PythonCalls | None = None) -> None:
+        self._model, self._python_calls = model, python_calls
         scalars = [v for o in optimizers(model) for v in o.variables if len(v.shape) == 0]
         layers = [
             leaf for layer in model._flatten_layers() for value in vars(layer).values() for leaf in _leaves(value)
@@ -88,15 +90,21 @@ class Kept:
 
     def values(self) -> tuple[list[tf.Tensor], Any]:
         """All of it, as it is now."""
+        mark = self._python_calls.mark() if self._python_calls else None
         generator = eager_context.context()._rng
         states = (random.getstate(), np.random.get_state(), generator.getstate() if generator is not None else None)
-        return [variable.read_value() for variable in self.variables], states
+        return [variable.read_value() for variable in self.variables], (mark, states)
 
     def restore(self, values: tuple[list[tf.Tensor], Any]) -> None:
-        """Put back what :meth:`values` gave. Variables that were taken in since are what they were found to be."""
-        tensors, (of_python, of_numpy, of_tensorflow) = values
+        """Put back what :meth:`values` gave. Variables that were taken in since are what they were found to be.
+
+        Generators are left as they are where an input pipeline may have drawn from them meanwhile.
+        """
+        tensors, (mark, (of_python, of_numpy, of_tensorflow)) = values
         for variable, value in zip(self.variables, tensors, strict=False):
             variable.assign(value)
+        if self._python_calls and self._python_calls.any_since(mark):
+            return
         random.setstate(of_python)
         np.random.set_state(of_numpy)
         if of_tensorflow is not None:
@@ -148,6 +156,27 @@ class Kept:
             yield
         finally:
             self.restore(before)
+
+
+@contextmanager
+def drawing_apart() -> Iterator[None]:
+    """Let Keras draw, where no seed is given, from a generator that is forgotten, like the process's one at first.
+
+    Input pipelines go on drawing from that one meanwhile, on threads of their own: it is not to be put back.
+    """
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    names = global_state.get_global_attribute("object_name_uids", defaultdict(int), True)
+    names_before = dict(names)
+    if generator is not None:
+        apart = SeedGenerator(seed=0, name=generator.name)
+        apart.state.assign(generator.state)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, apart)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+        names.clear()
+        names.update(names_before)
 
 
 def _seeds(model: Any) -> list[Any]:

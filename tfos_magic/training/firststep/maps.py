@@ -22,7 +22,7 @@ from tensorflow.python.data.util import structure
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.firststep.batches import apart, taken
-from tfos_magic.training.firststep.kept import Kept
+from tfos_magic.training.firststep.kept import Kept, drawing_apart
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.madeup import FEWEST, UNKNOWN_LENGTH, CannotTell, MadeUp
 from tfos_magic.training.firststep.states import refuse_states
@@ -183,17 +183,18 @@ def _is_indifferent(model: Any, dataset: Any, padded: tuple[Padding, ...]) -> bo
     """Whether a model is known to predict the same with more padding, which it is asked for made-up rows."""
     if not model.built or any(padding.value is None for padding in padded):
         return False
-    state = Kept(model)
-    before = state.values()
-    try:
-        rows = _rows_for(dataset)
-        element = _elements(dataset, MadeUp(True, rows), np.arange(rows))[0]
-        predictions = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
-        return all(_is_same(_array(a), _array(b)) for a, b in zip(*predictions, strict=True))
-    except Exception:  # whatever a model raises for rows that are none of its own
-        return False
-    finally:
-        state.restore(before)
+    with drawing_apart():
+        state = Kept(model)
+        before = state.values()
+        try:
+            rows = _rows_for(dataset)
+            element = _elements(dataset, MadeUp(True, rows), np.arange(rows))[0]
+            predictions = [tf.nest.flatten(model.predict_step(given)) for given in (element, widened(element, padded))]
+            return all(_is_same(_array(a), _array(b)) for a, b in zip(*predictions, strict=True))
+        except Exception:  # whatever a model raises for rows that are none of its own
+            return False
+        finally:
+            state.restore(before)
 
 
 def _is_mapped(dataset: Any) -> bool:

@@ -77,7 +77,7 @@ class Trial:
         self._now: TrialStep
         trials.install(stack, self._gradient, self._heed)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
-        self.state = Kept(model)
+        self.state = Kept(model, session.python_calls)
 
     def run(self, batch: Batch, rows: int, total: int) -> StepValues:
         """Try a step on ``batch`` of ``rows`` rows of ``total``; that on all rows comes first."""

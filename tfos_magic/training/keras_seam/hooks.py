@@ -60,6 +60,7 @@ def install(stack: ExitStack, session: Session) -> None:
         draws.install(stack, session, own_loop)
         reductions.install(stack, session, own_loop)
         input_pipelines.install(stack, session)
+        session.python_calls.install(stack)
         jit.install(stack, session)
         tf_distribute.install(stack, session.reporter)
         _install_random(stack, session)

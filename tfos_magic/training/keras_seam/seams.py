@@ -113,6 +113,7 @@ SEAMS = (
         ("map", "interleave", "batch", "ragged_batch", "with_options"),
         "elements in one order on all ranks",
     ),
+    Seam(f"{_TF}.ops.script_ops:FuncRegistry", ("__call__",), "Python code that draws random numbers for data"),
     Seam(f"{_TF}.autograph.operators.control_flow", ("for_loop_registry",), "loops over shares in graphs"),
     Seam(f"{_TF}.ops.gen_summary_ops", ("create_summary_file_writer",), "event files are sent to the notebook"),
     Seam(f"{_TF}.ops.gen_summary_ops", ("write_summary",), "a step on trial writes nothing"),
