@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,15 +26,19 @@ from tfos_magic.training.strategies.strategy import Strategy
 
 
 class TrainingState:
-    """One run of one cell. Everything here happens in the thread that runs the cell."""
+    """One run of one cell. Everything here happens in the thread that runs the cell.
+
+    Others, in which input pipelines call Python code of the cell, have no part in its steps.
+    """
 
     def __init__(self, context: RunContext, strategy: Strategy) -> None:
+        self._thread = threading.get_ident()
         self.context = context
         self.collectives = context.collectives
         self.strategy = strategy
         self.loops: list[Loop] = []
-        self.step: Step | None = None
-        self.trial: Trying | None = None
+        self._step: Step | None = None
+        self._trial: Trying | None = None
         self.applying = False
         self.initialising = False
         self.draws_shares = False
@@ -57,6 +62,24 @@ class TrainingState:
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
+
+    @property
+    def step(self) -> Step | None:
+        """The step under way, or being traced, in this thread."""
+        return self._step if threading.get_ident() == self._thread else None
+
+    @step.setter
+    def step(self, step: Step | None) -> None:
+        self._step = step
+
+    @property
+    def trial(self) -> Trying | None:
+        """The step that this thread tries or builds."""
+        return self._trial if threading.get_ident() == self._thread else None
+
+    @trial.setter
+    def trial(self, trial: Trying | None) -> None:
+        self._trial = trial
 
     @property
     def many(self) -> bool:

@@ -22,16 +22,18 @@ _ORDERS = ("shuffle",)
 
 
 class RowlessNoise:
-    """Draws one row for all rows, until ``stack`` closes; :meth:`begin` begins the same draws anew."""
+    """Draws one row for all rows where ``trying``, until ``stack`` closes; :meth:`begin` begins the same draws anew."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._drawn = 0
+    def __init__(self, stack: ExitStack, trying: Callable[[], bool]) -> None:
+        self._drawn, self._trying = 0, trying
         install_around(stack, self._draw)
 
     def begin(self) -> None:
         self._drawn = 0
 
     def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        if not self._trying():  # but an input pipeline draws, in a thread of its own
+            return original(**arguments)
         self._drawn += 1
         name = original.__name__
         if name in _STATELESS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from io import StringIO
 from typing import Any
 
 import keras
@@ -71,11 +70,11 @@ class Trial:
         self.changes_gradients = False
         self.stretch = 1.0
         self._given: list[Any] = []
-        self._noise = RowlessNoise(stack)
+        self._noise = RowlessNoise(stack, self._trying)
         self._seen: dict[Any, Any] = {}
         self._decisions: list[tf.Tensor] = []
         self._now: TrialStep
-        trials.install(stack, self._gradient, self._heed)
+        trials.install(stack, self._trying, self._gradient, self._heed)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model, session.python_calls)
 
@@ -90,7 +89,7 @@ class Trial:
         self._session.step, self._session.trial = step, self
         logs: Any = {}
         try:
-            with redirect_stdout(StringIO()):  # it says the same when it is taken
+            with redirect_stdout(trials.Silence()):  # it says the same when it is taken
                 logs = self._step(batch)
         finally:
             self._session.step = self._session.trial = None
@@ -130,8 +129,11 @@ class Trial:
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
 
+    def _trying(self) -> bool:
+        return self._session.trial is self
+
     def _heed(self, variable: Any) -> None:
-        if self._session.trial is self and tf.executing_eagerly():
+        if self._trying() and tf.executing_eagerly():
             self.state.heed(variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from io import TextIOBase
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +16,26 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
 
-def install(stack: ExitStack, gradient: Callable[..., Any], heed: Callable[[Any], None]) -> None:
-    """Until ``stack`` closes, let ``gradient`` stand around that of tapes; ``heed`` sees variables before their use."""
+class Silence(TextIOBase):
+    """Takes what this thread prints to ``stdout``, and passes on what others do; for ``redirect_stdout``."""
+
+    def __init__(self) -> None:
+        self._thread, self._stdout = threading.get_ident(), sys.stdout
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._stdout.write(text)
+
+    def flush(self) -> None:
+        self._stdout.flush()
+
+
+def install(
+    stack: ExitStack, trying: Callable[[], bool], gradient: Callable[..., Any], heed: Callable[[Any], None]
+) -> None:
+    """Until ``stack`` closes, let ``gradient`` stand around that of tapes; ``heed`` sees variables before their use.
+
+    ``trying`` tells whether it is a trial that asks, and not an input pipeline in a thread of its own.
+    """
 
     def handle_of(variable: Any) -> Any:
         heed(variable)
@@ -26,10 +47,10 @@ def install(stack: ExitStack, gradient: Callable[..., Any], heed: Callable[[Any]
     wrap(stack, tf.GradientTape, "gradient", gradient)
     # Whatever reads or assigns a variable asks for this, TensorFlow's own C++ too.
     replace(stack, ResourceVariable, "_handle", property(handle_of, set_handle))
-    wrap(stack, gen_logging_ops, "print_v2", _only_in_graphs)
-    wrap(stack, gen_summary_ops, "write_summary", _only_in_graphs)
 
+    def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Write nothing now: steps are tried eagerly. A graph that is made meanwhile is kept, and writes later on."""
+        return None if trying() and tf.executing_eagerly() else original(*args, **kwargs)
 
-def _only_in_graphs(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Write nothing now: steps are tried eagerly. A graph that is made meanwhile is kept, and writes later on."""
-    return None if tf.executing_eagerly() else original(*args, **kwargs)
+    wrap(stack, gen_logging_ops, "print_v2", write)
+    wrap(stack, gen_summary_ops, "write_summary", write)

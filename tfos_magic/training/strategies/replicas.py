@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
-from io import StringIO
 from typing import Any
 
 import keras
@@ -17,6 +16,7 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.keras_seam.trials import Silence
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState
@@ -63,7 +63,7 @@ class Replicas:
         """Trace a step that never runs, of a model that Keras cannot build by itself."""
         training = self._session.loops[-1].training
         step = model.train_step if training else model.test_step
-        with self._building(), redirect_stdout(StringIO()):
+        with self._building(), redirect_stdout(Silence()):
             tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
         model._clear_losses()
 
