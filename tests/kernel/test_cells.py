@@ -132,7 +132,7 @@ values = list(tf.data.Dataset.range(6).map(halved_if_even).as_numpy_iterator())
     assert "-->   2 fail()" in failed.traceback
 
 
-def test_a_cell_has_keras_settings_of_the_kernel_and_none_of_an_earlier_cell(kernel: Kernel) -> None:
+def test_keras_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel) -> None:
     seen = """%%tfos_train -o seen
 import keras
 config = keras.config
@@ -147,27 +147,27 @@ keras.config.set_epsilon(1e-5)
 keras.config.set_image_data_format("channels_first")
 """
     changed = "['float64', 'float64', 1e-05, 'channels_first', 'float64']"
-    usual = "['float32', 'float32', 1e-07, 'channels_last', 'float32']"
-    try:
-        assert not kernel.run("%%tfos_train\nimport keras\n" + change).error
-        kernel.run(seen)
-        assert kernel.run("print(seen)").text.strip() == usual
-        floats = seen.replace("import keras\n", "import keras\nkeras.config.set_floatx('float64')\n")
-        kernel.run(floats)  # layers follow floatx where no policy was set, in the notebook neither
-        assert kernel.run("print(seen)").text.strip() == "['float64', 'float64', 1e-07, 'channels_last', 'float64']"
-        assert kernel.run(
-            "import keras; keras.config.set_floatx('float64'); print(keras.layers.Dense(1).dtype)"
-        ).text == ("float64\n")
-        kernel.run("import keras\n" + change)
-        kernel.run(seen)
-        assert kernel.run("print(seen)").text.strip() == changed
-    finally:
-        kernel.run("""
+    usual = """
 keras.config.set_floatx("float32")
 keras.config.set_dtype_policy("float32")
 keras.config.set_epsilon(1e-7)
 keras.config.set_image_data_format("channels_last")
-""")
+"""
+    shown = "print([keras.config.floatx(), keras.config.dtype_policy().name, keras.layers.Dense(1).dtype])"
+    try:
+        kernel.run("%%tfos_train -o nothing\nimport keras\nnothing = keras.config.set_floatx('float64')\n")
+        # Layers follow floatx until a policy was set, or asked for, which the first layer does.
+        kernel.run(seen)
+        assert kernel.run("print(seen)").text.strip() == "['float64', 'float64', 1e-07, 'channels_last', 'float64']"
+        kernel.run("import keras\n" + usual)
+        kernel.run("%%tfos_train\nimport keras\nkeras.layers.Dense(1)\nkeras.config.set_floatx('float64')")
+        assert kernel.run(shown).text.strip() == "['float64', 'float32', 'float32']"
+        assert not kernel.run("%%tfos_train\nimport keras\n" + change).error
+        assert kernel.run(shown).text.strip() == "['float64', 'float64', 'float64']"
+        kernel.run(seen)
+        assert kernel.run("print(seen)").text.strip() == changed
+    finally:
+        kernel.run("import keras\n" + usual)
 
 
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:

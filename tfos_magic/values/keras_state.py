@@ -15,13 +15,14 @@ from typing import Any
 
 _DEFAULTS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
 _waiting: dict[str, int] = {}
+_settings_without: dict[str, Any] = {}
 
 
 def settings() -> dict[str, Any]:
-    """The settings, by the names of ``keras.config``; empty where Keras is not loaded."""
+    """The settings, by the names of ``keras.config``. Where Keras is not loaded, those for which it would be set up."""
     config: Any = getattr(sys.modules.get("keras"), "config", None)
     if config is None:
-        return {}
+        return dict(_settings_without)
     known = {name: getattr(config, name)() for name in _DEFAULTS}
     # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
     policy = _state().get_global_attribute("dtype_policy")
@@ -29,12 +30,20 @@ def settings() -> dict[str, Any]:
 
 
 def set_up(known: Mapping[str, Any]) -> None:
-    """Let Keras, where it is loaded, have these settings, else its own: not what was set before."""
+    """Let Keras have these settings, else its own: not what was set before. Without it, :func:`settings` gives them."""
     if keras := sys.modules.get("keras"):
         # Layers follow floatx until a policy was set, or asked for.
         _state().set_global_attribute("dtype_policy", None)
         for name, value in {**_DEFAULTS, **known}.items():
             getattr(keras.config, f"set_{name}")(value)
+    else:
+        _settings_without.clear()
+        _settings_without.update(known)
+
+
+def left() -> dict[str, Any]:
+    """What the notebook goes on with, by the names of a message's fields."""
+    return {"names_given": dict(names()), "keras_settings": settings()}
 
 
 def custom_objects() -> dict[str, Any]:

@@ -235,8 +235,7 @@ class Trainer:
             try:
                 execute(cell, namespace)
             finally:
-                left = {"random": random_state.taken(), "names_given": dict(keras_state.names())}
-                self._left = left if self._rank == 0 else {}
+                self._left = {"random": random_state.taken(), **keras_state.left()} if self._rank == 0 else {}
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

@@ -67,6 +67,11 @@ class RunResults:
         return self._ends[0].names_given if 0 in self._ends else None
 
     @property
+    def keras_settings(self) -> dict[str, Any]:
+        """Keras's settings when the cell ended on rank 0; empty where they are not known."""
+        return self._ends[0].keras_settings if 0 in self._ends else {}
+
+    @property
     def environment(self) -> dict[str, str | None]:
         """The variables that the cell has set on rank 0, None for those that it has deleted."""
         return self._ends[0].environment if 0 in self._ends else {}

@@ -107,6 +107,8 @@ class Run:
             self._close_store()
             self._randomness.give_back(self._results.random)
             keras_state.go_on(self._names, self._results.names_given, meanwhile=self._request.detached)
+            if self._results.keras_settings and not self._request.detached:
+                keras_state.set_up(self._results.keras_settings)
             process_state.set_environment({} if self._request.alone else self._results.environment)
             process_state.follow_files()
             if self._scalars is not None:

@@ -152,7 +152,7 @@ class RunFinished(Message):
     of ``buffers`` that were sent before, the first of which is the pickle. ``missing`` says why a name did not come.
     ``error`` holds ``kind``, ``message``, ``traceback`` and ``line`` of the cell. ``clean`` is false when the process
     cannot be used for another cell. What the cell has left on rank 0, if it began, are ``random`` states, how often
-    Keras has given each name, and the variables of the ``environment`` that it has set (None: deleted).
+    Keras has given each name, its settings, and the variables of the ``environment`` that it has set (None: deleted).
     """
 
     run_id: str
@@ -164,4 +164,5 @@ class RunFinished(Message):
     parcels: list[dict[str, Any]] = field(default_factory=list)
     random: dict[str, Any] = field(default_factory=dict)
     names_given: dict[str, int] | None = None
+    keras_settings: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
