@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -36,22 +34,6 @@ def test_batches_of_any_structure_are_cut_alike() -> None:
     assert cut["ragged"].row_lengths().numpy().tolist() == [3, 4, 5]
     assert np.array_equal(tf.sparse.to_dense(cut["sparse"]), np.eye(10)[3:6])
     assert cut["scalar"] == 5
-
-
-def test_a_state_is_drawn_from_no_further_ahead_than_the_dataset_says() -> None:
-    drawn = tf.Variable([0, 0], dtype=tf.int64)
-
-    def draw(number: tf.Tensor) -> tf.Tensor:
-        drawn.assign_add([0, 1])
-        return number
-
-    rows = tf.data.Dataset.range(10_000).map(draw).batch(2).prefetch(4)
-    iterator = iter(sharding.shard_batches(rows, 0, 2))
-    next(iterator)
-    before = -1
-    while before != (before := int(drawn[1])):
-        time.sleep(0.3)
-    assert before <= 2 * (1 + 4 + 1)  # the batch taken, those kept ready, and one in the making
 
 
 def test_a_mark_stays_through_transformations_and_copies_nothing_else() -> None:

@@ -22,7 +22,6 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.digests import with_digest, with_numbers_digest
 from tfos_magic.training.inputs.marks import PYTHON, inputs_of, is_sharded
-from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.step import checked_rows
 
 
@@ -66,9 +65,9 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
         with tf.control_dependencies([tf.timestamp()]):  # a map with an operation that has state runs in turn
             return cut(*element)
 
-    if _runs_python(dataset) or PipelineStates(dataset):
-        # There may be state, so no more runs ahead than in one process: TensorFlow adds a prefetch to what does not end
-        # with one.
+    if _runs_python(dataset):
+        # Python code may have state, so no more of it runs ahead than in one process: TensorFlow adds a prefetch to
+        # what does not end with one.
         return dataset.map(cut_in_turn).prefetch(0 if type(dataset).__name__ == "_PrefetchDataset" else 1)
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
