@@ -155,8 +155,9 @@ keras.config.set_image_data_format("channels_last")
 """
     shown = "print([keras.config.floatx(), keras.config.dtype_policy().name, keras.layers.Dense(1).dtype])"
     try:
-        kernel.run("%%tfos_train -o nothing\nimport keras\nnothing = keras.config.set_floatx('float64')\n")
         # Layers follow floatx until a policy was set, or asked for, which the first layer does.
+        kernel.run("import keras\nkeras.backend.clear_session()")
+        kernel.run("%%tfos_train\nimport keras\nkeras.config.set_floatx('float64')\n")
         kernel.run(seen)
         assert kernel.run("print(seen)").text.strip() == "['float64', 'float64', 1e-07, 'channels_last', 'float64']"
         kernel.run("import keras\n" + usual)
