@@ -114,6 +114,27 @@ def test_what_would_take_a_workers_rows_for_all_is_refused(groups: Any, case: st
         assert remedy in outcome.error
 
 
+@pytest.mark.parametrize("iterator", ["train", "batches"])
+def test_a_generator_of_a_pipeline_that_goes_over_fed_rows_is_refused_in_a_loop(groups: Any, iterator: str) -> None:
+    cell = f"""
+batches = iter(train)
+
+
+def doubled():
+    for a, b in {iterator}:
+        yield 2 * a, b
+
+
+spec = tf.TensorSpec((None, 12)), tf.TensorSpec((None,), "int64")
+for a, b in tf.data.Dataset.from_generator(doubled, output_signature=spec):
+    pass
+"""
+    for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + cell):
+        assert outcome.kind == "UnknownError", outcome.error
+        assert "in a thread beside the cell" in outcome.error
+        assert "df.toPandas()" in outcome.error
+
+
 def test_a_share_that_the_cell_asked_for_may_be_reduced_and_cut(groups: Any) -> None:
     cell = """
 import tfos_magic as tfos

@@ -64,9 +64,14 @@ class TrainingState:
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
 
     @property
+    def in_cell(self) -> bool:
+        """Whether this thread is the one that runs the cell."""
+        return threading.get_ident() == self._thread
+
+    @property
     def step(self) -> Step | None:
         """The step under way, or being traced, in this thread."""
-        return self._step if threading.get_ident() == self._thread else None
+        return self._step if self.in_cell else None
 
     @step.setter
     def step(self, step: Step | None) -> None:
@@ -75,7 +80,7 @@ class TrainingState:
     @property
     def trial(self) -> Trying | None:
         """The step that this thread tries or builds."""
-        return self._trial if threading.get_ident() == self._thread else None
+        return self._trial if self.in_cell else None
 
     @trial.setter
     def trial(self, trial: Trying | None) -> None:

@@ -55,6 +55,18 @@ def refuse_unlike(dataset: Any) -> None:
         )
 
 
+def refuse_in_thread() -> None:
+    """Raise what is said where another thread than the cell's, mostly one of an input pipeline, reads a fed DataFrame.
+
+    Raises :class:`TrainingError`.
+    """
+    raise TrainingError(
+        "Python code that runs in a thread beside the cell (a generator, a PyDataset, a py_function) goes over a fed "
+        "DataFrame. It would see this worker's rows alone, and what it gives would be taken for the rows of all. Make "
+        "the data of the fed DataFrame by its own map(), or take df.toPandas() for a table that each worker needs."
+    )
+
+
 def _first_of(dataset: Any, names: dict[str, str]) -> str:
     """The first of the transformations ``names`` on the way to a fed dataset; empty where there is none."""
     if is_marked(dataset):

@@ -23,6 +23,10 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and what is assigned meanwhile, until ``stack`` closes."""
 
     def begin(original: Any, dataset: Any) -> Any:
+        if not session.in_cell:
+            if is_fed(dataset):
+                own_reads.refuse_in_thread()
+            return original(dataset)
         within = session.loop is not None and session.loop.kind != "adapt"  # which merges what ranks see
         if within and is_fed(dataset) and _is_begun_by_cell():
             session.looks.looked = True  # in a callback, whose numbers are of this worker's rows
@@ -35,6 +39,10 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
         return iterator
 
     def draw(original: Any, iterator: Any) -> Any:
+        if not session.in_cell:
+            if own_loop.iterators.shares(iterator):
+                own_reads.refuse_in_thread()
+            return original(iterator)
         try:
             batch = original(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
