@@ -26,11 +26,6 @@ def tail_row(rank: int, before: int, world: int) -> int:
     return (rank - before) % world
 
 
-def share_size(rows: int, rank: int, world: int, before: int = 0) -> int:
-    """How many rows of a partition of ``rows`` fall to ``rank``, the tails before it having ``before`` rows."""
-    return rows // world + (tail_row(rank, before, world) < tail_size(rows, world))
-
-
 def batch_boundaries(
     partitions: Sequence[tuple[int, int]], *, batch_size: int, rank: int, world: int
 ) -> npt.NDArray[np.int64]:
