@@ -171,6 +171,48 @@ keras.config.set_image_data_format("channels_last")
         kernel.run("import keras\n" + usual)
 
 
+def test_other_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel, tmp_path: Path) -> None:
+    train = """
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse", metrics=[keras.metrics.MeanAbsoluteError()])
+losses = model.fit(np.ones((12, 2)), np.ones(12), batch_size=4, epochs=4, verbose=0).history["loss"]
+caught = ""
+try:
+    np.log(np.zeros(1))
+except FloatingPointError:
+    caught = "infinite"
+warnings.warn("of no interest")
+seen = [len(losses), str(np.array([1 / 3])), caught, tf.config.functions_run_eagerly()]
+"""
+    libraries = "import os, warnings\nimport keras, numpy as np, tensorflow as tf\n"
+    change = """
+keras.config.set_max_epochs({epochs})
+np.set_printoptions(precision={digits})
+np.seterr(all="{errors}")
+warnings.{warnings}
+tf.config.run_functions_eagerly({eagerly})
+"""
+    changed = change.format(epochs=2, digits=3, errors="raise", warnings="simplefilter('ignore')", eagerly=True)
+    usual = change.format(epochs=None, digits=8, errors="warn", warnings="simplefilter('default')", eagerly=False)
+    shown = "['2', '[0.333]', 'infinite', 'True']"
+    begun = kernel.run("import os; print(os.getcwd())").text.strip()
+    try:
+        for setting in (libraries + changed, f"%%tfos_train -n 2\n{libraries}{changed}os.chdir({str(tmp_path)!r})\n"):
+            assert not kernel.run(libraries + usual).error
+            assert not kernel.run(setting).error
+            there = kernel.run("%%tfos_train -n 2 -o seen\n" + libraries + train)
+            assert not there.error, there.traceback
+            assert "of no interest" not in there.text
+            assert "The steps run eagerly" in there.text
+            assert kernel.run("print(list(map(str, seen)))").text.strip() == shown
+            here = kernel.run(libraries + train + "print(list(map(str, seen)), os.getcwd())")
+            assert "of no interest" not in here.text
+            assert shown in here.text
+        assert str(tmp_path) in here.text
+    finally:
+        kernel.run(f"{libraries}{usual}os.chdir({begun!r})")
+
+
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
     kernel.run("""odd = spark.range(12).selectExpr(
     "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")

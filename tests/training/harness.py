@@ -289,6 +289,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
     from tfos_magic.transport.messages import StrategyOptions
+    from tfos_magic.values import settings
 
     cell, names, seed, inputs, bare, (run_id, strategy, options, checkpoints, parts) = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
@@ -341,5 +342,6 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
         listener.join(5)
     del namespace
     keras.backend.clear_session()
+    settings.set_up({})
     with lock:
         pipe.send(("outcome", outcome))

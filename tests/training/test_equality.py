@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA
 
 FIT = """
@@ -32,6 +32,44 @@ def test_global_batches_smaller_than_the_world_leave_ranks_without_rows(same_as_
     cell = DATA + "model = mlp()\n" + COMPILE.format(optimizer=OPTIMIZERS["adam"])
     cell += "history = model.fit(x, y, batch_size=2, epochs=1, verbose=0).history\nweights = model.get_weights()\n"
     same_as_plain(cell, 3)
+
+
+GENERATED = """
+
+
+def batches():
+    for begin in range(0, 120, 20):
+        yield x[begin : begin + 20], y[begin : begin + 20]
+
+
+spec = tf.TensorSpec((None, 12)), tf.TensorSpec((None,), "int64")
+data = tf.data.Dataset.from_generator(batches, output_signature=spec)
+history = model.fit(data, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("data", [FIT, GENERATED])
+def test_operations_that_are_to_be_deterministic_give_the_weights_of_one_process(same_as_plain, data: str) -> None:
+    cell = DATA + "tf.config.experimental.enable_op_determinism()\nmodel = mlp()\n"
+    cell += COMPILE.format(optimizer=OPTIMIZERS["adam"]) + data
+    same_as_plain(cell, 2)
+
+
+DEVICES = """
+tf.config.threading.set_intra_op_parallelism_threads(3)
+tf.config.threading.set_inter_op_parallelism_threads(5)
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_visible_devices([], "CPU")
+"""
+
+
+def test_devices_and_threads_that_a_cell_sets_are_left_as_they_are_which_is_said(groups) -> None:
+    expected = groups.plain(mlp_cell("adam"), "weights")
+    outcomes, notices = told(groups[2], mlp_cell("adam").replace(DATA, DATA + DEVICES), "weights")
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+    assert ["devices and threads" in notice for notice in notices] == [True]
 
 
 def test_convolutions_normalisation_and_pooling_give_the_weights_of_one_process(same_as_plain) -> None:

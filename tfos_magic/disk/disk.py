@@ -31,7 +31,7 @@ class Disk:
         self._private = os.path.realpath(tempfile.gettempdir())
         self._shared = os.environ.get(SHARED_VARIABLE, "")
         self._outside = os.getcwd()
-        self._here = False
+        self._here, self._begun = False, ""
 
     @contextmanager
     def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[SnapshotView | None]:
@@ -53,6 +53,7 @@ class Disk:
                 stack.enter_context(guarded([directory, *_others(directory), temporary]))  # others have links to files
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
             os.chdir(directory)
+            self._begun = os.getcwd()
             stack.enter_context(self._downloads(cell.run_id, view))
             self._open_modules(stack, cell, directory)
             yield view
@@ -70,6 +71,12 @@ class Disk:
                     "give their absolute path)"
                 )
             raise
+
+    def moved(self) -> str:
+        """The directory that the cell went to on the notebook's disk; empty where it stayed."""
+        with suppress(OSError):  # a directory that is gone
+            return os.getcwd() if self._here and os.getcwd() != self._begun else ""
+        return ""
 
     def tidy(self) -> None:
         """Remove what is left of views: after the end of a cell was told, for it takes time."""

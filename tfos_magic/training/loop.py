@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy.typing as npt
+import tensorflow as tf
 
 from tfos_magic.checkpoints.checkpoint import Position
 
@@ -70,6 +71,11 @@ class Loop:
         self.shares: list[int] | None = None
         self.fit: Fit | None = None
         self.finish: Callable[[Any], Any] | None = None
+
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether the Python code of a step runs at each step."""
+        return bool(self.model.run_eagerly or tf.config.functions_run_eagerly())
 
     @property
     def training(self) -> bool:

@@ -250,8 +250,9 @@ def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
 
 def note_eager(reporter: Reporter) -> None:
     reporter.notice(
-        "run_eagerly=True: the Python code of a step runs on each worker's rows, and some more times before the first "
-        "step, when it is tried on a few rows. What it appends to lists, prints or counts by itself is of these."
+        "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
+        "some more times before the first step, when it is tried on a few rows. What it appends to lists, prints or "
+        "counts by itself is of these."
     )
 
 

@@ -204,7 +204,7 @@ class Session(TrainingState):
         if not (self.strategy.exact and isinstance(model, keras.Model)):
             metrics.report_unknown(model, self.reporter)
         result_names = metrics.results_in(model, logs)
-        others = metrics.under_other_names(model, logs) if model.run_eagerly else {}
+        others = metrics.under_other_names(model, logs) if self.loops[-1].runs_eagerly else {}
         if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)

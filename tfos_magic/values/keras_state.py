@@ -1,4 +1,4 @@
-"""What Keras keeps for a process beside random numbers: its settings, how often it has given each automatic name, and
+"""What Keras keeps for a process beside random numbers and settings: how often it has given each automatic name, and
 custom objects.
 
 A cell begins with what the notebook has, and the notebook goes on with the names where the cell has left them, so that
@@ -13,37 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-_DEFAULTS = {"floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last"}
 _waiting: dict[str, int] = {}
-_settings_without: dict[str, Any] = {}
-
-
-def settings() -> dict[str, Any]:
-    """The settings, by the names of ``keras.config``. Where Keras is not loaded, those for which it would be set up."""
-    config: Any = getattr(sys.modules.get("keras"), "config", None)
-    if config is None:
-        return dict(_settings_without)
-    known = {name: getattr(config, name)() for name in _DEFAULTS}
-    # Asking keras.config for the policy would set it, after which layers no longer follow floatx.
-    policy = _state().get_global_attribute("dtype_policy")
-    return known if policy is None else {**known, "dtype_policy": policy.name}
-
-
-def set_up(known: Mapping[str, Any]) -> None:
-    """Let Keras have these settings, else its own: not what was set before. Without it, :func:`settings` gives them."""
-    if keras := sys.modules.get("keras"):
-        # Layers follow floatx until a policy was set, or asked for.
-        _state().set_global_attribute("dtype_policy", None)
-        for name, value in {**_DEFAULTS, **known}.items():
-            getattr(keras.config, f"set_{name}")(value)
-    else:
-        _settings_without.clear()
-        _settings_without.update(known)
-
-
-def left() -> dict[str, Any]:
-    """What the notebook goes on with, by the names of a message's fields."""
-    return {"names_given": dict(names()), "keras_settings": settings()}
 
 
 def custom_objects() -> dict[str, Any]:

@@ -1,17 +1,20 @@
-"""What a cell finds of the notebook's process beside its names: variables of the environment, and logging."""
+"""What a cell finds of the notebook's process beside its names: variables of the environment, logging, warnings."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tfos_magic.transport.messages import NotebookState
+from tfos_magic.transport.messages import CellLeft, NotebookState
+from tfos_magic.values import keras_state, random_state, settings
 
 _OF_A_PROCESS = ("PYSPARK_", "_PYSPARK_", "SPARK_", "TFOS_", "JPY_")
 _OF_A_MACHINE = frozenset(
@@ -20,6 +23,17 @@ _OF_A_MACHINE = frozenset(
 )
 
 _STYLES = {"PercentStyle": "%", "StrFormatStyle": "{", "StringTemplateStyle": "$"}
+
+
+def of_notebook(names_given: dict[str, int]) -> NotebookState:
+    """What a cell is to find of this process, in which Keras has given names so often."""
+    return NotebookState(settings.current(), names_given, environment_set(), logging_set(), warnings_set())
+
+
+def states_left() -> dict[str, Any]:
+    """What a cell has left in libraries, as fields of :class:`CellLeft`."""
+    names = dict(keras_state.names())
+    return {"random": random_state.taken(), "names_given": names, "settings": settings.current()}
 
 
 def environment_set() -> dict[str, str | None]:
@@ -62,7 +76,27 @@ def logging_set() -> list[dict[str, Any]]:
     ]
 
 
-def follow_files() -> None:
+def warnings_set() -> list[list[Any]]:
+    """The filters of warnings, the first first: action, message, category, module and line."""
+    filters = [_told(each) for each in warnings.filters]
+    return [each for number, each in enumerate(filters) if each not in filters[:number]]
+
+
+def go_on(left: CellLeft, *, meanwhile: bool) -> None:
+    """Go on with what a cell has ``left``; ``meanwhile`` says that the notebook went on by itself while it ran."""
+    set_environment(left.environment)
+    if not meanwhile:
+        if left.settings:
+            settings.set_up(left.settings)
+        if left.warnings != warnings_set():
+            _set_filters(left.warnings)
+        if left.directory:
+            with suppress(OSError):  # it is gone again
+                os.chdir(left.directory)
+    _follow_files()
+
+
+def _follow_files() -> None:
     """Let handlers of this process write behind what a cell has added to their files, however these were opened."""
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in getattr(logger, "handlers", ()):
@@ -72,14 +106,17 @@ def follow_files() -> None:
 
 
 @contextmanager
-def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable[[], dict[str, str | None]]]:
-    """Let the environment and loggers be as the notebook has them in the block, and afterwards as they were before.
+def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable[[dict[str, Any], str], CellLeft]]:
+    """Let the environment, loggers and warnings be as the notebook has them in the block, and then as they were before.
 
-    Loggers write to this process's own streams, and with ``files`` to theirs. Gives what tells the variables that were
-    set in the block.
+    Loggers write to this process's own streams, and with ``files`` to theirs. Gives what tells, beside
+    :func:`states_left` and a directory, the variables and filters that were set in the block.
     """
     before = dict(os.environ)
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        own = [known for known in warnings_set() if known not in notebook.warnings]
+        _set_filters(notebook.warnings)
         for each in notebook.logging:
             logger = logging.getLogger(None if each["name"] == "root" else each["name"])
             stack.callback(_set_up, logger, logger.level, logger.propagate, list(logger.handlers))
@@ -88,7 +125,13 @@ def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable
         stack.callback(lambda: set_environment({n: before.get(n) for n in os.environ.keys() | before.keys()}))
         set_environment(notebook.environment)
         begun = dict(os.environ)
-        yield lambda: _changes(begun, os.environ)
+
+        def left(states: dict[str, Any], directory: str) -> CellLeft:
+            filters = [known for known in warnings_set() if known not in own]
+            changes = _changes(begun, os.environ)
+            return CellLeft(**states, environment=changes, warnings=filters, directory=directory)
+
+        yield lambda states, directory: left(states, directory) if states else CellLeft()
 
 
 def _is_the_users(logger: Any) -> bool:
@@ -129,3 +172,17 @@ def _set_up(logger: logging.Logger, level: int, propagate: bool, handlers: list[
             handler.close()
     logger.setLevel(level)
     logger.propagate, logger.handlers = propagate, handlers
+
+
+def _told(known: Sequence[Any]) -> list[Any]:
+    action, message, category, module, line = known
+    patterns = [str(getattr(each, "pattern", each) or "") for each in (message, module)]
+    return [action, patterns[0], [category.__module__, category.__qualname__], patterns[1], line]
+
+
+def _set_filters(filters: Sequence[Sequence[Any]]) -> None:
+    """Put ``filters`` before those of this process, but for categories that it does not have."""
+    for action, message, (home, name), module, line in reversed(filters):
+        with suppress(Exception):
+            category: Any = reduce(getattr, name.split("."), import_module(home))
+            warnings.filterwarnings(action, message, category, module, line)

@@ -21,7 +21,7 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.transport.messages import RunCell
-from tfos_magic.values import CUSTOM_OBJECTS, cache_source, keras_state, unpack
+from tfos_magic.values import CUSTOM_OBJECTS, cache_source, keras_state, settings, unpack
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
 
@@ -107,7 +107,7 @@ def main_module(cell: RunCell) -> Iterator[dict[str, Any]]:
     sys.modules["__main__"] = module
     known = set(linecache.cache)
     cache_source(cell.filename, cell.source)
-    keras_state.set_up(cell.notebook.keras_settings)
+    settings.set_up(cell.notebook.settings)
     try:
         with keras_state.own_registry():
             yield module.__dict__

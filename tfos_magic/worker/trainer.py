@@ -35,7 +35,7 @@ from tfos_magic.transport.messages import (
     StopRun,
     TrainerReady,
 )
-from tfos_magic.values import keras_state, process_state, random_state
+from tfos_magic.values import keras_state, process_state
 from tfos_magic.worker.display import FIGURES_BACKEND
 from tfos_magic.worker.interrupts import Interrupts
 
@@ -193,7 +193,7 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            end = replace(end, **self._left, environment=left() if self._left else {})
+            end = replace(end, left=left(self._left, self._disk.moved()))
             if not (cell.outputs and end.clean and self._speaks(cell)):
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
@@ -235,7 +235,7 @@ class Trainer:
             try:
                 execute(cell, namespace)
             finally:
-                self._left = {"random": random_state.taken(), **keras_state.left()} if self._rank == 0 else {}
+                self._left = process_state.states_left() if self._rank == 0 else {}
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import keras
@@ -49,28 +48,6 @@ def test_names_wait_where_keras_is_not_loaded_yet(monkeypatch: pytest.MonkeyPatc
         assert keras_state.names() == {"dense": 3}
     assert keras_state.names()["dense"] == 3
     assert _name() == "dense_3"
-
-
-def test_settings_are_those_that_were_set_and_else_keras_own() -> None:
-    try:
-        keras.config.set_dtype_policy("mixed_bfloat16")
-        known = keras_state.settings()
-        keras_state.set_up({})
-        assert keras.config.dtype_policy().name == "float32"
-        keras_state.set_up(known)
-        assert keras.layers.Dense(1).compute_dtype == "bfloat16"
-    finally:
-        keras_state.set_up({})
-
-
-def test_settings_are_those_of_the_last_cell_until_keras_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as without:
-        without.delitem(sys.modules, "keras")
-        assert keras_state.settings() == {}
-        keras_state.set_up({"floatx": "float64"})
-        assert keras_state.settings() == {"floatx": "float64"}
-        keras_state.set_up({})
-    assert keras_state.settings()["floatx"] == "float32"
 
 
 def test_custom_objects_of_the_main_module_are_known_in_a_cell_and_forgotten_after_it() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tfos_magic.transport.messages import NotebookState
+from tfos_magic.transport.messages import CellLeft, NotebookState
 from tfos_magic.values import process_state
 
 
@@ -43,7 +44,8 @@ def test_a_cell_has_them_for_itself_and_tells_what_it_has_set() -> None:
         assert (os.environ["RATE"], "GONE" in os.environ) == ("0.05", False)
         os.environ["SEEN"] = "yes"
         del os.environ["KEPT"]
-        assert left() == {"SEEN": "yes", "KEPT": None}
+        assert left({"settings": {}}, "").environment == {"SEEN": "yes", "KEPT": None}
+        assert left({}, "/else") == CellLeft(), "a cell that has not begun has left nothing"
     assert (os.environ["GONE"], os.environ["KEPT"], "RATE" in os.environ, "SEEN" in os.environ) == (
         "1",
         "1",
@@ -67,11 +69,55 @@ def test_loggers_print_in_a_cell_as_they_do_in_the_notebook(capsys: pytest.Captu
     assert (tmp_path / "log").read_text() == "shown\nepoch 1\n"
 
 
+@pytest.mark.filterwarnings("default")
+def test_warnings_are_shown_in_a_cell_as_in_the_notebook_and_the_other_way_round() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "of the notebook", UserWarning)
+        warnings.filterwarnings("error", module="numpy[.]linalg")
+        begun = process_state.warnings_set()
+        notebook = process_state.of_notebook({})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the trainer itself
+        own = list(warnings.filters)
+        with process_state.as_in_notebook(notebook, files=False) as left, warnings.catch_warnings(record=True) as seen:
+            warnings.warn("of the notebook alone", stacklevel=1)
+            warnings.warn("another", stacklevel=1)
+            assert [str(each.message) for each in seen] == ["another"]
+            warnings.filterwarnings("error", "another")
+            told = left({"settings": {}}, "").warnings
+        assert warnings.filters == own
+    assert told == [["error", "another", ["builtins", "Warning"], "", 0], *begun]
+    with warnings.catch_warnings():
+        process_state.go_on(CellLeft(warnings=told), meanwhile=False)
+        assert process_state.warnings_set()[: len(told)] == told
+        with pytest.raises(Warning, match="another"):
+            warnings.warn("another", stacklevel=1)
+
+
+def test_filters_of_categories_that_a_process_does_not_have_are_left_out() -> None:
+    unknown = ["error", "", ["no_such_package", "SomeWarning"], "", 0]
+    known = ["ignore", "", ["builtins", "UserWarning"], "", 0]
+    with process_state.as_in_notebook(NotebookState(warnings=[unknown, known]), files=False):
+        assert process_state.warnings_set()[0] == known
+
+
+def test_the_notebook_goes_to_the_directory_that_a_cell_went_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path.cwd())
+    process_state.go_on(CellLeft(directory=str(tmp_path)), meanwhile=True)
+    assert Path.cwd() != tmp_path
+    process_state.go_on(CellLeft(directory=str(tmp_path)), meanwhile=False)
+    assert Path.cwd() == tmp_path
+    process_state.go_on(CellLeft(directory=str(tmp_path / "gone")), meanwhile=False)
+    assert Path.cwd() == tmp_path
+
+
 def test_what_a_cell_adds_to_a_log_is_not_written_over(tmp_path: Path) -> None:
     logging.basicConfig(filename=tmp_path / "log", filemode="w", level=logging.INFO, format="%(message)s", force=True)
     logging.info("notebook")
     with open(tmp_path / "log", "a") as added:
         added.write("cell\n")
-    process_state.follow_files()
+    process_state.go_on(CellLeft(), meanwhile=True)
     logging.info("notebook again")
     assert (tmp_path / "log").read_text() == "notebook\ncell\nnotebook again\n"

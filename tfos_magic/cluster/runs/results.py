@@ -14,7 +14,7 @@ from typing import Any
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError, WorkerError
 from tfos_magic.quiet import quiet_tensorflow
-from tfos_magic.transport.messages import OutputPart, RunFinished
+from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
 from tfos_magic.values.models import ModelWeights
 from tfos_magic.values.pickler import Unpickler
 
@@ -57,24 +57,9 @@ class RunResults:
         self._ends = ends
 
     @property
-    def random(self) -> dict[str, Any]:
-        """The random states that the cell has left on rank 0; empty where it is not known to have begun and ended."""
-        return self._ends[0].random if 0 in self._ends else {}
-
-    @property
-    def names_given(self) -> dict[str, int] | None:
-        """How often Keras has given each name when the cell ended on rank 0; None where it is not known."""
-        return self._ends[0].names_given if 0 in self._ends else None
-
-    @property
-    def keras_settings(self) -> dict[str, Any]:
-        """Keras's settings when the cell ended on rank 0; empty where they are not known."""
-        return self._ends[0].keras_settings if 0 in self._ends else {}
-
-    @property
-    def environment(self) -> dict[str, str | None]:
-        """The variables that the cell has set on rank 0, None for those that it has deleted."""
-        return self._ends[0].environment if 0 in self._ends else {}
+    def left(self) -> CellLeft:
+        """What the cell has left on rank 0."""
+        return self._ends[0].left if 0 in self._ends else CellLeft()
 
     def values(self) -> dict[str, Any]:
         """The names that came. Raises :class:`CaptureError`, with those that did, where some did not."""

@@ -33,7 +33,6 @@ from tfos_magic.transport.messages import (
     EpochEnd,
     EventFilePart,
     Message,
-    NotebookState,
     Output,
     OutputPart,
     OutputTaken,
@@ -58,9 +57,7 @@ class Run:
         self._randomness = Randomness(request)
         # Of the thread that asks for the run, which may be executed in another.
         self._names = keras_state.names()
-        self._notebook = NotebookState(
-            keras_state.settings(), dict(self._names), process_state.environment_set(), process_state.logging_set()
-        )
+        self._notebook = process_state.of_notebook(dict(self._names))
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
@@ -105,12 +102,10 @@ class Run:
             raise
         finally:
             self._close_store()
-            self._randomness.give_back(self._results.random)
-            keras_state.go_on(self._names, self._results.names_given, meanwhile=self._request.detached)
-            if self._results.keras_settings and not self._request.detached:
-                keras_state.set_up(self._results.keras_settings)
-            process_state.set_environment({} if self._request.alone else self._results.environment)
-            process_state.follow_files()
+            left, meanwhile = self._results.left, self._request.detached
+            self._randomness.give_back(left.random)
+            keras_state.go_on(self._names, left.names_given, meanwhile=meanwhile)
+            process_state.go_on(left, meanwhile=meanwhile)
             if self._scalars is not None:
                 self._scalars.close()
 

@@ -62,7 +62,8 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
 
     @tf.autograph.experimental.do_not_convert
     def cut_in_turn(*element: Any) -> Any:
-        with tf.control_dependencies([tf.timestamp()]):  # a map with an operation that has state runs in turn
+        # A map with an operation that has state, such as this one which does nothing, runs in turn.
+        with tf.control_dependencies([tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="tfos_in_turn")]):
             return cut(*element)
 
     if _runs_python(dataset):

@@ -33,7 +33,7 @@ from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import jit, prediction, reductions, tf_distribute, tf_keras
+from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
@@ -50,6 +50,7 @@ def install(stack: ExitStack, session: Session) -> None:
     _install_loops(stack, session)
     _install_steps(stack, session)
     session.data_clock.install(stack)
+    devices.install(stack, session.reporter)
     tf_keras.install(stack, session)
     if session.many:
         _install_data(stack, session)
@@ -109,7 +110,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     if session.many:
         refusals.refuse_stateful(loop.model)
         refusals.note_half_precision(loop.model, session.reporter)
-        if loop.model.run_eagerly:
+        if loop.runs_eagerly:
             refusals.note_eager(session.reporter)
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":

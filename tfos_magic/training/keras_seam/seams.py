@@ -47,6 +47,8 @@ _TF = "tensorflow.python"
 _TF_KERAS = "tf_keras.src"
 _BATCHES = ("train_on_batch", "test_on_batch", "predict_on_batch")
 _ASSIGN = ("assign", "assign_add", "assign_sub")
+_DEVICES = ("set_visible_devices", "set_memory_growth", "set_logical_device_configuration")
+_DEVICES += ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
 
 SEAMS = (
     Seam(f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer", ("fit", "evaluate", "predict"), "loops"),
@@ -123,6 +125,7 @@ SEAMS = (
         for module in ("gen_random_ops", "gen_stateless_random_ops", "gen_stateless_random_ops_v2")
     ),
     Seam(f"{_TF}.ops.stateful_random_ops:Generator", ("from_non_deterministic_state",), "the run's seed"),
+    Seam(f"{_TF}.eager.context:Context", _DEVICES, "a worker's devices and threads are set up before the cell"),
     Seam("tensorflow._api.v2.distribute", ("*",), "strategies are one replica", optional=True),
     Seam("tensorflow._api.v2.distribute.experimental", ("*",), "strategies are one replica", optional=True),
     Seam("random", ("seed",), "the run's seed"),

@@ -29,6 +29,7 @@ from tfos_magic.transport.messages.commands import (
 )
 from tfos_magic.transport.messages.events import (
     Alive,
+    CellLeft,
     CheckpointPart,
     Display,
     EpochEnd,
@@ -66,6 +67,7 @@ __all__ = [
     "AgentEnded",
     "AgentFailed",
     "Alive",
+    "CellLeft",
     "CheckpointPart",
     "CommitFeed",
     "ConfirmStream",

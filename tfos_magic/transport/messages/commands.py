@@ -34,14 +34,15 @@ class StartTrainer(Message):
 
 @dataclass(frozen=True)
 class NotebookState:
-    """What a cell finds of the notebook's process beside its names: Keras's settings, by the names of ``keras.config``,
-    how often Keras has given each name, variables of the environment (None: not there), and how loggers are set up.
+    """What a cell finds of the notebook's process beside its names: settings of libraries, how often Keras has given
+    each name, variables of the environment (None: not there), how loggers are set up, and filters of warnings.
     """
 
-    keras_settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     names_given: dict[str, int] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     logging: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

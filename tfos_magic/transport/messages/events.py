@@ -145,14 +145,30 @@ class OutputPart(Message):
 
 
 @dataclass(frozen=True)
+class CellLeft:
+    """What a cell has left in its process beside its names; empty where it has not begun.
+
+    These are random states, how often Keras has given each name, settings of libraries, the variables of the
+    environment that it has set (None: deleted), filters of warnings, and the directory that it went to, if that is on
+    the notebook's disk.
+    """
+
+    random: dict[str, Any] = field(default_factory=dict)
+    names_given: dict[str, int] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    warnings: list[list[Any]] = field(default_factory=list)
+    directory: str = ""
+
+
+@dataclass(frozen=True)
 class RunFinished(Message):
     """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
 
     ``parcels`` say what the names asked back are made of: each has ``names`` that are packed together, and the numbers
     of ``buffers`` that were sent before, the first of which is the pickle. ``missing`` says why a name did not come.
     ``error`` holds ``kind``, ``message``, ``traceback`` and ``line`` of the cell. ``clean`` is false when the process
-    cannot be used for another cell. What the cell has left on rank 0, if it began, are ``random`` states, how often
-    Keras has given each name, its settings, and the variables of the ``environment`` that it has set (None: deleted).
+    cannot be used for another cell. ``left`` is what the cell has left on rank 0.
     """
 
     run_id: str
@@ -162,7 +178,4 @@ class RunFinished(Message):
     missing: list[str] = field(default_factory=list)
     clean: bool = True
     parcels: list[dict[str, Any]] = field(default_factory=list)
-    random: dict[str, Any] = field(default_factory=dict)
-    names_given: dict[str, int] | None = None
-    keras_settings: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
+    left: CellLeft = field(default_factory=CellLeft)

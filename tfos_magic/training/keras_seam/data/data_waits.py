@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from tfos_magic.training.keras_seam.seams import wrap
 
@@ -29,10 +32,19 @@ class DataClock:
             wrap(stack, OwnedIterator, name, self._next)
 
     def _next(self, original: Any, iterator: Any) -> Any:
-        begun = tf.timestamp()
+        begun = _now()
         with tf.control_dependencies([begun]):
             batch = original(iterator)
         read = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
         with tf.control_dependencies(read):
-            self._seconds.assign_add(tf.timestamp() - begun)
+            self._seconds.assign_add(_now() - begun)
         return batch
+
+
+def _now() -> tf.Tensor:
+    """Seconds of TensorFlow's clock; of Python's, where operations are to be deterministic, which that one is not."""
+    return tf.numpy_function(_clock, [], tf.float64) if is_op_determinism_enabled() else tf.timestamp()
+
+
+def _clock() -> np.float64:
+    return np.float64(time.monotonic())
