@@ -53,6 +53,7 @@ def _set_policy(state: Any, name: str | None) -> None:
         sys.modules["keras"].config.set_dtype_policy(name)
 
 
+_STATE = "keras.src.backend.common.global_state"
 _PRINTING: dict[str, Any] = {"precision": 8, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "suppress": False}
 _PRINTING |= {"nanstr": "nan", "infstr": "inf", "sign": "-", "floatmode": "maxprec"}
 _SETTINGS = {
@@ -63,7 +64,13 @@ _SETTINGS = {
     "max_steps_per_epoch": _of_keras("max_steps_per_epoch", None),
     "traceback_filtering": _switch_of_keras("traceback_filtering"),
     "interactive_logging": _switch_of_keras("interactive_logging"),
-    "dtype_policy": _Setting("keras.src.backend.common.global_state", None, _policy, _set_policy),
+    "dtype_policy": _Setting(_STATE, None, _policy, _set_policy),
+    "safe_mode_saving": _Setting(
+        _STATE,
+        None,
+        lambda state: state.get_global_attribute("safe_mode_saving"),
+        lambda state, on: state.set_global_attribute("safe_mode_saving", on),
+    ),
     "run_functions_eagerly": _Setting(
         "tensorflow",
         False,

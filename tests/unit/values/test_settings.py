@@ -27,6 +27,7 @@ def test_settings_are_those_that_were_set_and_else_the_libraries_own() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     keras.config.set_max_epochs(3)
     keras.config.disable_interactive_logging()
+    keras.config.enable_unsafe_deserialization()
     tf.config.run_functions_eagerly(True)
     tf.config.experimental.enable_op_determinism()
     np.seterr(all="raise")
