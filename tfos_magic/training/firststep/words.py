@@ -33,7 +33,7 @@ class Words:
         return (
             f"{self.of(name)} mixes the rows of a batch: it is neither a mean nor a sum over rows, and each worker has "
             "a part of them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
-            "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. A mean "
-            "over what is not masked can be shared out where Keras takes it: by ignore_class=, mask_zero=True or "
+            "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. If "
+            "it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
             "sample_weight."
         )
