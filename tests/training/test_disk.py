@@ -39,7 +39,10 @@ model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 best, log = keras.callbacks.ModelCheckpoint(absolute + "/best.weights.h5", save_best_only=True,
                                             save_weights_only=True), keras.callbacks.CSVLogger("out/log.csv")
-model.fit(x, x.sum(1), epochs=3, validation_split=0.25, callbacks=[best, log])
+board = keras.callbacks.TensorBoard("out/events")
+model.fit(x, x.sum(1), epochs=3, validation_split=0.25, callbacks=[best, log, board])
+with open("out/events/note.txt", "w") as file:
+    file.write(str(sorted(os.listdir("out/events"))))
 model.load_weights(absolute + "/best.weights.h5")
 with open("out/log.csv") as file:
     rows = list(csv.DictReader(file))
@@ -60,7 +63,8 @@ with open(path, "w") as file:
     file.write("hello")
 files, data, rate, two = sorted(os.listdir(".")), open("data.csv").read(), mylib.RATE, doubled(1)
 order = list({"cat", "dog", "bird", "fish"})
-seen = [rows, files, data, large, inside, order, rate, two, model.get_weights(), again.get_weights()]
+folders = open("out/events/note.txt").read()
+seen = [folders, rows, files, data, large, inside, order, rate, two, model.get_weights(), again.get_weights()]
 """
     + SAME
 )

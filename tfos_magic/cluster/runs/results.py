@@ -78,11 +78,17 @@ class RunResults:
         return values, f"Brought back with -o as they were when it ended: {names}.{without}"
 
     def _why_none(self, missing: list[str]) -> str:
-        """A sentence where names were asked for and none came; empty where none was, or where no cell has begun."""
-        if not self._asked or all(worker.state == "waiting" for worker in self._state.workers):
+        """A sentence where no name came; empty where nothing was to come, or where no cell has begun."""
+        if self._alone or all(worker.state == "waiting" for worker in self._state.workers):
             return ""
         if 0 not in self._ends:
-            return "Nothing came back with -o: the first worker was ended before it could send the names."
+            nothing = "Nothing came back with -o: the" if self._asked else "The"
+            return (
+                f"{nothing} first worker was ended before it could send what the cell left. The notebook's random "
+                "numbers and settings are as they were before the cell."
+            )
+        if not self._asked:
+            return ""
         apart = "" if self._ends[0].clean else "the workers lost each other, so what each has may be of another step"
         return f"Nothing came back with -o: {apart or '; '.join(missing)}."
 

@@ -21,20 +21,39 @@ CHIEF_ONLY = (
 )
 
 
-_PATHS = ("filepath", "filename", "backup_dir")
+_PATHS = ("filepath", "filename", "backup_dir", "log_dir")
 """Where callbacks of Keras keep the path that they write to, and that a cell reads from afterwards."""
 
 
 def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]:
     """The callbacks that act on this rank: those that write files or print do so on rank 0 alone.
 
-    Those that write to a path that this rank ``owns`` act here too, so that the cell finds their files.
+    Those that write to a path that this rank ``owns`` act here too, so that the cell finds their files; TensorBoard's
+    folders are made.
     """
     given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
     flat = keras.tree.flatten(given)
+    if rank == 0:
+        return list(flat)
     return [
-        callback for callback in flat if rank == 0 or not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns)
+        LogFolders(callback.log_dir) if isinstance(callback, keras.callbacks.TensorBoard) else callback
+        for callback in flat
+        if not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns)
     ]
+
+
+class LogFolders(keras.callbacks.Callback):
+    """Makes the folders for which rank 0's TensorBoard callback has event files: a cell may write to them as well."""
+
+    def __init__(self, log_dir: str) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        os.makedirs(os.path.join(self._log_dir, "train"), exist_ok=True)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        os.makedirs(os.path.join(self._log_dir, "validation"), exist_ok=True)
 
 
 def has_own(callback: Any, owns: Callable[[str], bool]) -> bool:

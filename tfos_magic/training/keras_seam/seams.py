@@ -47,8 +47,10 @@ _TF = "tensorflow.python"
 _TF_KERAS = "tf_keras.src"
 _BATCHES = ("train_on_batch", "test_on_batch", "predict_on_batch")
 _ASSIGN = ("assign", "assign_add", "assign_sub")
-_DEVICES = ("set_visible_devices", "set_memory_growth", "set_logical_device_configuration")
-_DEVICES += ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
+_DEVICES = (
+    *("set_visible_devices", "set_memory_growth", "set_logical_device_configuration"),
+    *("intra_op_parallelism_threads", "inter_op_parallelism_threads"),
+)
 
 SEAMS = (
     Seam(f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer", ("fit", "evaluate", "predict"), "loops"),
