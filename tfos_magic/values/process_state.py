@@ -77,8 +77,11 @@ def logging_set() -> list[dict[str, Any]]:
 
 
 def warnings_set() -> list[list[Any]]:
-    """The filters of warnings, the first first: action, message, category, module and line."""
-    filters = [_told(each) for each in warnings.filters]
+    """The filters of warnings, the first first: action, message, category, module and line.
+
+    Those that make errors are left out: what raises is then often Keras or this package, and not the cell.
+    """
+    filters = [_told(each) for each in warnings.filters if each[0] != "error"]
     return [each for number, each in enumerate(filters) if each not in filters[:number]]
 
 

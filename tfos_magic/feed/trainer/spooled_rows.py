@@ -33,6 +33,10 @@ class SpooledRows:
         # An open block takes kilobytes, and a large spool has a hundred thousand of them.
         self.block = lru_cache(BLOCKS_KEPT)(_BlockReader(self.memory, blocks, self.schema))
 
+    @property
+    def names(self) -> list[str]:
+        return list(self.schema.names)
+
     def read(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
         """Give rows ``[start, stop)`` of the named columns; a view of the file where they lie in one block."""
         if stop <= start:
