@@ -21,7 +21,7 @@ CHIEF_ONLY = (
 )
 
 
-_PATHS = ("filepath", "filename", "backup_dir", "log_dir")
+_PATHS = ("filepath", "filename", "backup_dir")
 """Where callbacks of Keras keep the path that they write to, and that a cell reads from afterwards."""
 
 
@@ -33,13 +33,13 @@ def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]
     """
     given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
     flat = keras.tree.flatten(given)
-    if rank == 0:
-        return list(flat)
-    return [
-        LogFolders(callback.log_dir) if isinstance(callback, keras.callbacks.TensorBoard) else callback
-        for callback in flat
-        if not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns)
-    ]
+    acting = []
+    for callback in flat:
+        if rank == 0 or not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns):
+            acting.append(callback)
+        elif isinstance(callback, keras.callbacks.TensorBoard) and owns(callback.log_dir):
+            acting.append(LogFolders(callback.log_dir))
+    return acting
 
 
 class LogFolders(keras.callbacks.Callback):
