@@ -210,7 +210,7 @@ tf.config.run_functions_eagerly({eagerly})
             assert shown in here.text
         assert str(tmp_path) in here.text
     finally:
-        kernel.run(f"{libraries}{usual}os.chdir({begun!r})")
+        kernel.run(f"{libraries}{usual}os.chdir({begun!r}); warnings.simplefilter('ignore', ResourceWarning)")
 
 
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:

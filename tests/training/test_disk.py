@@ -177,6 +177,33 @@ def test_a_program_finds_its_own_files_on_every_rank_and_leaves_rank_0s(folder: 
     assert (absolute / "best.weights.h5").exists()
 
 
+LEGACY = (
+    """
+import os
+import numpy as np
+import tf_keras
+
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
+model.compile("sgd", "mse")
+given = [tf_keras.callbacks.CSVLogger("log.csv"), tf_keras.callbacks.TensorBoard("events")]
+model.fit(x, x.sum(1), epochs=2, verbose=0, validation_split=0.25, callbacks=given)
+with open("events/note.txt", "w") as file:
+    file.write(str(sorted(os.listdir("events"))))
+seen = [open("events/note.txt").read(), open("log.csv").read()]
+"""
+    + SAME
+)
+
+
+def test_a_program_of_tf_keras_finds_the_files_of_its_callbacks_on_every_rank(folder: Path) -> None:
+    (outcome,) = run(folder, {"source": LEGACY, "outputs": ["same"]})
+    assert not message_of(outcome)
+    assert not message_of(outcome, 1)
+    assert outcome["values"] == {"same": True}
+    assert (folder / "events" / "note.txt").read_text() == "['note.txt', 'train', 'validation']"
+
+
 @pytest.mark.timeout(300)
 def test_without_the_right_to_mount_relative_files_are_apart_and_others_are_told_of(
     folder: Path, server: Server

@@ -75,7 +75,8 @@ class Disk:
     def moved(self) -> str:
         """The directory that the cell went to on the notebook's disk; empty where it stayed."""
         with suppress(OSError):  # a directory that is gone
-            return os.getcwd() if self._here and os.getcwd() != self._begun else ""
+            directory = os.getcwd()
+            return directory if self._here and directory != self._begun else ""
         return ""
 
     def tidy(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import sys
 import warnings
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, reduce
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +93,7 @@ def go_on(left: CellLeft, *, meanwhile: bool) -> None:
     if not meanwhile:
         if left.settings:
             settings.set_up(left.settings)
-        if left.warnings != warnings_set():
-            _set_filters(left.warnings)
+        _set_filters(_before_equal_ends(left.warnings, warnings_set()))
         if left.directory:
             with suppress(OSError):  # it is gone again
                 os.chdir(left.directory)
@@ -130,11 +131,13 @@ def as_in_notebook(notebook: NotebookState, *, files: bool) -> Iterator[Callable
         begun = dict(os.environ)
 
         def left(states: dict[str, Any], directory: str) -> CellLeft:
+            if not states:
+                return CellLeft()
             filters = [known for known in warnings_set() if known not in own]
             changes = _changes(begun, os.environ)
             return CellLeft(**states, environment=changes, warnings=filters, directory=directory)
 
-        yield lambda states, directory: left(states, directory) if states else CellLeft()
+        yield left
 
 
 def _is_the_users(logger: Any) -> bool:
@@ -181,6 +184,11 @@ def _told(known: Sequence[Any]) -> list[Any]:
     action, message, category, module, line = known
     patterns = [str(getattr(each, "pattern", each) or "") for each in (message, module)]
     return [action, patterns[0], [category.__module__, category.__qualname__], patterns[1], line]
+
+
+def _before_equal_ends(filters: list[list[Any]], others: list[list[Any]]) -> list[list[Any]]:
+    same = sum(takewhile(bool, map(operator.eq, reversed(filters), reversed(others))))
+    return filters[: len(filters) - same]
 
 
 def _set_filters(filters: Sequence[Sequence[Any]]) -> None:

@@ -94,6 +94,16 @@ def test_warnings_are_shown_in_a_cell_as_in_the_notebook_and_the_other_way_round
         warnings.warn("another", stacklevel=1)
 
 
+def test_filters_that_make_errors_stay_behind_what_a_cell_puts_first_and_before_what_they_were_before() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "of no interest")
+        warnings.filterwarnings("error", "of interest")
+        told = [["default", "of the cell", ["builtins", "Warning"], "", 0], *process_state.warnings_set()]
+        process_state.go_on(CellLeft(warnings=told), meanwhile=False)
+        actions = [each[0] for each in warnings.filters[:3]]
+    assert actions == ["default", "error", "ignore"]
+
+
 def test_filters_of_categories_that_a_process_does_not_have_are_left_out() -> None:
     unknown = ["ignore", "", ["no_such_package", "SomeWarning"], "", 0]
     known = ["ignore", "", ["builtins", "UserWarning"], "", 0]

@@ -56,10 +56,7 @@ def refuse_unlike(dataset: Any) -> None:
 
 
 def refuse_in_thread() -> None:
-    """Raise what is said where another thread than the cell's, mostly one of an input pipeline, reads a fed DataFrame.
-
-    Raises :class:`TrainingError`.
-    """
+    """Raise a :class:`TrainingError`: another thread than the cell's, mostly a pipeline's, reads a fed DataFrame."""
     raise TrainingError(
         "Python code that runs in a thread beside the cell (a generator, a PyDataset, a py_function) goes over a fed "
         "DataFrame. It would see this worker's rows alone, and what it gives would be taken for the rows of all. Make "

@@ -11,52 +11,36 @@ import keras
 from tfos_magic.training import agreement
 from tfos_magic.training.run_hooks import EndHooks, RunHooks
 
-CHIEF_ONLY = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.BackupAndRestore,
-    keras.callbacks.ProgbarLogger,
-    keras.callbacks.RemoteMonitor,
-)
-
+_CHIEF_ONLY = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "BackupAndRestore", "ProgbarLogger", "RemoteMonitor")
 
 _PATHS = ("filepath", "filename", "backup_dir")
 """Where callbacks of Keras keep the path that they write to, and that a cell reads from afterwards."""
 
 
-def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool]) -> list[Any]:
-    """The callbacks that act on this rank: those that write files or print do so on rank 0 alone.
+def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool], library: Any = keras) -> list[Any]:
+    """The callbacks of a ``library`` that act on this rank: those that write files or print do so on rank 0 alone.
 
     Those that write to a path that this rank ``owns`` act here too, so that the cell finds their files; TensorBoard's
     folders are made.
     """
     given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
-    flat = keras.tree.flatten(given)
+    chief_only = tuple(getattr(library.callbacks, name) for name in _CHIEF_ONLY)
     acting = []
-    for callback in flat:
-        if rank == 0 or not isinstance(callback, CHIEF_ONLY) or has_own(callback, owns):
+    for callback in keras.tree.flatten(given):
+        if rank == 0 or not isinstance(callback, chief_only) or _has_own(callback, owns):
             acting.append(callback)
-        elif isinstance(callback, keras.callbacks.TensorBoard) and owns(callback.log_dir):
-            acting.append(LogFolders(callback.log_dir))
+        elif isinstance(callback, library.callbacks.TensorBoard) and owns(callback.log_dir):
+            begin = {"on_train_begin": _makes(callback, "train"), "on_test_begin": _makes(callback, "validation")}
+            acting.append(library.callbacks.LambdaCallback(**begin))
     return acting
 
 
-class LogFolders(keras.callbacks.Callback):
-    """Makes the folders for which rank 0's TensorBoard callback has event files: a cell may write to them as well."""
-
-    def __init__(self, log_dir: str) -> None:
-        super().__init__()
-        self._log_dir = log_dir
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        os.makedirs(os.path.join(self._log_dir, "train"), exist_ok=True)
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        os.makedirs(os.path.join(self._log_dir, "validation"), exist_ok=True)
+def _makes(callback: Any, part: str) -> Callable[..., None]:
+    """What makes the folder that rank 0's TensorBoard ``callback`` has for a part: a cell may write to it as well."""
+    return lambda logs=None: os.makedirs(os.path.join(callback.log_dir, part), exist_ok=True)
 
 
-def has_own(callback: Any, owns: Callable[[str], bool]) -> bool:
+def _has_own(callback: Any, owns: Callable[[str], bool]) -> bool:
     """Whether a callback writes to a path that this rank ``owns``."""
     path = next((path for name in _PATHS if (path := getattr(callback, name, None))), None)
     return isinstance(path, (str, os.PathLike)) and owns(os.fspath(path))
