@@ -229,6 +229,29 @@ finally:
     assert outcomes[1].values["scaled"] == "LossScaleOptimizer"
 
 
+def test_a_loss_scale_that_overflows_at_first_hides_no_sums_and_is_told_of(groups) -> None:
+    cell = (
+        DATA
+        + """
+keras.config.set_dtype_policy("mixed_float16")
+try:
+    model = mlp()
+    model.compile(keras.optimizers.SGD(1e-6), lambda t, p: tf.reduce_sum((tf.cast(t, "float32") - p) ** 2))
+    history = model.fit(30 * x, np.eye(3)[y], batch_size=131, epochs=6, shuffle=False, verbose=0).history
+    weights, scale = model.get_weights(), float(model.optimizer.dynamic_scale)
+finally:
+    keras.config.set_dtype_policy("float32")
+"""
+    )
+    expected = succeeded(groups[0].run(cell, "weights", "scale"))[0]
+    assert expected.values["scale"] < 2**15
+    outcomes, notices = told(groups[2], cell, "weights", "scale")
+    assert not any("taken for means" in notice for notice in notices)
+    assert any("another step than those of all" in notice for notice in notices)
+    assert [outcome.values["scale"] for outcome in outcomes] == [expected.values["scale"]] * 2
+    assert_same_weights(outcomes, expected.values["weights"], 2e-3)
+
+
 def test_ranks_start_from_the_weights_of_rank_0(groups) -> None:
     cell = (
         DATA

@@ -265,6 +265,27 @@ model.fit(train, epochs=3, verbose=0, callbacks=[ByRows()])
 """,
         "other learning rates",
     ),
+    "a score that a callback goes by": (
+        """
+class Score(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = np.mean([float(from_logits(b, self.model(a))) for a, b in train.take(5)])
+
+
+stop = keras.callbacks.EarlyStopping("score", patience=9, mode="min")
+model.fit(train, epochs=2, verbose=0, callbacks=[Score(), stop])
+""",
+        "other values of score",
+    ),
+    "weights chosen after fit": (
+        """
+kept = []
+keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: kept.append(model.get_weights()))
+model.fit(train, epochs=3, verbose=0, callbacks=[keep])
+model.set_weights(kept[sum(len(b) for a, b in train) % 3])
+""",
+        "weights are no longer the same",
+    ),
     "a learning rate within an epoch": (
         """
 class ByClock(keras.callbacks.Callback):

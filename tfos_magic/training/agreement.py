@@ -94,7 +94,14 @@ def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:
 def of_optimizers(model: Any) -> dict[str, int]:
     """A digest of the scalars of a model's optimizers, such as the learning rate."""
     scalars = [v for o in optimizers(model) for v in o.variables if len(v.shape) == 0 and v.dtype in NUMBERS]
-    return {"learning rates": of_arrays([np.asarray(v) for v in scalars])}
+    return {"learning rates or counts of steps": of_arrays([np.asarray(v) for v in scalars])}
+
+
+def of_logs(loop: Loop, logs: Mapping[str, Any]) -> dict[str, int]:
+    """A digest of the logs that callbacks go by, to six digits: a callback may have put one of its own there."""
+    numbers = {name: logs[name] for name in loop.monitored if isinstance(logs.get(name), (int, float, np.number))}
+    values = [f"{name}={float(number):.6g}" for name, number in numbers.items()]
+    return {f"values of {', '.join(loop.monitored)}": zlib.crc32(" ".join(values).encode())}
 
 
 def end_cell(session: TrainingState) -> None:

@@ -67,6 +67,7 @@ class Loop:
         self.broadcast_late = False
         self.restore_jit = False
         self.heeds_batches = False
+        self.monitored: Sequence[str] = ()
         self.data: Any = None
         self.shares: list[int] | None = None
         self.fit: Fit | None = None

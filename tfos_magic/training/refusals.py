@@ -119,6 +119,11 @@ def note_half_precision(model: Any, reporter: Reporter) -> None:
             f"Layers compute in {dtype}, in which sums over a worker's rows round, and overflow, otherwise than those "
             "over all rows: the weights agree with those of one process to about that precision, not to 1e-5."
         )
+    if isinstance(getattr(model, "optimizer", None), keras.optimizers.LossScaleOptimizer):
+        reporter.notice(
+            "LossScaleOptimizer leaves out a step whose gradients overflow, and lowers its scale. Those of a part of "
+            "the rows may overflow at another step than those of all, and weights then differ by such a step."
+        )
 
 
 def note_per_worker_batches(reporter: Reporter) -> None:

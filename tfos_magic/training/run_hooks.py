@@ -48,7 +48,7 @@ class RunHooks(_Hooks):
         self._session.report("train", self._loop, logs)
         self._session.reporter.epoch_end(epoch, self._loop.epochs, logs or {})
         if self._session.many:
-            self._session.poll_end(self._loop)
+            self._session.poll_end(self._loop, logs)
         self._session.checkpointer.epoch_ends(self._loop)
 
     def on_train_end(self, logs: Any = None) -> None:

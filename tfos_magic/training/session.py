@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -187,10 +187,11 @@ class Session(TrainingState):
     def agree_to_end(self, loop: Loop) -> None:
         loop.agreed = loop.model.stop_training = True
 
-    def poll_end(self, loop: Loop) -> None:
-        """After an epoch, or a batch: all ranks end the training when any of them wants to."""
-        wish, digests = loop.model.stop_training, agreement.of_optimizers(loop.model) if self.strategy.lockstep else {}
-        loop.agreed = agreement.any_wishes(self, wish, digests)
+    def poll_end(self, loop: Loop, logs: Mapping[str, Any] | None = None) -> None:
+        """After an epoch, whose ``logs`` are compared, or a batch: all ranks end the training when any wants to."""
+        digests = agreement.of_optimizers(loop.model) | agreement.of_logs(loop, logs or {})
+        wish = loop.model.stop_training
+        loop.agreed = agreement.any_wishes(self, wish, digests if self.strategy.lockstep else {})
         loop.model.stop_training = loop.agreed
 
     # Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -23,6 +23,9 @@ from tfos_magic.training.loop import Loop
 from tfos_magic.training.step import Step, Trying
 from tfos_magic.training.stop_votes import StopVotes
 from tfos_magic.training.strategies.strategy import Strategy
+
+_REMEMBERED = 8
+"""Optimizers whose variables are compared at the end of a cell."""
 
 
 class TrainingState:
@@ -62,6 +65,13 @@ class TrainingState:
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
+
+    def remember(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Keep what the latest optimizers train, to be compared at the end of the cell."""
+        self.learning[id(optimizer)] = list(variables)
+        self.learning.move_to_end(id(optimizer))
+        if len(self.learning) > _REMEMBERED:
+            self.learning.popitem(last=False)
 
     @property
     def in_cell(self) -> bool:

@@ -275,7 +275,7 @@ class FirstStep:
                 )
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):
-            notice(f"All gradients of model {model.name!r} were zero before the first step. They are taken for means.")
+            notice(f"All gradients of model {model.name!r} were zero or not finite at first. They are taken for means.")
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
             notice(
                 f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not "

@@ -23,16 +23,26 @@ def of_rank(callbacks: Any, rank: int, owns: Callable[[str], bool], library: Any
     Those that write to a path that this rank ``owns`` act here too, so that the cell finds their files; TensorBoard's
     folders are made.
     """
-    given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
     chief_only = tuple(getattr(library.callbacks, name) for name in _CHIEF_ONLY)
     acting = []
-    for callback in keras.tree.flatten(given):
+    for callback in _flat(callbacks):
         if rank == 0 or not isinstance(callback, chief_only) or _has_own(callback, owns):
             acting.append(callback)
         elif isinstance(callback, library.callbacks.TensorBoard) and owns(callback.log_dir):
             begin = {"on_train_begin": _makes(callback, "train"), "on_test_begin": _makes(callback, "validation")}
             acting.append(library.callbacks.LambdaCallback(**begin))
     return acting
+
+
+def monitored(callbacks: Any) -> list[str]:
+    """The names of logs that callbacks go by."""
+    names = {getattr(callback, "monitor", None) for callback in _flat(callbacks)}
+    return sorted(name for name in names if isinstance(name, str))
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    given: Sequence[Any] = getattr(callbacks, "callbacks", callbacks) or []
+    return list(keras.tree.flatten(given))
 
 
 def _makes(callback: Any, part: str) -> Callable[..., None]:
@@ -69,6 +79,7 @@ class RunCallback(RunHooks, keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many and self._session.strategy.lockstep:
             agreement.refuse_parted(self._session, self.model.trainable_variables)
+            self._session.remember(self.model.optimizer, self.model.trainable_variables)
         super().on_train_end(logs)
         if self._session.many and not self._session.exact:  # rank 0's callbacks alone have written files
             self._session.context.refresh()

@@ -34,7 +34,7 @@ from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras
-from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, of_rank, verbosity
+from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
 from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
@@ -115,6 +115,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         jit.take_over(session, loop)
     if isinstance(arguments["callbacks"], CallbackList) and loop.kind == "evaluate":
         return  # fit() validates with its own list, with ours in it
+    loop.monitored = monitored(arguments["callbacks"])
     callbacks = of_rank(arguments["callbacks"], rank, session.owns)
     if loop.kind == "fit" and session.many:
         agreement.begin_fit(session, loop, arguments, callbacks)
@@ -235,6 +236,9 @@ def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.O
         finally:
             session.applying = False
 
+    def scale_loss(original: Any, optimizer: Any, loss: Any) -> Any:
+        return original(optimizer, loss) if session.trial is None else loss  # gradients that overflow show nothing
+
     def gradient(original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients, step, loop = original(tape, target, sources, *args, **kwargs), session.exact_step, session.loop
         if session.step is None:
@@ -249,6 +253,7 @@ def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.O
     wrap(stack, tf.GradientTape, "gradient", gradient)
     for optimizer_type in (BaseOptimizer, LossScaleOptimizer):
         wrap(stack, optimizer_type, "apply", apply)
+    wrap(stack, LossScaleOptimizer, "scale_loss", scale_loss)
 
 
 def _install_random(stack: ExitStack, session: Session) -> None:

@@ -81,6 +81,7 @@ SEAMS = (
     Seam(f"{_KERAS}.metrics.reduction_metrics:Sum", ("update_state",), "sums of all rows"),
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("apply",), "every gradient passes here"),
     Seam(f"{_KERAS}.optimizers.loss_scale_optimizer:LossScaleOptimizer", ("apply",), "every gradient passes here"),
+    Seam(f"{_KERAS}.optimizers.loss_scale_optimizer:LossScaleOptimizer", ("scale_loss",), "trials do not overflow"),
     Seam(f"{_KERAS}.optimizers.adam:Adam", ("update_step",), "one kernel for an update"),
     Seam(f"{_KERAS}.optimizers.sgd:SGD", ("update_step",), "one kernel for an update"),
     Seam(f"{_KERAS}.models.model:Model", ("__call__",), "XLA compiles the forward pass alone"),

@@ -36,7 +36,6 @@ from tfos_magic.training.step import Step, rows_of
 LATELY = 5.0
 """Seconds for which a loop that has drawn a batch is taken to come to the next."""
 
-_REMEMBERED = 8
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
 
@@ -125,7 +124,7 @@ class OwnLoop:
             refusals.refuse_own_loop("A training loop of your own", session.strategy.name)
         self.refuse_mixing()
         self._take_over(optimizer, variables)
-        self._remember(optimizer, variables)
+        self._session.remember(optimizer, variables)
         if tf.executing_eagerly():
             session.votes.cast()
         step = self.step()
@@ -151,14 +150,6 @@ class OwnLoop:
             with tf.init_scope():
                 if maps.paddings(source):
                     maps.note_padding("a model", self._session.reporter)
-
-    def _remember(self, optimizer: Any, variables: list[Any]) -> None:
-        """Keep what the latest optimizers train, to be compared at the end of the cell."""
-        learning = self._session.learning
-        learning[id(optimizer)] = variables
-        learning.move_to_end(id(optimizer))
-        if len(learning) > _REMEMBERED:
-            learning.popitem(last=False)
 
     def heed_apart(self) -> None:
         """Refuse steps in which ranks had gradients apart from each other, though every rank is to have all rows."""

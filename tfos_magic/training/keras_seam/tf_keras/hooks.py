@@ -20,7 +20,7 @@ from tf_keras.src.utils import tf_utils
 
 from tfos_magic.training import agreement
 from tfos_magic.training import refusals as common
-from tfos_magic.training.keras_seam.callbacks import of_rank, verbosity
+from tfos_magic.training.keras_seam.callbacks import monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.keras_seam.tf_keras import callbacks, data, losses, refusals, steps
 from tfos_magic.training.loop import Loop
@@ -82,6 +82,7 @@ def _prepare(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
         session.collectives.align()
     if isinstance(arguments["callbacks"], tf_keras.callbacks.CallbackList):
         return  # fit() validates with its own list, with ours in it
+    loop.monitored = monitored(arguments["callbacks"])
     kept = of_rank(arguments["callbacks"], rank, session.owns, tf_keras)
     if loop.kind == "fit" and session.many:
         common.note_batch_callbacks(kept, session.reporter)
