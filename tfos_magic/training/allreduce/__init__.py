@@ -21,7 +21,7 @@ def astray(ranks: object) -> str:
     """What to say when peers came to another operation than this rank."""
     return (
         f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let "
-        "all do the same number of steps: not as many as the clock lets them, and of data that tfos.shard(dataset) gives"
+        "all do the same number of steps, not as many as the clock lets them: tfos.shard(dataset) shares data out so"
     )
 
 
