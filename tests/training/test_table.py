@@ -35,7 +35,7 @@ class Case:
     options: str = ""
     before: str = ""
     bound: float = 1e-5
-    size: int = 3
+    size: int = 2
 
 
 MASKED = "keras.losses.SparseCategoricalCrossentropy(True, reduction='mean_with_sample_weight')"
