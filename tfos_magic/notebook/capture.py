@@ -86,8 +86,8 @@ def capture(
     frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
     if (features or label or missing != NOTHING_MISSING) and not frames:
         raise UsageError(
-            "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none: see "
-            "--feed NAME=DF."
+            "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none. One "
+            "within a list, a dict or an object is not seen: give it a name of its own. See --feed NAME=DF."
         )
     modules = {name: value.__name__ for name, value in objects.items() if isinstance(value, ModuleType)}
     values = {name: value for name, value in objects.items() if name not in frames and name not in modules}

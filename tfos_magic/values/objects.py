@@ -15,7 +15,7 @@ from tfos_magic.errors import CaptureError
 from tfos_magic.values import originals
 
 _MADE_ANEW = ("build", "quantize")
-_TRACED = ("train_function", "test_function", "predict_function")
+_OF_A_TRAINING = ("train_function", "test_function", "predict_function", "_eval_epoch_iterator", "_eval_data_handler")
 _BY_VARIABLE = ("_trainable_variables_indices", "_var_to_optimizer_idx")
 
 
@@ -70,7 +70,7 @@ def state_of(obj: Any) -> Any:
     state = dict(obj.__dict__)
     for name in _MADE_ANEW:
         state.pop(name, None)
-    return {**state, **{name: None for name in _TRACED if name in state}}
+    return {**state, **{name: None for name in _OF_A_TRAINING if name in state}}
 
 
 def restore(obj: Any, state: Any) -> None:

@@ -141,6 +141,13 @@ board = keras.callbacks.TensorBoard("logs", write_graph=False)
 observed = keras.Sequential([layers.Dense(1)])
 observed.compile("sgd", "mse")
 history = observed.fit(x, y, epochs=2, verbose=0, callbacks=[stopping, board])
+broken = keras.Sequential([layers.Dense(1)])
+broken.compile("sgd", "mse")
+fails = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: 1 / (1 - epoch))
+try:
+    broken.fit(x, y, epochs=2, verbose=0, validation_data=(x, y), callbacks=[fails])
+except ZeroDivisionError:
+    pass
 tensor, ragged = tf.constant([1, 2], tf.int64), tf.ragged.constant([[1], [2, 3]])
 half, words = tf.constant([1.5], tf.bfloat16), tf.constant(["ä", "b"])
 variable = tf.Variable([1.0, 2.0], trainable=False, name="mine")
@@ -225,6 +232,7 @@ NAMES = [
     "board",
     "history",
     "observed",
+    "broken",
     "figure",
     "tokenizer",
     "fed",
@@ -298,6 +306,13 @@ def test_callbacks_history_and_figures_come_and_share_their_model(worker: Worker
     assert len(values["figure"].axes[0].lines) == 1
     x = np.ones((8, 8), "float32")
     values["observed"].fit(x, x[:, :1], verbose=0, callbacks=[values["stopping"]])
+
+
+def test_a_model_whose_training_failed_comes_whole(worker: Worker) -> None:
+    results, state = worker.results(["broken"])
+    broken, x = results.values()["broken"], np.ones((8, 8), "float32")
+    assert not state.notices
+    assert "val_loss" in broken.fit(x, x[:, :1], verbose=0, validation_data=(x, x[:, :1])).history
 
 
 def test_arrays_that_share_memory_share_it_and_can_be_written_to(worker: Worker) -> None:
