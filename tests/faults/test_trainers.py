@@ -53,6 +53,19 @@ def test_a_killed_fork_server_costs_time_and_nothing_else(
 
 def test_an_interrupt_while_a_run_begins_again_ends_it_at_once(cluster: TFCluster, tmp_path: Path) -> None:
     watch = Watch(until=lambda state: state.restarts == 1)
+    assert seconds_to_end(watch, cluster, KILL, tmp_path / "mark") < 2
+    assert watch.state.phase.value == "stopped"
+
+
+def test_after_an_interrupt_a_worker_that_fails_is_not_waited_for_in_vain(cluster: TFCluster, tmp_path: Path) -> None:
+    watch = Watch(until=lambda state: "waits" in state.workers[1].log)
+    fails = "print('waits', flush=True); time.sleep(3); raise ValueError('after the interrupt')"
+    assert seconds_to_end(watch, cluster, fails, tmp_path / "mark") < 30
+    assert cluster.run("one = 1", outputs=["one"]) == {"one": 1}
+
+
+def seconds_to_end(watch: Watch, cluster: TFCluster, fault: str, mark: Path) -> float:
+    """How long a run takes to end when it is interrupted at what ``watch`` waits for."""
     interrupted = []
 
     def interrupt() -> None:
@@ -63,10 +76,9 @@ def test_an_interrupt_while_a_run_begins_again_ends_it_at_once(cluster: TFCluste
     saboteur = threading.Thread(target=interrupt, name="saboteur")
     saboteur.start()
     with interruptible(), pytest.raises(RunInterrupted):
-        run(cluster, KILL, tmp_path / "mark", watch=watch)
+        run(cluster, fault, mark, watch=watch)
     saboteur.join()
-    assert time.monotonic() - interrupted[0] < 2
-    assert watch.state.phase.value == "stopped"
+    return time.monotonic() - interrupted[0]
 
 
 def test_without_restarts_one_error_names_rank_host_signal_and_last_output(cluster: TFCluster, tmp_path: Path) -> None:

@@ -104,9 +104,20 @@ def test_a_run_on_a_rate_source_ends_well_when_the_query_is_stopped(
     assert len(out["losses"]) == 1
 
 
-def test_an_interrupt_stops_the_query_and_the_cluster_goes_on(local_session: SparkSession, cluster: TFCluster) -> None:
-    with pytest.raises(RunInterrupted):
-        cluster.run(FIT, frames={"train": rate(local_session)}, label="y", batch_size=BATCH, observer=After(interrupt))
+def test_an_interrupt_stops_the_query_and_all_workers_at_one_step(
+    local_session: SparkSession, cluster: TFCluster
+) -> None:
+    cell = FIT.replace("losses = ", "try:\n    ") + "except Exception as error:\n    how = repr(error)\n    raise\n"
+    with pytest.raises(RunInterrupted) as interrupted:
+        cluster.run(
+            cell,
+            frames={"train": rate(local_session)},
+            label="y",
+            batch_size=BATCH,
+            outputs=["how", "model"],
+            observer=After(interrupt),
+        )
+    assert interrupted.value.values["how"].startswith("RunStopped")
     assert not local_session.streams.active
     assert cluster.run("one = 1", outputs=["one"]) == {"one": 1}
 

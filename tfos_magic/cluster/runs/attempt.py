@@ -75,21 +75,28 @@ class Attempt:
         """Return when every rank has ended the cell well; raises what ended it otherwise."""
         self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
         if not self.outcome.reusable:
-            self._give_others_time(ERROR_GRACE)
+            self._ask_to_stop()
+            self._pump(lambda: self.outcome.complete, time.monotonic() + ERROR_GRACE)
         # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
 
-    def stop(self, notify: Callable[[str], None]) -> None:
-        """Ask all ranks to end at their next common step, or where they are, and wait; ``notify`` is told of that."""
+    def stop(self, notify: Callable[[str], None], end_data: Callable[[], None]) -> None:
+        """Ask all ranks to end at their next common step, or where they are, and wait; ``notify`` is told of that.
+
+        ``end_data`` ends data that may not give a row for long; what waits for it comes to a step by that.
+        """
         try:
-            self._give_others_time(QUIET_SECONDS)
+            self._ask_to_stop()
+            end_data()
+            self._pump(lambda: self.outcome.complete, time.monotonic() + QUIET_SECONDS)
             if not self.outcome.complete:
                 notify(
                     "The interrupt waits for what the workers are doing to come to its end. Another one ends the "
                     "workers at once; the names of -o are lost then."
                 )
-                self._pump(lambda: self.outcome.complete, time.monotonic() + STOP_GRACE)
+                self._pump(lambda: self.outcome.complete or self.outcome.failed, time.monotonic() + STOP_GRACE)
+                self._pump(lambda: self.outcome.complete, time.monotonic() + ERROR_GRACE)
         except (KeyboardInterrupt, StopAsked, WorkerLost):
             # A second interrupt: no more patience. What was lost is found again by the next run.
             self.close()
@@ -106,11 +113,10 @@ class Attempt:
         ):
             self._cluster.spawn_trainers()
 
-    def _give_others_time(self, seconds: float) -> None:
+    def _ask_to_stop(self) -> None:
         for rank in self._ranks:
             self._cluster.tell(rank, StopRun(self._run_id))
         self._take(None)
-        self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)
 
     def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
         while not done():

@@ -47,6 +47,11 @@ class Outcome:
         return not self._alone and self._missing_or_failed
 
     @property
+    def failed(self) -> bool:
+        """A rank has ended by an error, and the others may wait for it in vain."""
+        return not self._alone and bool(self._errors)
+
+    @property
     def _missing_or_failed(self) -> bool:
         return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
 

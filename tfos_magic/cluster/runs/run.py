@@ -188,8 +188,7 @@ class Run:
             attempt.follow(self.state.workers)
         except (KeyboardInterrupt, StopAsked):
             self.state.phase = RunPhase.STOPPING
-            self._cluster.feeds.streams.end_queries()
-            attempt.stop(self.state.notices.append)
+            attempt.stop(self.state.notices.append, self._cluster.feeds.streams.end_queries)
             raise
         finally:
             attempt.close()

@@ -73,14 +73,13 @@ class StreamedFeeds:
         return query
 
     def end_queries(self) -> None:
-        """Stop the queries; who waits for their rows hears that the run has ended."""
+        """Stop the queries; who waits for their rows hears that these are all."""
         with self._lock:
-            queries, self._queries = list(self._queries.values()), {}
-            live = [lease for lease in self._leases.values() if lease.query is not None]
-        for lease in live:
-            self._release(lease)
-        for query in queries:
+            queries, self._queries = self._queries, {}
+        for name, query in queries.items():
             query.stop()
+            partitions, _ = query.outcome or (0, None)
+            self._query_ended(name, partitions, None)
 
     def note(self, rank: int, message: FeedWanted | FeedDropped) -> None:
         """Take what an agent says of its trainer; of leases that have ended nothing is wanted."""
