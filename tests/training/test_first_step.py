@@ -473,3 +473,48 @@ paths = [v.path for v in [*model.variables, *model.optimizer.variables]]
 def test_a_step_that_trains_a_part_of_a_model_gets_the_variables_of_one_process(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + PART_IS_TRAINED, 2, "paths")
     assert all(outcome.values["paths"] == plain.values["paths"] for outcome in ranks)
+
+
+COUNTED_IN_PYTHON = """
+class Kind(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.builds, self.inner = 0, None
+
+    def build(self, shape):
+        self.inner, self.builds = layers.Dense(3), self.builds + 1
+        self.inner.build(shape)
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+class Counting(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.kind, self.last, self.steps, self.seen, self.by_kind = Kind(), layers.Dense(1), 0, [], {"all": 0}
+
+    def call(self, inputs):
+        return self.last(self.kind(inputs))
+
+    def train_step(self, data):
+        inputs, target = data
+        self.steps += 1
+        self.seen.append(self.steps)
+        self.by_kind["all"] += 1
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, target, self(inputs)) / self.steps
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+model = Counting()
+model.compile("adam", "mse", run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+counted = [model.steps, list(model.seen), dict(model.by_kind), model.kind.builds]
+"""
+
+
+def test_what_a_step_counts_in_python_is_counted_from_its_first_step_on(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + COUNTED_IN_PYTHON, 2, "counted")
+    assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)

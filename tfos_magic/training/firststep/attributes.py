@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -16,8 +19,7 @@ _COPIED = (list, dict, set, np.ndarray)
 class Attributes:
     """The numbers, texts and containers that the user's classes keep on a model and on its layers, to be put back.
 
-    Keras's own attributes are left alone, and all of them where a step has made variables or layers, for which they may
-    stand.
+    Keras's own attributes are left alone, and where a step has made variables or layers those that may stand for them.
     """
 
     def __init__(self, model: Any) -> None:
@@ -26,16 +28,39 @@ class Attributes:
         owners = [o for o in model._flatten_layers() if not type(o).__module__.startswith(("keras.", "tf_keras."))]
         self._kept = [(owner, self._values(owner)) for owner in owners]
 
-    def restore(self) -> None:
-        """Put back what has changed since this was made."""
-        if self._count() != self._made:
-            return
-        for owner, values in self._kept:
-            for name, (value, content) in values.items():
-                if vars(owner).get(name) is not value:
-                    vars(owner)[name] = value
+    def restore(self, again: Callable[[], None] | None = None) -> None:
+        """Put back what has changed since this was made.
+
+        Where variables or layers were made, that is what a step changes that is taken ``again``, with them there.
+        """
+        changed = self._changed()
+        if changed and self._count() != self._made:
+            changed &= self._changed_by(again) if again is not None else set()
+        for owner, name, value, content in self._each():
+            if (id(owner), name) in changed:
+                vars(owner)[name] = value
                 if content is not None:
                     _refill(value, content)
+
+    def _changed_by(self, step: Callable[[], None]) -> set[tuple[int, str]]:
+        before, python, numpy = Attributes(self._model), random.getstate(), np.random.get_state()
+        with suppress(Exception):  # of the user's code: training will raise it again, if it is real
+            step()
+        random.setstate(python)
+        np.random.set_state(numpy)
+        return before._changed()
+
+    def _changed(self) -> set[tuple[int, str]]:
+        return {
+            (id(owner), name)
+            for owner, name, value, content in self._each()
+            if vars(owner).get(name) is not value or (content is not None and not _same(value, content))
+        }
+
+    def _each(self) -> Iterator[tuple[Any, str, Any, Any]]:
+        for owner, values in self._kept:
+            for name, (value, content) in values.items():
+                yield owner, name, value, content
 
     def _values(self, owner: Any) -> dict[str, tuple[Any, Any]]:
         attributes = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
@@ -54,12 +79,21 @@ def _of_keras() -> frozenset[str]:
     return frozenset(vars(keras.Model(name="attributes")))
 
 
+def _same(container: Any, content: Any) -> bool:
+    if isinstance(container, np.ndarray):
+        return np.array_equal(container, content, equal_nan=container.dtype.kind in "fc")
+    if isinstance(container, list):
+        return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
+    if isinstance(container, dict):
+        return container.keys() == content.keys() and all(container[key] is content[key] for key in content)
+    return bool(container == content)
+
+
 def _refill(container: Any, content: Any) -> None:
     if isinstance(container, np.ndarray):
         container[...] = content
     elif isinstance(container, list):
-        if len(container) != len(content) or any(a is not b for a, b in zip(container, content, strict=True)):
-            container[:] = list(content)
-    elif container != content:
+        container[:] = list(content)
+    else:
         container.clear()
         container.update(content)

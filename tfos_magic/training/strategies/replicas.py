@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
+from functools import partial
 from typing import Any
 
 import keras
@@ -45,7 +46,7 @@ class Replicas:
             except Exception:  # whatever a user's call() may raise: training itself will raise it again, if it is real
                 continue
             finally:
-                attributes.restore()
+                attributes.restore(partial(self._trace, model, spec))
         self._session.loops[-1].broadcast_late = True
 
     def _call(self, model: Any, spec: Any) -> None:
