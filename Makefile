@@ -22,7 +22,7 @@ help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make test       lint, types and the whole test suite (about 40 minutes)"
-	@echo "make soak       what takes longer: every program of the corpus, every tutorial"
+	@echo "make soak       what takes longer: every program of the corpus, every tutorial, every case of long tests"
 	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"

@@ -191,6 +191,7 @@ def heard(context: BrowserContext) -> list[str]:
     return messages
 
 
+@pytest.mark.soak
 def test_two_hundred_workers_stay_smooth_and_those_in_trouble_stand_out(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path, heard: list[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_stopped_trainer_is_noticed_and_replaced(
     assert f"Worker 1 did not answer for {HEARTBEAT_TIMEOUT:.0f} s and was ended in epoch 3" in notice
 
 
+@pytest.mark.soak
 def test_a_worker_ten_times_slower_than_the_other_is_waited_for(
     cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:

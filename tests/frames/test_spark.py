@@ -281,6 +281,7 @@ def test_dates_times_and_decimals_are_what_they_are_in_a_feed(spark: SparkSessio
         tfs.map_blocks(lambda d: {"z": d}, frame, schema="z date")
 
 
+@pytest.mark.soak
 def test_k_means_finds_the_centres_that_numpy_finds(spark: SparkSession) -> None:
     rng = np.random.default_rng(3)
     points = rng.normal(size=(100_000, 100)).astype(np.float32) + rng.integers(0, 10, (100_000, 1)) * 2

@@ -49,6 +49,7 @@ def _steady(count: Callable[[], int]) -> int:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.soak
 def test_twenty_cells_on_one_cluster_cost_no_more_than_the_first_ones(kernel: Kernel) -> None:
     for _ in range(3):
         first = kernel.run(train_cell("--label y -o history"))

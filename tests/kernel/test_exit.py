@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.kernel.kernel_driver import DAWDLE, SESSION, Kernel, command_of, train_cell
+from tests.soak import every
 
 LIMIT_SECONDS = 10.0
 SMALL_SESSION = SESSION.replace("local[4]", "local[2]")  # a worker, and a slot that feeds it
@@ -65,15 +66,18 @@ def _save(kernel: Kernel) -> None:
 # Restarting and shutting down are the same request to a kernel, so each is seen at one moment.
 @pytest.mark.parametrize(
     ("way", "moment"),
-    [
-        (_shutdown, _be_idle),
-        (_restart, _train),
-        (_terminate, _feed),
-        (_terminate, _save),
-        (_kill, _be_idle),
-        (_kill, _train),
-        (_kill, _feed),
-    ],
+    every(
+        2,
+        [
+            (_shutdown, _be_idle),
+            (_restart, _train),
+            (_terminate, _feed),
+            (_terminate, _save),
+            (_kill, _train),
+            (_kill, _be_idle),
+            (_kill, _feed),
+        ],
+    ),
     ids=lambda value: value.__name__.strip("_"),
 )
 def test_nothing_is_left_ten_seconds_after_the_kernel_goes(

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.kernel.kernel_driver import DAWDLE, CellResult, Kernel, train_cell
+from tests.soak import every
 
 STOP_SECONDS = 2.0
 
@@ -76,7 +77,7 @@ AFTER_FIT = [
 ]
 
 
-@pytest.mark.parametrize("rest", AFTER_FIT)
+@pytest.mark.parametrize("rest", every(3, AFTER_FIT))
 def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kernel, rest: str) -> None:
     kernel.run("history = rest = None")
     source = (

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.soak import every
 from tfos_magic import TFCluster
 
 ROWS, WIDTH, BATCH = 601, 7, 64
@@ -90,7 +91,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", every(2, [3, 1]))
 def test_weights_equal_those_of_one_plain_process(
     workers: int, local_session: SparkSession, plain: dict[str, Any]
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.soak import every
 from tests.spark.ranks import TOKEN, Ranks
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, FeedError
@@ -77,7 +78,7 @@ FRAMES: dict[str, Callable[[SparkSession], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize("name", every(2, FRAMES))
 def test_each_global_batch_holds_the_rows_one_plain_process_would_take(
     spark: SparkSession, ranks: Callable[[int], Ranks], name: str
 ) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sklearn.datasets import load_digits
 
 from tests.faults.cells import Watch
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.errors import WorkerLost
 
@@ -86,7 +87,7 @@ def expected(learn: Any) -> float:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("strategy", "options"),
-    [("local", {"sync_every": 4}), ("local", {"sync_every": 8, "outer_momentum": 0.5}), ("async", {})],
+    every(2, [("local", {"sync_every": 4}), ("local", {"sync_every": 8, "outer_momentum": 0.5}), ("async", {})]),
 )
 def test_digits_are_known_as_well_as_with_sync(
     learn: Any, expected: float, strategy: str, options: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA, FED
 
@@ -177,19 +178,22 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 
 @pytest.mark.parametrize(
     "fit",
-    [
-        DATASET,
-        REPEATED,
-        GENERATOR,
-        PY_DATASET,
-        SEQUENCE,
-        SPLIT,
-        FROM_GENERATOR,
-        PARTS,
-        DIRECTORIES,
-        UNSHUFFLED,
-        BATCH_SHUFFLED,
-    ],
+    every(
+        2,
+        [
+            DATASET,
+            REPEATED,
+            GENERATOR,
+            PY_DATASET,
+            SEQUENCE,
+            SPLIT,
+            FROM_GENERATOR,
+            PARTS,
+            DIRECTORIES,
+            UNSHUFFLED,
+            BATCH_SHUFFLED,
+        ],
+    ),
     ids=[
         "dataset",
         "repeated",
@@ -210,7 +214,7 @@ def test_an_input_gives_the_weights_of_one_process(same_as_plain, fit: str) -> N
 
 @pytest.mark.parametrize(
     "fit",
-    [WORKERS, WEIGHTED_GENERATOR, SPARSE, RAGGED, NUMBERED],
+    every(3, [WORKERS, WEIGHTED_GENERATOR, SPARSE, RAGGED, NUMBERED]),
     ids=["pydataset-workers", "weighted-generator", "sparse", "ragged", "numbered"],
 )
 def test_an_input_of_which_ranks_may_have_no_rows_gives_the_weights_of_one_process(same_as_plain, fit: str) -> None:
@@ -255,12 +259,15 @@ FACTOR = "return data['factor'] * entropy(data['y'], model(data['x']))"
 @pytest.mark.parametrize("data", ["train", "fed(train)"])
 @pytest.mark.parametrize(
     ("element", "loss", "compiled"),
-    [
-        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
-        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
-        ("{'factor': tf.constant(0.3), 'x': x, 'y': y}", FACTOR, ""),
-        ("(x, y, None)", "return entropy(data[1], model(data[0]))", ""),
-    ],
+    every(
+        2,
+        [
+            ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
+            ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
+            ("{'factor': tf.constant(0.3), 'x': x, 'y': y}", FACTOR, ""),
+            ("(x, y, None)", "return entropy(data[1], model(data[0]))", ""),
+        ],
+    ),
     ids=["four", "four-compiled", "scalar-first", "none"],
 )
 def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, loss: str, compiled: str, data: str):
@@ -545,7 +552,7 @@ weights = model.get_weights()
 """
 
 
-@pytest.mark.parametrize("source", ["a generator", "a PyDataset", "Keras"])
+@pytest.mark.parametrize("source", every(3, ["Keras", "a generator", "a PyDataset"]))
 def test_a_pipeline_draws_while_the_first_step_is_tried_and_traced(same_as_plain, source: str) -> None:
     """What steps draw is parted and put back; what an input pipeline draws meanwhile, in other threads, is not."""
     same_as_plain(DATA + f"SOURCE = {source!r}" + AHEAD, 2)

@@ -143,6 +143,7 @@ def test_tf_keras_imported_in_a_run_keeps_nothing_of_it() -> None:
         group.close()
 
 
+@pytest.mark.soak
 def test_many_runs_in_one_process_do_not_grow_threads_files_or_much_memory(groups) -> None:
     cell = DATA + (
         """

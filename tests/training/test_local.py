@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
@@ -52,7 +53,7 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], atol=2e-5)
 
 
-@pytest.mark.parametrize("options", [{"sync_every": 5}, {"sync_every": 5, "average_state": True}, {}])
+@pytest.mark.parametrize("options", every(2, [{"sync_every": 5}, {"sync_every": 5, "average_state": True}, {}]))
 @pytest.mark.parametrize("cell", [MLP, NORMALIZED], ids=["mlp", "normalized"])
 def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
     local: Run, cell: str, options: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA, Group
 
@@ -74,7 +75,7 @@ CASES["divided by the global batch"] = (
 HISTORY = "weights, history = model.get_weights(), {}\n"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 def test_a_loop_of_the_cells_own_gives_the_weights_of_one_process(same_as_plain, name: str) -> None:
     model, loss, loop = CASES[name]
     same_as_plain(
@@ -94,7 +95,9 @@ CHANGES = {
 # An iterator that comes into a graph hides what it gives: a loss there is that of the worker's rows.
 @pytest.mark.parametrize(
     ("name", "change"),
-    [(n, c) for n in LOOPS for c in CHANGES if n.endswith("shares") and (c != "penalty" or "iterator" not in n)],
+    every(
+        3, [(n, c) for n in LOOPS for c in CHANGES if n.endswith("shares") and (c != "penalty" or "iterator" not in n)]
+    ),
 )
 def test_a_loop_that_changes_its_gradients_changes_those_of_all_rows(same_as_plain, name: str, change: str) -> None:
     step = STEP.replace("LOSS", "from_logits").replace(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA, FED
 
@@ -95,8 +96,7 @@ outside = float(of_arrays.result())
 """
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("size", "graph"), every(3, [(2, False), (2, True), (3, False), (3, True)]))
 def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: Any, size: int, graph: bool) -> None:
     cell = f"GRAPH = {graph}\n" + DATA + FED + GUIDE
     expected = groups.plain("SIZE = 0\n" + cell, "weights", "seen").values

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.soak import every
 from tests.training.harness import DATA
 
 FIT = "history = model.fit(x, y, batch_size=29, epochs=2, {options}verbose=0).history\n"
@@ -177,7 +178,9 @@ ON_ALL_SIZES = ("loss masked and weighted", "AdamW, global_clipnorm, EMA", "own 
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    sorted({*((name, case.size) for name, case in CASES.items()), *itertools.product(ON_ALL_SIZES, (1, 2, 3))}),
+    every(
+        3, sorted({*((name, case.size) for name, case in CASES.items()), *itertools.product(ON_ALL_SIZES, (1, 2, 3))})
+    ),
 )
 def test_the_weights_and_history_are_those_of_one_process(same_as_plain, name: str, size: int) -> None:
     same_as_plain(cell_of(CASES[name]), size, tolerance=CASES[name].bound)

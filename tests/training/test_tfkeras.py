@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
 from tfos_magic.transport.messages import EpochEnd, Progress
@@ -166,7 +167,7 @@ train(model)
 }
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "callbacks"])
+@pytest.mark.parametrize("case", every(3, [name for name in CASES if name != "callbacks"]))
 def test_models_give_the_weights_and_the_history_of_one_process(same_as_plain, case: str) -> None:
     size, body = CASES[case]
     same_as_plain(LEGACY + body, size)

@@ -1,0 +1,18 @@
+"""What ``make test`` takes of tests that have many cases of a kind; ``make soak`` takes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """``cases`` for ``parametrize``: the first and each ``step``-th from there for ``make test``."""
+    return [case if number % step == 0 else _later(case) for number, case in enumerate(cases)]
+
+
+def _later(case: Any) -> Any:
+    marks = pytest.mark.soak
+    return pytest.param(*case, marks=marks) if isinstance(case, tuple) else pytest.param(case, marks=marks)
