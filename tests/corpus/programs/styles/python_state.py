@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 EXPECT = "equal"
+NOTICE = "The steps run eagerly"
 
 
 class Counting(keras.Model):
