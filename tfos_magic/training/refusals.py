@@ -256,8 +256,8 @@ def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
 def note_eager(reporter: Reporter) -> None:
     reporter.notice(
         "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
-        "some more times before the first step, when it is tried on a few rows. What it appends to lists, prints or "
-        "counts by itself is of these."
+        "some more times before the first step, when it is tried on a few rows. What it prints is of these, and what "
+        "it counts or collects elsewhere than in attributes of the model."
     )
 
 
