@@ -257,7 +257,8 @@ def note_eager(reporter: Reporter) -> None:
     reporter.notice(
         "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
         "some more times before the first step, when it is tried on a few rows. What it prints is of these, and what "
-        "it counts or collects elsewhere than in attributes of the model."
+        "it counts or collects elsewhere than in attributes of the model. Where the first step builds the model, its "
+        "call() is counted once less: Keras runs it once more to build."
     )
 
 
