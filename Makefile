@@ -73,7 +73,7 @@ canary: java
 	@$(CANARY)/bin/python -m pytest tests/unit/training/test_seams.py tests/training $(TWO_AT_ONCE)
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests/unit --durations=10
+	$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal --durations=10
 
 binder: $(STAMP)
 	@$(BIN)/python tools/binder.py
