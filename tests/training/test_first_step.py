@@ -519,3 +519,29 @@ counted = [model.steps, list(model.seen), dict(model.by_kind), model.kind.builds
 def test_what_a_step_counts_in_python_is_counted_from_its_first_step_on(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + COUNTED_IN_PYTHON, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
+
+
+INITIALIZED_BY_A_STATE = """
+states = np.random.RandomState(3)
+
+def drawn(shape, dtype=None):
+    return states.normal(size=shape) * 0.3
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = layers.Dense(4, kernel_initializer=drawn), layers.Dense(1, kernel_initializer=drawn)
+
+    def call(self, inputs):
+        return self.last(self.first(inputs))
+
+model = MODEL
+model.compile("adam", "mse")
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("model", ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"])
+def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
+    same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)

@@ -34,9 +34,8 @@ class Replicas:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
         attributes = Attributes(model)
-        # A step of the user's own calls what it likes, and how it likes.
-        own_step = not _is_built(model) and type(model).train_step is not keras.Model.train_step
-        for build in (self._trace, self._call) if own_step else (self._call, self._trace):
+        # A step calls what it likes, and how it likes; and asks an initializer once, which may have a state of its own.
+        for build in (self._call, self._trace) if _is_built(model) else (self._trace, self._call):
             try:
                 with self._session.drawing_alike():
                     build(model, spec)
