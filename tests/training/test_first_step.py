@@ -545,3 +545,45 @@ weights = model.get_weights()
 @pytest.mark.parametrize("model", ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"])
 def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
     same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)
+
+
+COUNTED_ELSEWHERE = """
+class Warm(keras.optimizers.SGD):
+    n = 0
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * min(1.0, self.n / 20))
+
+    def apply(self, gradients, variables=None):
+        self.n += 1
+        return super().apply(gradients, variables)
+
+class Annealed(keras.losses.Loss):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def call(self, target, outputs):
+        self.calls += 1
+        return tf.reduce_mean((target - outputs) ** 2, -1) * min(1.0, self.calls / 10)
+
+class Shrunk(keras.regularizers.Regularizer):
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, weights):
+        self.calls += 1
+        return 0.1 * tf.reduce_sum(weights**2) / self.calls
+
+shrunk = Shrunk()
+model = keras.Sequential([keras.Input((12,)), layers.Dense(1, kernel_regularizer=shrunk)])
+model.compile(Warm(0.1), Annealed(), run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+counted = [model.optimizer.n, model.loss.calls, shrunk.calls]
+"""
+
+
+def test_what_optimizers_losses_and_regularizers_count_in_python_is_not_that_of_the_trial(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + COUNTED_ELSEWHERE, 2, "counted")
+    assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)

@@ -202,7 +202,9 @@ class Session(TrainingState):
             return original(model, logs)
         if self.loops[-1].kind == "fit":
             self.strategy.settle(model)
-        if not (self.strategy.exact and isinstance(model, keras.Model)):
+        if self.strategy.exact and isinstance(model, keras.Model):
+            metrics.report_python_state(model, self.reporter)
+        else:
             metrics.report_unknown(model, self.reporter)
         result_names = metrics.results_in(model, logs)
         others = metrics.under_other_names(model, logs) if self.loops[-1].runs_eagerly else {}

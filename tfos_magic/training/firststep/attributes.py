@@ -11,9 +11,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 _KEPT = (bool, int, float, complex, str, bytes, tuple, type(None), np.generic)
 _COPIED = (list, dict, set, np.ndarray)
+_LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
+_OF_CLASS = object()
+"""Where an attribute is of a class, and none of the object's own."""
 
 
 class Attributes:
@@ -25,8 +29,7 @@ class Attributes:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._made = self._count()
-        owners = [o for o in model._flatten_layers() if not type(o).__module__.startswith(("keras.", "tf_keras."))]
-        self._kept = [(owner, self._values(owner)) for owner in owners]
+        self._kept = [(owner, self._values(owner)) for owner in _owners(model)]
 
     def restore(self, again: Callable[[], None] | None = None) -> None:
         """Put back what has changed since this was made.
@@ -41,6 +44,8 @@ class Attributes:
                 vars(owner)[name] = value
                 if content is not None:
                     _refill(value, content)
+                if value is _OF_CLASS:
+                    del vars(owner)[name]
 
     def _changed_by(self, step: Callable[[], None]) -> set[tuple[int, str]]:
         before, python, numpy = Attributes(self._model), random.getstate(), np.random.get_state()
@@ -54,7 +59,7 @@ class Attributes:
         return {
             (id(owner), name)
             for owner, name, value, content in self._each()
-            if vars(owner).get(name) is not value or (content is not None and not _same(value, content))
+            if vars(owner).get(name, _OF_CLASS) is not value or (content is not None and not _same(value, content))
         }
 
     def _each(self) -> Iterator[tuple[Any, str, Any, Any]]:
@@ -63,14 +68,37 @@ class Attributes:
                 yield owner, name, value, content
 
     def _values(self, owner: Any) -> dict[str, tuple[Any, Any]]:
+        of_class = {
+            name: _OF_CLASS for kind in _own_classes(owner) for name, v in vars(kind).items() if _plain(name, v)
+        }
         attributes = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
         plain = {name: (value, None) for name, value in attributes.items() if isinstance(value, _KEPT)}
-        return plain | {
-            name: (v, copy.copy(v)) for name, v in attributes.items() if isinstance(v, _COPIED) and name[0] != "_"
-        }
+        unset = {name: (value, None) for name, value in of_class.items() if name not in vars(owner)}
+        return (
+            unset
+            | plain
+            | {name: (v, copy.copy(v)) for name, v in attributes.items() if isinstance(v, _COPIED) and name[0] != "_"}
+        )
 
     def _count(self) -> tuple[int, int]:
         return len(self._model.variables), sum(1 for _ in self._model._flatten_layers())
+
+
+def _owners(model: Any) -> list[Any]:
+    """The objects of the user's classes that take part in a step of ``model``."""
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    variables = model.trainable_variables
+    parts = [part for v in variables for part in (getattr(v, "regularizer", None), getattr(v, "constraint", None))]
+    taking_part = [*model._flatten_layers(), getattr(model, "optimizer", None), *losses, *model.metrics, *parts]
+    return list({id(o): o for o in taking_part if _own_classes(o) and hasattr(o, "__dict__")}.values())
+
+
+def _own_classes(owner: Any) -> list[type]:
+    return [kind for kind in type(owner).__mro__ if not kind.__module__.startswith(_LIBRARIES)]
+
+
+def _plain(name: str, value: Any) -> bool:
+    return name[0] != "_" and isinstance(value, _KEPT) and name not in _of_keras()
 
 
 @functools.cache

@@ -129,6 +129,17 @@ def report_unknown(model: Any, reporter: Reporter) -> None:
         note_unknown(metric, reporter)
 
 
+def report_python_state(model: Any, reporter: Reporter) -> None:
+    """Say which metrics of the user's keep what they have seen elsewhere than in variables."""
+    for metric in leaf_metrics(model):
+        if not metric.variables and not type(metric).__module__.startswith(("keras.", "tf_keras.")):
+            reporter.notice(
+                f"Metric {metric.name!r} ({type(metric).__name__}) has no variables: what it keeps in Python is of each "
+                "worker's rows, and its value is that of the first worker, not of one process. Keep sums and counts in "
+                "add_variable(), which are summed over the workers, or compute it from model.predict()."
+            )
+
+
 def note_unknown(metric: Any, reporter: Reporter) -> None:
     """Say of a metric that is not Keras's own what is done with its state."""
     if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
