@@ -262,6 +262,14 @@ def note_eager(reporter: Reporter) -> None:
     )
 
 
+def note_python_state(name: str, reporter: Reporter) -> None:
+    reporter.notice(
+        f"The step keeps numbers of its rows in Python, as {name}: on each worker they are of its own rows. Where the "
+        "training or the logs go by them, weights and logs are not those of one process. Keep them in variables "
+        "(add_weight()), which are tried and brought together, or train with -n 1."
+    )
+
+
 def refuse_threads(kind: str) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise TrainingError(

@@ -12,10 +12,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
-_KEPT = (bool, int, float, complex, str, bytes, tuple, type(None), np.generic)
+_KEPT = (bool, int, float, complex, str, bytes, tuple, type(None), np.generic, tf.Tensor)
 _COPIED = (list, dict, set, np.ndarray)
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
+_FLOATS = (float, np.ndarray, np.generic, ops.EagerTensor)
 _OF_CLASS = object()
 """Where an attribute is of a class, and none of the object's own."""
 
@@ -46,6 +48,17 @@ class Attributes:
                     _refill(value, content)
                 if value is _OF_CLASS:
                     del vars(owner)[name]
+
+    def numbers(self) -> dict[str, list[Any]]:
+        """What has changed and holds floating point numbers now, by its owner's name and its own."""
+        changed, found = self._changed(), {}
+        for owner, name, _, _ in self._each():
+            if (id(owner), name) in changed:
+                leaves = [leaf for leaf in tf.nest.flatten(vars(owner).get(name)) if isinstance(leaf, _FLOATS)]
+                arrays = [np.asarray(leaf) for leaf in leaves]
+                if arrays := [array for array in arrays if array.dtype.kind == "f"]:
+                    found[f"{type(owner).__name__}.{name}"] = arrays
+        return found
 
     def _changed_by(self, step: Callable[[], None]) -> set[tuple[int, str]]:
         before, python, numpy = Attributes(self._model), random.getstate(), np.random.get_state()

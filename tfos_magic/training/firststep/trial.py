@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from tfos_magic.training.firststep.noise import RowlessNoise
 from tfos_magic.training.keras_seam import trials
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.progress import flat
+from tfos_magic.training.refusals import note_python_state
 from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step
 
@@ -73,6 +75,7 @@ class Trial:
         self._noise = RowlessNoise(stack, self._trying)
         self._seen: dict[Any, Any] = {}
         self._decisions: list[tf.Tensor] = []
+        self._kept_by_all: dict[str, list[Any]] = {}
         self._now: TrialStep
         trials.install(stack, self._trying, self._gradient, self._heed)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
@@ -96,6 +99,7 @@ class Trial:
             before[0].extend(self.state.taken_in())
             changed = self.state.changes(before)
             self.state.restore(before)
+            self._compare(attributes.numbers(), rows == total)
             attributes.restore()
             self.model._clear_losses()
         self._seen.update({name: numbers(value) for name, value in step.values.items()})
@@ -103,6 +107,15 @@ class Trial:
             self._seen.update({("log", self._kind, n, id(self.model)): numbers(v) for n, v in scalars_of(logs).items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
         return StepValues(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
+
+    def _compare(self, numbers: dict[str, list[Any]], of_all: bool) -> None:
+        """Tell of attributes in which a step keeps other numbers of a part of the rows than of all."""
+        if of_all:
+            self._kept_by_all = numbers
+        for name, arrays in numbers.items():
+            others = self._kept_by_all.get(name, [])
+            if len(arrays) == len(others) and not all(map(partial(np.allclose, rtol=1e-4), arrays, others)):
+                note_python_state(name, self._session.reporter)
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""

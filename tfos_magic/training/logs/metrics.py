@@ -135,8 +135,8 @@ def report_python_state(model: Any, reporter: Reporter) -> None:
         if not metric.variables and not type(metric).__module__.startswith(("keras.", "tf_keras.")):
             reporter.notice(
                 f"Metric {metric.name!r} ({type(metric).__name__}) has no variables: what it keeps in Python is of "
-                "each worker's rows, and its value is that of the first worker, not of one process. Keep sums and counts in "
-                "add_variable(), which are summed over the workers, or compute it from model.predict()."
+                "each worker's rows, and its value is that of the first worker, not of one process. Keep sums and "
+                "counts in add_variable(), which are summed over the workers, or compute it from predictions."
             )
 
 
