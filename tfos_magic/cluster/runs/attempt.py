@@ -76,7 +76,7 @@ class Attempt:
         self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
         if not self.outcome.reusable:
             self._ask_to_stop()
-            self._pump(lambda: self.outcome.complete, time.monotonic() + ERROR_GRACE)
+            self._await_ends(ERROR_GRACE)
         # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
@@ -89,14 +89,14 @@ class Attempt:
         try:
             self._ask_to_stop()
             end_data()
-            self._pump(lambda: self.outcome.complete, time.monotonic() + QUIET_SECONDS)
+            self._await_ends(QUIET_SECONDS)
             if not self.outcome.complete:
                 notify(
                     "The interrupt waits for what the workers are doing to come to its end. Another one ends the "
                     "workers at once; the names of -o are lost then."
                 )
                 self._pump(lambda: self.outcome.complete or self.outcome.failed, time.monotonic() + STOP_GRACE)
-                self._pump(lambda: self.outcome.complete, time.monotonic() + ERROR_GRACE)
+                self._await_ends(ERROR_GRACE)
         except (KeyboardInterrupt, StopAsked, WorkerLost):
             # A second interrupt: no more patience. What was lost is found again by the next run.
             self.close()
@@ -117,6 +117,9 @@ class Attempt:
         for rank in self._ranks:
             self._cluster.tell(rank, StopRun(self._run_id))
         self._take(None)
+
+    def _await_ends(self, seconds: float) -> None:
+        self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)
 
     def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
         while not done():
