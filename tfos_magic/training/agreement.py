@@ -46,9 +46,10 @@ def begin_fit(session: TrainingState, loop: Loop, arguments: Mapping[str, Any], 
 def agree_on_batches(
     session: TrainingState, loop: Loop, callbacks: Sequence[Any], digests: Mapping[str, int] | None = None
 ) -> None:
-    """Find out, on all ranks, whether a callback on any of them acts on what it has after batches."""
+    """Find out, on all ranks, whether the model or a callback on any of them acts on what it has after batches."""
     if session.strategy.lockstep:
-        loop.heeds_batches = any_wishes(session, any(map(refusals.acts_on_batches, callbacks)), digests or {})
+        acts = any(map(refusals.acts_on_batches, callbacks)) or refusals.ends_by_itself(loop.model)
+        loop.heeds_batches = any_wishes(session, acts, digests or {})
 
 
 def any_wishes(session: TrainingState, wish: bool, digests: Mapping[str, int]) -> bool:

@@ -214,8 +214,13 @@ def acts_on_batches(callback: Any) -> bool:
     return False
 
 
-def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
-    """Whether ``stop_training`` stands in a function, or in one that it names: of the callback, or around it."""
+def ends_by_itself(model: Any) -> bool:
+    """Whether a step of the model's own says when its training ends."""
+    return _names_stop_training(type(model).train_step, model, set())
+
+
+def _names_stop_training(function: Any, owner: Any, seen: set[Any]) -> bool:
+    """Whether ``stop_training`` stands in a function, or in one that it names: of its owner, or around it."""
     code = getattr(function, "__code__", None)
     if code is None or code in seen or str(function.__module__).startswith(_KERAS):
         return False
@@ -223,13 +228,11 @@ def _names_stop_training(function: Any, callback: Any, seen: set[Any]) -> bool:
     if "stop_training" in (*code.co_names, *code.co_consts):
         return True
     attributes = (
-        attribute
-        for name in code.co_names
-        for attribute in (vars(callback).get(name), getattr(type(callback), name, None))
+        attribute for name in code.co_names for attribute in (vars(owner).get(name), getattr(type(owner), name, None))
     )
     around = inspect.getclosurevars(function)
     return any(
-        _names_stop_training(other, callback, seen)
+        _names_stop_training(other, owner, seen)
         for other in (*attributes, *around.globals.values(), *around.nonlocals.values())
     )
 
@@ -257,8 +260,7 @@ def note_eager(reporter: Reporter) -> None:
     reporter.notice(
         "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
         "some more times before the first step, when it is tried on a few rows. What it prints is of these, and what "
-        "it counts or collects elsewhere than in attributes of the model. Where the first step builds the model, its "
-        "call() is counted once less: Keras runs it once more to build."
+        "it counts or collects elsewhere than in attributes of the model."
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import random
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Set
+from contextlib import ExitStack
+from types import CodeType
 from typing import Any
 
 import keras
@@ -14,12 +15,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from tfos_magic.training.keras_seam.trials import MadeSomething, refuse_making
+
 _KEPT = (bool, int, float, complex, str, bytes, tuple, type(None), np.generic, tf.Tensor)
 _COPIED = (list, dict, set, np.ndarray)
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
 _FLOATS = (float, np.ndarray, np.generic, ops.EagerTensor)
-_OF_CLASS = object()
-"""Where an attribute is of a class, and none of the object's own."""
+_UNSET = object()
+"""Where an object has no attribute of its own, be it that its class has one."""
+
+Name = tuple[int, str]
+"""The ``id`` of an object and the name of an attribute of it."""
 
 
 class Attributes:
@@ -30,71 +36,118 @@ class Attributes:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._made = self._count()
-        self._kept = [(owner, self._values(owner)) for owner in _owners(model)]
+        self._is_building = False
+        self.renew()
 
-    def restore(self, again: Callable[[], None] | None = None) -> None:
+    def renew(self) -> None:
+        """Take all as it is now for what is to be put back."""
+        self._made = self._count()
+        self._kept = {id(owner): (owner, dict(_values(owner))) for owner in _owners(self._model)}
+
+    def while_building(self, original: Callable[..., Any], layer: Any, *args: Any) -> Any:
+        """Stand around Keras's building of a layer, which may run ``call()``, for the shapes: what it changes stays."""
+        if self._is_building or layer.built:
+            return original(layer, *args)
+        self._is_building, before = True, Attributes(self._model)
+        try:
+            return original(layer, *args)
+        finally:
+            self._is_building, now = False, Attributes(self._model)
+            self._kept |= {key: kept for key, kept in now._kept.items() if key not in self._kept}
+            for key, name in before.changed():
+                self._kept[key][1].pop(name, None)
+                self._kept[key][1].update({n: value for n, value in now._kept[key][1].items() if n == name})
+
+    def restore(self, again: Callable[[], object] | None = None) -> None:
         """Put back what has changed since this was made.
 
-        Where variables or layers were made, that is what a step changes that is taken ``again``, with them there.
+        Where variables or layers were made, what has changed may stand for them, as ``self.built = True`` does, or tell
+        how often the step was taken. It is put back, and the step taken ``again``: what changes another time is of the
+        step. Where that makes another variable, or fails, it is what changes with all changes there.
         """
-        changed = self._changed()
-        if changed and self._count() != self._made:
-            changed &= self._changed_by(again) if again is not None else set()
-        for owner, name, value, content in self._each():
-            if (id(owner), name) in changed:
-                vars(owner)[name] = value
-                if content is not None:
-                    _refill(value, content)
-                if value is _OF_CLASS:
-                    del vars(owner)[name]
+        changed = self.changed()
+        if self._count() == self._made:
+            self._put_back(changed)
+        elif changed and again is not None:
+            after = Attributes(self._model)
+            of_numbers = {name for name in changed if after.holds(name)}
+            self._put_back(of_numbers)
+            changed_again, failed = _changed_by(again, self._model, making=False)
+            after._put_back(of_numbers if failed else of_numbers - changed_again)
+            if failed:
+                changed_again, _ = _changed_by(again, self._model, making=True)
+            self._put_back({name for name in changed if name in changed_again or after.is_symbolic(name)})
 
     def numbers(self) -> dict[str, list[Any]]:
         """What has changed and holds floating point numbers now, by its owner's name and its own."""
-        changed, found = self._changed(), {}
-        for owner, name, _, _ in self._each():
-            if (id(owner), name) in changed:
-                leaves = [leaf for leaf in tf.nest.flatten(vars(owner).get(name)) if isinstance(leaf, _FLOATS)]
-                arrays = [np.asarray(leaf) for leaf in leaves]
-                if arrays := [array for array in arrays if array.dtype.kind == "f"]:
-                    found[f"{type(owner).__name__}.{name}"] = arrays
+        found = {}
+        for owner, name in self.changed():
+            values = _leaves(vars(self._kept[owner][0]).get(name))
+            arrays = [np.asarray(value) for value in values if isinstance(value, _FLOATS)]
+            if arrays := [array for array in arrays if array.dtype.kind == "f"]:
+                found[f"{type(self._kept[owner][0]).__name__}.{name}"] = arrays
         return found
 
-    def _changed_by(self, step: Callable[[], None]) -> set[tuple[int, str]]:
-        before, python, numpy = Attributes(self._model), random.getstate(), np.random.get_state()
-        with suppress(Exception):  # of the user's code: training will raise it again, if it is real
-            step()
-        random.setstate(python)
-        np.random.set_state(numpy)
-        return before._changed()
-
-    def _changed(self) -> set[tuple[int, str]]:
-        return {
-            (id(owner), name)
-            for owner, name, value, content in self._each()
-            if vars(owner).get(name, _OF_CLASS) is not value or (content is not None and not _same(value, content))
-        }
-
-    def _each(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        for owner, values in self._kept:
-            for name, (value, content) in values.items():
-                yield owner, name, value, content
-
-    def _values(self, owner: Any) -> dict[str, tuple[Any, Any]]:
-        of_class = {
-            name: _OF_CLASS for kind in _own_classes(owner) for name, v in vars(kind).items() if _plain(name, v)
-        }
-        attributes = {name: value for name, value in vars(owner).items() if name not in _of_keras()}
-        plain = {name: (value, None) for name, value in attributes.items() if isinstance(value, _KEPT)}
-        unset = {name: (value, None) for name, value in of_class.items() if name not in vars(owner)}
-        return (
-            unset
-            | plain
-            | {name: (v, copy.copy(v)) for name, v in attributes.items() if isinstance(v, _COPIED) and name[0] != "_"}
+    def holds(self, name: Name) -> bool:
+        """Whether an attribute is there and holds nothing but numbers, texts and containers of them."""
+        values = self._kept[name[0]][1]
+        return name[1] in values and all(
+            isinstance(value, (*_KEPT, np.ndarray)) for value in _leaves(values[name[1]][0])
         )
+
+    def is_symbolic(self, name: Name) -> bool:
+        """Whether an attribute holds tensors of a graph, which say nothing outside of it."""
+        value = self._kept[name[0]][1].get(name[1], (None, None))[0]
+        return any(isinstance(leaf, tf.Tensor) and not isinstance(leaf, ops.EagerTensor) for leaf in _leaves(value))
+
+    def changed(self) -> set[Name]:
+        """What has another value than when this was made."""
+        return {
+            (key, name)
+            for key, (owner, values) in self._kept.items()
+            for name in values.keys() | dict(_values(owner)).keys()
+            if not _is(vars(owner).get(name, _UNSET), *values.get(name, (_UNSET, None)))
+        }
+
+    def _put_back(self, names: Set[Name]) -> None:
+        for key, name in names:
+            owner, values = self._kept[key]
+            value, content = values.get(name, (_UNSET, None))
+            if content is not None:
+                _refill(value, content)
+            if value is not _UNSET:
+                vars(owner)[name] = value
+            else:
+                vars(owner).pop(name, None)
 
     def _count(self) -> tuple[int, int]:
         return len(self._model.variables), sum(1 for _ in self._model._flatten_layers())
+
+
+def _changed_by(step: Callable[[], object], model: Any, making: bool) -> tuple[set[Name], bool]:
+    """What ``step`` changes, and whether it failed, as it does where it makes variables or layers without leave."""
+    before, python, numpy = Attributes(model), random.getstate(), np.random.get_state()
+    failed = False
+    with ExitStack() as stack:
+        if not making:
+            refuse_making(stack)
+        try:
+            step()
+        except (Exception, MadeSomething):  # of the user's code: training will raise it again, if it is real
+            failed = True
+    random.setstate(python)
+    np.random.set_state(numpy)
+    return before.changed(), failed
+
+
+def _values(owner: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The attributes of ``owner`` that are the user's, and copies of what containers hold."""
+    for name, value in vars(owner).items():
+        if name not in _of_keras() and (name[0] != "_" or name in _named_by(type(owner))):
+            if isinstance(value, _KEPT):
+                yield name, (value, None)
+            elif isinstance(value, _COPIED):
+                yield name, (value, copy.copy(value))
 
 
 def _owners(model: Any) -> list[Any]:
@@ -103,21 +156,44 @@ def _owners(model: Any) -> list[Any]:
     variables = model.trainable_variables
     parts = [part for v in variables for part in (getattr(v, "regularizer", None), getattr(v, "constraint", None))]
     taking_part = [*model._flatten_layers(), getattr(model, "optimizer", None), *losses, *model.metrics, *parts]
-    return list({id(o): o for o in taking_part if _own_classes(o) and hasattr(o, "__dict__")}.values())
+    return list({id(o): o for o in taking_part if _own_classes(type(o)) and hasattr(o, "__dict__")}.values())
 
 
-def _own_classes(owner: Any) -> list[type]:
-    return [kind for kind in type(owner).__mro__ if not kind.__module__.startswith(_LIBRARIES)]
-
-
-def _plain(name: str, value: Any) -> bool:
-    return name[0] != "_" and isinstance(value, _KEPT) and name not in _of_keras()
+def _own_classes(kind: type) -> list[type]:
+    return [own for own in kind.__mro__ if not own.__module__.startswith(_LIBRARIES)]
 
 
 @functools.cache
 def _of_keras() -> frozenset[str]:
-    """The attributes that every model has."""
-    return frozenset(vars(keras.Model(name="attributes")))
+    """The attributes that every model has, but for the wish to end its training."""
+    return frozenset(vars(keras.Model(name="attributes"))) - {"stop_training"}
+
+
+@functools.cache
+def _named_by(kind: type) -> frozenset[str]:
+    """The attributes that functions of the user's classes name."""
+    functions = [value for own in _own_classes(kind) for value in vars(own).values()]
+    return frozenset(name for f in functions if hasattr(f, "__code__") for name in _names_in(f.__code__))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    values = value.values() if isinstance(value, dict) else value
+    if isinstance(values, (list, tuple, set)) or values is not value:
+        for part in values:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _is(value: Any, kept: Any, content: Any) -> bool:
+    return value is kept and (content is None or _same(value, content))
 
 
 def _same(container: Any, content: Any) -> bool:

@@ -75,6 +75,8 @@ SEAMS = (
     Seam(f"{_KERAS}.losses.losses:Tversky", ("call",), "an overlap of all rows"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("add_loss",), "additional losses of all rows"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("__call__",), "batches without rows"),
+    Seam(f"{_KERAS}.layers.layer:Layer", ("__init__",), "a step that is tried makes no layers"),
+    Seam(f"{_KERAS}.layers.layer:Layer", ("_maybe_build",), "what Keras does to build a layer, and no more, stays"),
     Seam(f"{_KERAS}.layers.normalization.batch_normalization:BatchNormalization", ("_moments",), "statistics of all"),
     Seam(f"{_KERAS}.metrics.metric:Metric", ("__getattribute__",), "results of all rows in loops of the cell's own"),
     Seam(f"{_KERAS}.metrics.reduction_metrics:Mean", ("update_state",), "means of all rows"),
@@ -90,6 +92,7 @@ SEAMS = (
     Seam(f"{_TF}.checkpoint.checkpoint:Checkpoint", ("write", "save"), "all ranks save after the same steps"),
     Seam(f"{_TF}.checkpoint.checkpoint_management:CheckpointManager", ("save",), "all ranks save after the same steps"),
     Seam(f"{_KERAS}.backend:Variable", ("_initialize_with_initializer",), "initial values are drawn alike"),
+    Seam(f"{_KERAS}.backend:Variable", ("__init__",), "a step that is tried makes no variables"),
     Seam(f"{_KERAS}.backend.tensorflow.core:Variable", ("_initialize_with_initializer",), "values there and then"),
     Seam(f"{_LAYERS}.normalization:Normalization", ("adapt",), "the state of all rows"),
     Seam(

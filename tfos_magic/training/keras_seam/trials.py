@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from io import TextIOBase
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.python.ops import gen_logging_ops, gen_summary_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -27,6 +28,20 @@ class Silence(TextIOBase):
 
     def flush(self) -> None:
         self._stdout.flush()
+
+
+class MadeSomething(BaseException):
+    """A step that was to make no variables of Keras's, and no layers, did."""
+
+
+def refuse_making(stack: ExitStack) -> None:
+    """Until ``stack`` closes, let a step make no variables of Keras's, and no layers, before anything knows of them."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise MadeSomething
+
+    wrap(stack, keras.layers.Layer, "__init__", refuse)
+    wrap(stack, keras.Variable, "__init__", refuse)
 
 
 def install(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.keras_seam.trials import Silence
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
@@ -35,9 +36,11 @@ class Replicas:
         spec = tf.nest.map_structure(_buildable, element_spec)
         attributes = Attributes(model)
         # A step calls what it likes, and how it likes; and asks an initializer once, which may have a state of its own.
-        for build in (self._call, self._trace) if _is_built(model) else (self._trace, self._call):
+        trace = partial(self._trace, attributes=attributes)
+        for build in (self._call, trace) if _is_built(model) else (trace, self._call):
             try:
-                with self._session.drawing_alike():
+                with self._session.drawing_alike(), ExitStack() as stack:
+                    wrap(stack, keras.layers.Layer, "_maybe_build", attributes.while_building)
                     build(model, spec)
                 return
             except TrainingError:
@@ -59,12 +62,23 @@ class Replicas:
             compute_output_spec(model, tf.nest.map_structure(_symbol, inputs), **training)
         model._symbolic_build(data_batch=spec)
 
-    def _trace(self, model: Any, spec: Any) -> None:
-        """Trace a step that never runs, of a model that Keras cannot build by itself."""
-        training = self._session.loops[-1].training
-        step = model.train_step if training else model.test_step
+    def _trace(self, model: Any, spec: Any, attributes: Attributes | None = None) -> None:
+        """Trace a step that never runs, of a model that Keras cannot build by itself.
+
+        Where steps are graphs, Keras traces a step that makes variables, and the step without them once more: this is
+        the first of the two, and of ``attributes`` what it changes stays.
+        """
+        loop = self._session.loops[-1]
+        step = model.train_step if loop.training else model.test_step
+        first = [attributes] if attributes is not None and not loop.runs_eagerly else []
+
+        def take(batch: Any) -> None:
+            step(batch)
+            while first:
+                first.pop().renew()
+
         with self._building(), redirect_stdout(Silence()):
-            tf.function(lambda batch: step(batch) and None, autograph=False).get_concrete_function(spec)
+            tf.function(take, autograph=False).get_concrete_function(spec)
         model._clear_losses()
 
     def take_over(self, model: Any, loop: Loop) -> None:

@@ -1,0 +1,328 @@
+"""What Python code of a model keeps in attributes: as in one process, for nothing of a trial or of building stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.training.conftest import told
+from tests.training.harness import DATA
+
+BEGIN = (
+    DATA
+    + """
+from keras import layers
+
+y = x.sum(1, keepdims=True)
+"""
+)
+
+COUNTED_IN_PYTHON = """
+class Kind(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.builds, self.inner = 0, None
+
+    def build(self, shape):
+        self.inner, self.builds = layers.Dense(3), self.builds + 1
+        self.inner.build(shape)
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+class Counting(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.kind, self.last, self.steps, self.seen, self.by_kind = Kind(), layers.Dense(1), 0, [], {"all": 0}
+
+    def call(self, inputs):
+        return self.last(self.kind(inputs))
+
+    def train_step(self, data):
+        inputs, target = data
+        self.steps += 1
+        self.seen.append(self.steps)
+        self.by_kind["all"] += 1
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, target, self(inputs)) / self.steps
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+model = Counting()
+model.compile("adam", "mse", run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+counted = [model.steps, list(model.seen), dict(model.by_kind), model.kind.builds]
+"""
+
+
+def test_what_a_step_counts_in_python_is_counted_from_its_first_step_on(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + COUNTED_IN_PYTHON, 2, "counted")
+    assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
+
+
+INITIALIZED_BY_A_STATE = """
+states = np.random.RandomState(3)
+
+def drawn(shape, dtype=None):
+    return states.normal(size=shape) * 0.3
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = layers.Dense(4, kernel_initializer=drawn), layers.Dense(1, kernel_initializer=drawn)
+
+    def call(self, inputs):
+        return self.last(self.first(inputs))
+
+model = MODEL
+model.compile("adam", "mse")
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("model", ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"])
+def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
+    same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)
+
+
+BEGUN_IN_THE_FIRST_STEP = """
+class Scaled(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.begun, self.calls = False, 0
+
+    def build(self, shape):
+        self.width = shape[-1]
+        self.scale = self.add_weight(shape=(self.width,), initializer="ones", trainable=False)
+
+    def call(self, inputs, training=False):
+        self.calls += 1
+        self._latest = getattr(self, "_latest", 0) + 1
+        if training and not self.begun:
+            self.begun = True
+            self.scale.assign(tf.fill([self.width], 0.5))
+        return inputs * self.scale
+
+class Calling(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.last = Scaled(), layers.Dense(1)
+
+    def call(self, inputs, training=False):
+        return self.last(self.scaled(inputs, training=training))
+
+class Building(Calling):
+    def build(self, shape):
+        self.scaled.build(shape)
+        self.last.build(shape)
+        self.built = True
+
+    def train_step(self, data):
+        if not hasattr(self, "steps"):
+            self.steps, self.table = 0, tf.Variable(tf.random.normal([2, 2]))
+        self.steps += 1
+        return super().train_step(data)
+
+scaled = Scaled()
+models = [keras.Sequential([scaled, layers.Dense(1)]), Calling(), Building()]
+history = {}
+for model in models:
+    model.compile("adam", "mse", run_eagerly=EAGERLY)
+    history[model.name] = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history["loss"]
+weights = [array for model in models for array in model.get_weights()]
+kept = [[each.begun, each.width, each.calls, each._latest] for each in (scaled, models[1].scaled, models[2].scaled)]
+kept = [kept, models[2].steps] if EAGERLY else [each[:2] for each in kept]
+"""
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_what_begins_in_the_first_step_begins_there_as_keras_builds_it(same_as_plain: Any, eagerly: bool) -> None:
+    plain, *ranks = same_as_plain(BEGIN + BEGUN_IN_THE_FIRST_STEP.replace("EAGERLY", str(eagerly)), 2, "kept")
+    assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)
+
+
+MADE_IN_THE_FIRST_STEP = """
+class Making(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.made, self.table, self.steps = layers.Dense(4), layers.Dense(1), False, None, 0
+
+    def call(self, inputs):
+        return self.last(self.first(inputs))
+
+    def train_step(self, data):
+        self.steps += 1
+        if not self.made:
+            self.made = True
+            self.extra = layers.Dense(4, use_bias=False)
+            self.extra.build((None, 12))
+            self.table = tf.Variable(3.0)
+        inputs, target = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(inputs) + tf.reduce_sum(self.extra(inputs)[:, :1]) / self.table - target) ** 2)
+            loss = tf.reduce_mean((self.last(self.first(inputs) + self.extra(inputs)) / self.table - target) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"loss": loss}
+
+model = Making()
+model.compile("adam", run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+kept = [model.made, model.steps, len(model.layers), float(model.table)]
+"""
+
+
+def test_what_a_step_makes_behind_a_flag_is_made_once(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + MADE_IN_THE_FIRST_STEP, 2, "kept")
+    assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)
+
+
+ENDING = """
+class Ending(keras.Model):
+    def __init__(self, steps):
+        super().__init__()
+        self.last, self.steps, self.lasts = layers.Dense(1), 0, steps
+
+    def call(self, inputs):
+        return self.last(inputs)
+
+    def count(self):
+        self.steps += 1
+        if self.steps >= self.lasts:
+            self.stop_training = True
+
+    def train_step(self, data):
+        self.count()
+        return super().train_step(data)
+
+weights, history, counted = [], {}, []
+for steps in (1, 2, 4, 6):
+    model = Ending(steps)
+    model.compile("adam", "mse", run_eagerly=True)
+    history[str(steps)] = model.fit(x, y, batch_size=32, epochs=3, shuffle=False, verbose=0).history["loss"]
+    weights += model.get_weights()
+    counted += [model.steps, model.stop_training, int(model.optimizer.iterations)]
+"""
+
+
+def test_a_training_that_a_step_ends_ends_with_that_step(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + ENDING, 2, "counted")
+    assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
+
+
+COUNTED_ELSEWHERE = """
+class Warm(keras.optimizers.SGD):
+    n = 0
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * min(1.0, self.n / 20))
+
+    def apply(self, gradients, variables=None):
+        self.n += 1
+        return super().apply(gradients, variables)
+
+class Annealed(keras.losses.Loss):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def call(self, target, outputs):
+        self.calls += 1
+        return tf.reduce_mean((target - outputs) ** 2, -1) * min(1.0, self.calls / 10)
+
+class Shrunk(keras.regularizers.Regularizer):
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, weights):
+        self.calls += 1
+        return 0.1 * tf.reduce_sum(weights**2) / self.calls
+
+shrunk = Shrunk()
+model = keras.Sequential([keras.Input((12,)), layers.Dense(1, kernel_regularizer=shrunk)])
+model.compile(Warm(0.1), Annealed(), run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+weights = model.get_weights()
+counted = [model.optimizer.n, model.loss.calls, shrunk.calls]
+"""
+
+
+def test_what_optimizers_losses_and_regularizers_count_in_python_is_not_that_of_the_trial(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + COUNTED_ELSEWHERE, 2, "counted")
+    assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
+
+
+OF_ROWS = """
+class Relative(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.steps, self.largest = layers.Dense(1), 0, None
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        inputs, target = data
+        self.steps += 1
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(inputs) - target) ** 2)
+            scaled = loss / (self.largest or 1.0)
+        KEEP
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+model = Relative()
+model.compile("adam", run_eagerly=True)
+model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "named"),
+    [
+        ("self.largest = float(loss)", "Relative.largest"),
+        ("self.largest = loss", "Relative.largest"),
+        ("self.largest = np.maximum(self.largest or 0.0, loss.numpy())", "Relative.largest"),
+        ("self.seen = [*getattr(self, 'seen', []), float(loss)]", "Relative.seen"),
+        ("self.best = {'loss': float(loss), 3: 'of any key'}", "Relative.best"),
+        ("self.largest = 0.5 * self.steps", None),
+    ],
+)
+def test_numbers_that_a_step_keeps_of_its_rows_are_told_of_by_name(groups: Any, keep: str, named: str | None) -> None:
+    _, notices = told(groups[2], BEGIN + OF_ROWS.replace("KEEP", keep))
+    about = [notice for notice in notices if "keeps numbers of its rows in Python" in notice]
+    assert (named is None) == (not about)
+    assert all(f"as {named}:" in notice for notice in about)
+
+
+LISTED = """
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="largest")
+        self.seen = []
+
+    def update_state(self, target, outputs, sample_weight=None):
+        self.seen.append(float(tf.reduce_max(outputs)))
+
+    def result(self):
+        return max(self.seen, default=0.0)
+
+    def reset_state(self):
+        self.seen = []
+
+model = keras.Sequential([layers.Dense(1)])
+model.compile("adam", "mse", metrics=["mae", METRIC], run_eagerly=True)
+model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
+"""
+
+
+@pytest.mark.parametrize(("metric", "named"), [("Largest()", True), ("keras.metrics.RootMeanSquaredError()", False)])
+def test_a_metric_that_has_no_variables_is_told_of(groups: Any, metric: str, named: bool) -> None:
+    _, notices = told(groups[2], BEGIN + LISTED.replace("METRIC", metric))
+    assert any("Metric 'largest' (Largest) has no variables" in notice for notice in notices) is named
