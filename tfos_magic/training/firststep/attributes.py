@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import random
-from collections.abc import Callable, Hashable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack
 from types import CodeType
 from typing import Any
@@ -143,7 +143,7 @@ def _changed_by(step: Callable[[], object], model: Any, making: bool) -> tuple[s
 def _values(owner: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """The attributes of ``owner`` that are the user's, and copies of what containers hold."""
     for name, value in vars(owner).items():
-        if name not in _of_keras() and (name[0] != "_" or name in _named_by(type(owner))):
+        if name not in _of_keras() and (name[0] != "_" or name in _named_by(owner.__class__)):
             if isinstance(value, _KEPT):
                 yield name, (value, None)
             elif isinstance(value, _COPIED):
@@ -159,7 +159,7 @@ def _owners(model: Any) -> list[Any]:
     return list({id(o): o for o in taking_part if _own_classes(type(o)) and hasattr(o, "__dict__")}.values())
 
 
-def _own_classes(kind: Any) -> list[type]:
+def _own_classes(kind: type) -> list[type]:
     return [own for own in kind.__mro__ if not own.__module__.startswith(_LIBRARIES)]
 
 
@@ -170,7 +170,7 @@ def _of_keras() -> frozenset[str]:
 
 
 @functools.cache
-def _named_by(kind: Hashable) -> frozenset[str]:
+def _named_by(kind: type) -> frozenset[str]:
     """The attributes that functions of the user's classes name."""
     functions = [value for own in _own_classes(kind) for value in vars(own).values()]
     return frozenset(name for f in functions if hasattr(f, "__code__") for name in _names_in(f.__code__))
