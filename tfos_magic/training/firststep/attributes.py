@@ -55,8 +55,10 @@ class Attributes:
             self._is_building, now = False, Attributes(self._model)
             self._kept |= {key: kept for key, kept in now._kept.items() if key not in self._kept}
             for key, name in before.changed():
-                self._kept[key][1].pop(name, None)
-                self._kept[key][1].update({n: value for n, value in now._kept[key][1].items() if n == name})
+                kept, built = self._kept[key][1], now._kept[key][1]
+                kept.pop(name, None)
+                if name in built:
+                    kept[name] = built[name]
 
     def restore(self, again: Callable[[], object] | None = None) -> None:
         """Put back what has changed since this was made.
