@@ -24,6 +24,11 @@ _NOISE = re.compile(
 )
 
 
+def is_installed(path: str) -> bool:
+    """Whether a file is that of an installed package."""
+    return any(folder in PurePath(path).parts for folder in _INSTALLED)
+
+
 def essence(message: str) -> str:
     """What a message says, without what TensorFlow puts around it: call stacks, names of nodes, colours."""
     if not any(mark in message for mark in _OF_A_GRAPH):

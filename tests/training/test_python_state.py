@@ -326,3 +326,108 @@ model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
 def test_a_metric_that_has_no_variables_is_told_of(groups: Any, metric: str, named: bool) -> None:
     _, notices = told(groups[2], BEGIN + LISTED.replace("METRIC", metric))
     assert any("Metric 'largest' (Largest) has no variables" in notice for notice in notices) is named
+
+
+PREDICTED = """
+class Counting(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def call(self, inputs):
+        self.calls += 1
+        return inputs * min(1.0, self.calls / 40)
+
+model = keras.Sequential([keras.Input((12,)), Counting(), layers.Dense(1)])
+model.compile("adam", "mse", run_eagerly=True)
+model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+predicted = model.predict(x, batch_size=16, verbose=0)
+history = model.fit(x, y, batch_size=16, shuffle=False, verbose=0).history
+weights, calls = [predicted, *model.get_weights()], model.layers[0].calls
+"""
+
+
+def test_predictions_by_what_python_counts_are_those_of_all_batches_in_turn(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + PREDICTED, 2, "calls")
+    assert all(outcome.values["calls"] == plain.values["calls"] for outcome in ranks)
+
+
+PREDICTED_IN_A_GRAPH = """
+seen = []
+
+def count(inputs):
+    calls = tf.numpy_function(lambda: np.float32(len(seen.append(1) or seen)), [], tf.float32)
+    return inputs * tf.ensure_shape(calls, [])
+
+model = keras.Sequential([keras.Input((12,)), layers.Lambda(count)])
+model.compile()
+weights = [model.predict(x, batch_size=16, verbose=0), np.asarray(len(seen))]
+history = {}
+"""
+
+
+def test_predictions_of_a_graph_that_calls_python_are_those_of_all_batches_in_turn(same_as_plain: Any) -> None:
+    same_as_plain(BEGIN + PREDICTED_IN_A_GRAPH, 2)
+
+
+HELD = """
+import collections, dataclasses, random
+
+class Clock:
+    def __init__(self):
+        self.ticks = 0
+
+    def tick(self):
+        self.ticks += 1
+        return self.ticks
+
+@dataclasses.dataclass
+class State:
+    step: int = 0
+
+class Holding(keras.Model):
+    steps = 0
+    log = []
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.clock, self.state = layers.Dense(1), Clock(), State()
+        self.drawn, self.rng, self.recent = random.Random(3), np.random.default_rng(3), collections.deque(maxlen=4)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        Holding.steps += 1
+        Holding.log.append(Holding.steps)
+        self.state.step += 1
+        self.recent.append(self.state.step)
+        if Holding.steps == 5:
+            self.optimizer.learning_rate = 0.01
+        return super().train_step(data)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight)
+        factor = (self.drawn.random() + self.rng.random() + sum(self.recent) / 9) / self.state.step
+        return loss * (factor if self.clock.tick() < 6 else 0.5)
+
+class Counted(keras.metrics.MeanAbsoluteError):
+    updates = 0
+
+    def update_state(self, *arguments, **more):
+        self.updates += 1
+        return super().update_state(*arguments, **more)
+
+model, counted = Holding(), Counted(name="counted")
+model.compile("adam", "mse", metrics=[counted, "mae"], run_eagerly=True)
+history = model.fit(x, y, batch_size=32, epochs=3, shuffle=False, verbose=0).history
+history = {"loss": history["loss"]}
+weights = model.get_weights()
+kept = [Holding.steps, Holding.log, model.clock.ticks, model.state.step, list(model.recent), counted.updates]
+kept += [model.drawn.random(), model.rng.random()]
+"""
+
+
+def test_what_classes_and_objects_that_a_model_holds_count_is_not_that_of_the_trial(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + HELD, 2, "kept")
+    assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)

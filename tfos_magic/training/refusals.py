@@ -260,14 +260,15 @@ def note_eager(reporter: Reporter) -> None:
     reporter.notice(
         "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
         "some more times before the first step, when it is tried on a few rows. What it prints is of these, and what "
-        "it counts or collects elsewhere than in attributes of the model."
+        "it counts or collects elsewhere than in attributes: of the model, its classes and objects that it holds. "
+        "Where weights go by such numbers (a global, a closure, an iterator), they are not those of one process."
     )
 
 
 def note_python_state(name: str, reporter: Reporter) -> None:
     reporter.notice(
-        f"The step keeps numbers of its rows in Python, as {name}: on each worker they are of its own rows. Where the "
-        "training or the logs go by them, weights and logs are not those of one process. Keep them in variables "
+        f"The step keeps numbers of its rows in Python, as {name}: on each worker they are of its own rows. Where "
+        "weights, logs or predictions go by them, they are not those of one process. Keep them in variables "
         "(add_weight()), which are tried and brought together, or train with -n 1."
     )
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import random
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack
 from types import CodeType
@@ -15,12 +18,18 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from tfos_magic.tracebacks import is_installed
 from tfos_magic.training.keras_seam.trials import MadeSomething, refuse_making
+from tfos_magic.training.logs.metrics import leaf_metrics
 
 _KEPT = (bool, int, float, complex, str, bytes, tuple, type(None), np.generic, tf.Tensor)
-_COPIED = (list, dict, set, np.ndarray)
+_COPIED = (list, dict, set, deque, np.ndarray)
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.", "builtins")
 _FLOATS = (float, np.ndarray, np.generic, ops.EagerTensor)
+_LARGEST = 1 << 24
+"""Bytes of an array that may be a state; larger ones are data."""
+
 _UNSET = object()
 """Where an object has no attribute of its own, be it that its class has one."""
 
@@ -83,12 +92,20 @@ class Attributes:
     def numbers(self) -> dict[str, list[Any]]:
         """What has changed and holds floating point numbers now, by its owner's name and its own."""
         found = {}
-        for owner, name in self.changed():
+        for owner, name in sorted(self.changed()):
             values = _leaves(vars(self._kept[owner][0]).get(name))
             arrays = [np.asarray(value) for value in values if isinstance(value, _FLOATS)]
             if arrays := [array for array in arrays if array.dtype.kind == "f"]:
-                found[f"{type(self._kept[owner][0]).__name__}.{name}"] = arrays
+                found[self._address(owner, name)] = arrays
         return found
+
+    def changed_names(self) -> list[str]:
+        """What has changed, by its owner's name and its own."""
+        return sorted(self._address(*name) for name in self.changed())
+
+    def _address(self, key: int, name: str) -> str:
+        owner = self._kept[key][0]
+        return f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{name}"
 
     def holds(self, name: Name) -> bool:
         """Whether an attribute is there and holds nothing but numbers, texts and containers of them."""
@@ -117,7 +134,9 @@ class Attributes:
             value, content = values.get(name, (_UNSET, None))
             if content is not None:
                 _refill(value, content)
-            if value is not _UNSET:
+            if isinstance(owner, type):
+                delattr(owner, name) if value is _UNSET else setattr(owner, name, value)
+            elif value is not _UNSET:
                 vars(owner)[name] = value
             else:
                 vars(owner).pop(name, None)
@@ -144,25 +163,56 @@ def _changed_by(step: Callable[[], object], model: Any, making: bool) -> tuple[s
 
 def _values(owner: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """The attributes of ``owner`` that are the user's, and copies of what containers hold."""
-    for name, value in vars(owner).items():
-        if name not in _of_keras() and (name[0] != "_" or name in _named_by(owner.__class__)):
+    kind: Any = owner if isinstance(owner, type) else owner.__class__
+    for name, value in list(vars(owner).items()):
+        if name not in _of_keras() and name[:2] != "__" and (name[0] != "_" or name in _named_by(kind)):
             if isinstance(value, _KEPT):
                 yield name, (value, None)
-            elif isinstance(value, _COPIED):
+            elif isinstance(value, _COPIED) and getattr(value, "nbytes", 0) <= _LARGEST:
                 yield name, (value, copy.copy(value))
+            elif isinstance(value, _GENERATORS):
+                yield name, (value, _state(value))
 
 
 def _owners(model: Any) -> list[Any]:
-    """The objects of the user's classes that take part in a step of ``model``."""
+    """The objects of the user's classes that take part in a step of ``model``, what they hold, and these classes."""
     losses = tf.nest.flatten(getattr(model, "loss", None))
+    # Those of compile() are among the model's metrics from its first step on.
+    compiled = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
+    metrics = [*leaf_metrics(model), *tf.nest.flatten(compiled)]
     variables = model.trainable_variables
     parts = [part for v in variables for part in (getattr(v, "regularizer", None), getattr(v, "constraint", None))]
-    taking_part = [*model._flatten_layers(), getattr(model, "optimizer", None), *losses, *model.metrics, *parts]
-    return list({id(o): o for o in taking_part if _own_classes(type(o)) and hasattr(o, "__dict__")}.values())
+    taking_part = [*model._flatten_layers(), getattr(model, "optimizer", None), *losses, *metrics, *parts]
+    owners = {id(o): o for o in taking_part if _own_classes(type(o)) and hasattr(o, "__dict__")}
+    held = list(owners.values())
+    while held:
+        values = (value for value in vars(held.pop()).values() if id(value) not in owners and _is_users(value))
+        for value in values:
+            owners[id(value)] = value
+            held.append(value)
+    classes = {id(kind): kind for owner in owners.values() for kind in _own_classes(type(owner))}
+    return [*owners.values(), *classes.values()]
+
+
+def _is_users(value: Any) -> bool:
+    """Whether something is an object of a class that the cell, or a module beside the notebook, defines."""
+    name = getattr(type(value), "__module__", "")
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    local = bool(file) and name.partition(".")[0] not in (*sys.stdlib_module_names, "tfos_magic")
+    return hasattr(value, "__dict__") and (name == "__main__" or (local and not is_installed(file)))
 
 
 def _own_classes(kind: type) -> list[type]:
     return [own for own in kind.__mro__ if not own.__module__.startswith(_LIBRARIES)]
+
+
+def names_in_code(model: Any) -> frozenset[str] | None:
+    """The names in the user's code of a model's layers; None where all of it is Keras's."""
+    layers = list(model._flatten_layers())
+    functions = [layer.function for layer in layers if isinstance(layer, keras.layers.Lambda)]
+    names = [frozenset(_names_in(f.__code__)) for f in functions if hasattr(f, "__code__")]
+    names += [_named_by(layer.__class__) for layer in layers if _own_classes(type(layer))]
+    return frozenset().union(*names) if names else None
 
 
 @functools.cache
@@ -173,7 +223,7 @@ def _of_keras() -> frozenset[str]:
 
 @functools.cache
 def _named_by(kind: type) -> frozenset[str]:
-    """The attributes that functions of the user's classes name."""
+    """The names of attributes, and others, in functions of the user's classes."""
     functions = [value for own in _own_classes(kind) for value in vars(own).values()]
     return frozenset(name for f in functions if hasattr(f, "__code__") for name in _names_in(f.__code__))
 
@@ -198,10 +248,18 @@ def _is(value: Any, kept: Any, content: Any) -> bool:
     return value is kept and (content is None or _same(value, content))
 
 
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
 def _same(container: Any, content: Any) -> bool:
     if isinstance(container, np.ndarray):
         return np.array_equal(container, content, equal_nan=container.dtype.kind in "fc")
-    if isinstance(container, list):
+    if isinstance(container, _GENERATORS):
+        return pickle.dumps(_state(container)) == pickle.dumps(content)
+    if isinstance(container, (list, deque)):
         return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
     if isinstance(container, dict):
         return container.keys() == content.keys() and all(container[key] is content[key] for key in content)
@@ -213,6 +271,12 @@ def _refill(container: Any, content: Any) -> None:
         container[...] = content
     elif isinstance(container, list):
         container[:] = list(content)
+    elif isinstance(container, np.random.Generator):
+        container.bit_generator.state = content
+    elif isinstance(container, _GENERATORS):
+        put = container.setstate if isinstance(container, random.Random) else container.set_state
+        put(content)
     else:
         container.clear()
-        container.update(content)
+        put = container.extend if isinstance(container, deque) else container.update
+        put(content)

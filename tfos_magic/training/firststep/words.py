@@ -17,11 +17,18 @@ KINDS = {
 """Kinds of numbers that weights are made of, what comes first in a step first."""
 
 
+_OF_PYTHON = (
+    "The step runs eagerly: where it goes by what Python keeps elsewhere than in attributes (a global, a closure, an "
+    "iterator), it does other things each time it is tried. Keep that in an attribute of the model, or in a variable."
+)
+
+
 class Words:
     """Words for numbers of the steps of ``model``; ``owners`` are losses and layers by their ids."""
 
     def __init__(self, model: Any, owners: Mapping[int, Any]) -> None:
         paths = {key: v.path for v in variables(model) for key in (id(v), id(v.value))}
+        self._of_python = f" {_OF_PYTHON}" if model.run_eagerly else ""
         self._names = {**paths, **{key: str(getattr(o, "name", type(o).__name__)) for key, o in owners.items()}}
 
     def of(self, name: Any) -> str:
@@ -35,5 +42,5 @@ class Words:
             "a part of them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
             "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. If "
             "it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
-            "sample_weight."
+            f"sample_weight.{self._of_python}"
         )

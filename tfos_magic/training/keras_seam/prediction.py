@@ -18,6 +18,7 @@ from keras.src import tree
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training.firststep.attributes import Attributes, names_in_code
 from tfos_magic.training.firststep.maps import check_predicted
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
@@ -26,6 +27,7 @@ from tfos_magic.training.inputs.sharding import rank_slice
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
+from tfos_magic.training.refusals import note_python_state
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import rows_of, with_stand_in
 
@@ -62,7 +64,7 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     x = arguments["x"]
     if isinstance(x, tf.data.Dataset) and is_sharded(x):
         return _of_shares(session, loop, compute, x)
-    if not _may_be_parted(session, arguments):
+    if not _may_be_parted(session, arguments) or _keeps_in_python(loop):
         return _by_itself(session, compute, x)
     arrays = [leaf for leaf in tree.flatten(x) if leaf is not None]
     rows, batch = len(arrays[0]), arguments["batch_size"] or _KERAS_BATCH
@@ -116,6 +118,12 @@ def _may_be_parted(session: Session, arguments: dict[str, Any]) -> bool:
     )
 
 
+def _keeps_in_python(loop: Loop) -> bool:
+    """Whether Python of the user's own runs for each batch, and may count them."""
+    names = names_in_code(loop.model)
+    return names is not None and (loop.runs_eagerly or bool(names & {"numpy_function", "py_function"}))
+
+
 def _digest(arrays: Sequence[Any], model: Any) -> int:
     """A number that tells arrays, and the weights of ``model``, from others; of each weight a sample."""
     weights = [raw(variable).read_value() for variable in model.variables]
@@ -160,7 +168,10 @@ def _of_shares(session: Session, loop: Loop, compute: Predict, dataset: Any) -> 
         return compute(dataset)
     sizes: list[int] = []
     loop.shares = sizes
+    attributes = Attributes(loop.model) if session.many and loop.runs_eagerly else None
     outputs = compute(dataset)
+    for name in attributes.changed_names() if attributes is not None else ():
+        note_python_state(name, session.reporter)
     kept = np.repeat([size > 0 for size in sizes], [max(size, 1) for size in sizes])
     fits = all(isinstance(leaf, np.ndarray) and leaf.shape[:1] == kept.shape for leaf in tree.flatten(outputs))
     rows = _gathered(session, tree.map_structure(lambda leaf: leaf[kept], outputs)) if _all(session, fits) else None

@@ -44,6 +44,11 @@ def refuse_making(stack: ExitStack) -> None:
     wrap(stack, keras.Variable, "__init__", refuse)
 
 
+def watch_building(stack: ExitStack, around: Callable[..., Any]) -> None:
+    """Until ``stack`` closes, let ``around`` stand around Keras's building of a layer in its first call."""
+    wrap(stack, keras.layers.Layer, "_maybe_build", around)
+
+
 def install(
     stack: ExitStack, trying: Callable[[], bool], gradient: Callable[..., Any], heed: Callable[[Any], None]
 ) -> None:

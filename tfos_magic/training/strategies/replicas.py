@@ -17,8 +17,7 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.inputs.digests import of_arrays
-from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.keras_seam.trials import Silence
+from tfos_magic.training.keras_seam.trials import Silence, watch_building
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState
@@ -40,7 +39,7 @@ class Replicas:
         for build in (self._call, trace) if _is_built(model) else (trace, self._call):
             try:
                 with self._session.drawing_alike(), ExitStack() as stack:
-                    wrap(stack, keras.layers.Layer, "_maybe_build", attributes.while_building)
+                    watch_building(stack, attributes.while_building)
                     build(model, spec)
                 return
             except TrainingError:
