@@ -273,9 +273,10 @@ def _refill(container: Any, content: Any) -> None:
         container[:] = list(content)
     elif isinstance(container, np.random.Generator):
         container.bit_generator.state = content
-    elif isinstance(container, _GENERATORS):
-        put = container.setstate if isinstance(container, random.Random) else container.set_state
-        put(content)
+    elif isinstance(container, random.Random):
+        container.setstate(content)
+    elif isinstance(container, np.random.RandomState):
+        container.set_state(content)
     else:
         container.clear()
         put = container.extend if isinstance(container, deque) else container.update
