@@ -118,6 +118,6 @@ def test_weights_equal_those_of_one_plain_process(
             for metric in ("loss", "accuracy"):
                 np.testing.assert_allclose(results["history"].history[metric], expected[metric], rtol=0, atol=BOUND)
             # A warning may come between.
-            logs = [[line for line in lines if line.startswith("digest")] for lines in cluster.logs(tail=9).values()]
+            logs = [[line for line in lines if line.startswith("digest")] for lines in cluster.logs(tail=99).values()]
             digests = {lines[-1] for lines in logs}
             assert len(digests) == 1, f"{case}: the ranks ended with different weights: {digests}"

@@ -105,7 +105,7 @@ def _describe(entry: Sequence[Any] | None) -> str:
 
 def read(variable: Any) -> npt.NDArray[Any]:
     """A copy of a variable's value in one of NumPy's own dtypes; others, such as bfloat16, as bytes."""
-    value = np.array(variable.value if hasattr(variable, "value") else variable)
+    value = np.asarray((variable.value if hasattr(variable, "value") else variable).numpy())
     return value if value.dtype.kind in "biufc" else np.frombuffer(value.tobytes(), np.uint8)
 
 
