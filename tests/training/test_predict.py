@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import succeeded
+from tests.training.conftest import succeeded, told
 from tests.training.harness import DATA
 
 SEVERAL = """
@@ -25,11 +25,11 @@ third = normalised.predict(x, batch_size=7, steps=None)
 COUNTING = """
 class Counted(keras.Sequential):
     def predict_step(self, data):
-        rows.assign_add(tf.shape(data)[0])
+        rows.insert("seen", rows.lookup("seen") + tf.shape(data)[0])
         return super().predict_step(data)
 
 
-rows = tf.Variable(0)
+rows = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, 0)  # a variable would be a state
 model = Counted([keras.Input((12,)), keras.layers.Dense(3)])
 model.compile()
 """
@@ -52,7 +52,50 @@ third = model.predict(x[:50], batch_size=10, verbose=0)
 """
 
 
-@pytest.mark.parametrize("cell", [SEVERAL, STATEFUL], ids=["several inputs and outputs", "a state, and mixed rows"])
+UNKNOWN = """
+class Noisy(keras.Model):
+    def __init__(self, noise):
+        super().__init__()
+        self.dense, self.noise = keras.layers.Dense(3), noise
+
+    def call(self, inputs):
+        return self.noise(self.dense(inputs))
+
+
+def counted(inputs):
+    count.assign_add(1.0)
+    return inputs * count
+
+
+def shape(inputs):
+    return tf.shape(inputs)
+
+
+count, generator, drop = tf.Variable(0.0), tf.random.Generator.from_seed(3), keras.layers.Dropout(0.5)
+noises = [
+    lambda inputs: inputs + keras.random.normal(shape(inputs)),
+    lambda inputs: inputs + tf.random.normal(shape(inputs)),
+    lambda inputs: inputs + generator.normal(shape(inputs)),
+    lambda inputs: drop(inputs, training=True),
+    counted,
+]
+first, second = {}, {}
+for name, noise in enumerate(noises):
+    model = Noisy(noise)
+    for eagerly in (False, True):
+        model.compile(run_eagerly=eagerly)
+        model(x[:2])
+        first[name, eagerly] = model.predict(x, batch_size=16, verbose=0)
+        second[name, eagerly] = model.predict(x, batch_size=16, verbose=0)
+third = np.array([*keras.random.normal((3,)), *tf.random.normal((3,)), *generator.normal((3,)), count])
+"""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [SEVERAL, STATEFUL, UNKNOWN],
+    ids=["several inputs and outputs", "a state, and mixed rows", "states that the model does not know of"],
+)
 def test_predictions_of_arrays_are_those_of_one_process_on_every_rank(groups: Any, cell: str) -> None:
     names = "first", "second", "third"
     expected = groups.plain(DATA + cell, *names).values
@@ -89,7 +132,9 @@ CALLS = {
 @pytest.mark.parametrize("case", CALLS)
 def test_rows_are_shared_out_where_all_ranks_are_known_to_predict_the_same(groups: Any, case: str) -> None:
     body, rows = CALLS[case]
-    outcomes = succeeded(groups[2].run(DATA + COUNTING + body + "seen = int(rows)\n", "seen", seconds=60.0))
+    outcomes = succeeded(
+        groups[2].run(DATA + COUNTING + body + "seen = int(rows.lookup('seen'))\n", "seen", seconds=60.0)
+    )
     seen = [outcome.values["seen"] for outcome in outcomes]
     if rows is not None:
         assert seen == rows
@@ -136,6 +181,16 @@ wanted = first[np.sort(batches[2])]
         for name, values in expected.items():
             np.testing.assert_allclose(outcome.values[name], values, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(outcome.values["part"], outcome.values["wanted"], atol=1e-6)
+
+
+DRAWN = "keras.Sequential([model, keras.layers.Lambda(lambda a: a + keras.random.normal((1, 3)))])"
+
+
+def test_random_numbers_in_predictions_of_a_fed_dataframe_are_told_of(groups: Any) -> None:
+    cell = "SIZE = 2\n" + DATA + FED + f"first = {DRAWN}.predict(deal(batches), verbose=0)\n"
+    outcomes, notices = told(groups[2], cell, "first")
+    assert np.array_equal(*[outcome.values["first"] for outcome in succeeded(outcomes)])
+    assert any("within predict()" in notice for notice in notices)
 
 
 REFUSED = {

@@ -176,10 +176,10 @@ def note_several(reporter: Reporter) -> None:
     )
 
 
-def note_draws(places: str, reporter: Reporter) -> None:
+def note_draws(places: str, reporter: Reporter, where: str = "a step", what: str = "weights") -> None:
     if places:
         reporter.notice(
-            f"Random numbers within a step ({places}) are each worker's own, so the weights equal those of one process "
+            f"Random numbers within {where} ({places}) are each worker's own, so the {what} equal those of one process "
             "in expectation, not number by number. With --seed they come out again."
         )
 

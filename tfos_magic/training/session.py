@@ -86,8 +86,8 @@ class Session(TrainingState):
             if self.many:
                 self._last_rows.assign(tf.cast(rows, tf.float32))
                 self._derived.trace(model, training, logs)
-            if self.many and training:
-                refusals.note_draws(self.streams.taken(), self.reporter)
+                where = () if training else ("an evaluation", "results")
+                refusals.note_draws(self.streams.taken(), self.reporter, *where)
             return logs
 
         self._models.add(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +17,7 @@ from tfos_magic.training.context import RunContext
 from tfos_magic.training.inputs.own_reads import Looks
 from tfos_magic.training.keras_seam.data.data_waits import DataClock
 from tfos_magic.training.keras_seam.data.python_calls import PythonCalls
+from tfos_magic.training.keras_seam.predict_states import PredictStates
 from tfos_magic.training.keras_seam.random_numbers import RandomStreams
 from tfos_magic.training.keras_seam.seams import replaced
 from tfos_magic.training.logs.progress import Reporter
@@ -49,11 +51,12 @@ class TrainingState:
         self.saves: list[int] = []
         self.ending: list[Callable[[], None]] = []
         self.learning: OrderedDict[int, list[Any]] = OrderedDict()
-        self.streams = RandomStreams(self.collectives.rank, self._draws_apart)
+        self.streams = RandomStreams(self.collectives.rank, self._draws_apart, lambda: self.initialising)
         with tf.device("CPU:0"):
             self.votes = StopVotes(lambda: context.stop.requested)
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
+        self._predict_states: weakref.WeakKeyDictionary[Any, PredictStates] = weakref.WeakKeyDictionary()
         self.data_clock = DataClock()
         self.python_calls = PythonCalls()
         self.reporter = Reporter(
@@ -65,6 +68,10 @@ class TrainingState:
             lambda: (self.data_clock.seconds, self.collectives.waited),
         )
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
+
+    def states_of(self, model: Any) -> PredictStates:
+        """What is known of how ``model`` predicts."""
+        return self._predict_states.setdefault(model, PredictStates())
 
     def remember(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Keep what the latest optimizers train, to be compared at the end of the cell."""
@@ -154,7 +161,7 @@ class TrainingState:
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
         within = self.step is not None or self.draws_shares
-        return within and self.trial is None and not self.initialising and self.many
+        return within and self.trial is None and self.many
 
     def report(self, phase: str, loop: Loop, logs: Any = None) -> None:
         shown = logs if isinstance(logs, dict) else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from tfos_magic.training.inputs.sharding import rank_slice
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.refusals import note_python_state
+from tfos_magic.training.refusals import note_draws, note_python_state
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import rows_of, with_stand_in
 
@@ -64,32 +64,40 @@ def predict(session: Session, loop: Loop, compute: Predict, arguments: dict[str,
     x = arguments["x"]
     if isinstance(x, tf.data.Dataset) and is_sharded(x):
         return _of_shares(session, loop, compute, x)
-    if not _may_be_parted(session, arguments) or _keeps_in_python(loop):
-        return _by_itself(session, compute, x)
+    states = session.states_of(loop.model)
+    if not _may_be_parted(session, arguments) or states.draws or _keeps_in_python(loop):
+        return _by_itself(session, loop, compute, x)
     arrays = [leaf for leaf in tree.flatten(x) if leaf is not None]
     rows, batch = len(arrays[0]), arguments["batch_size"] or _KERAS_BATCH
     batches, size = -(-rows // batch), session.collectives.size
-    before = [raw(variable).read_value() for variable in loop.model.non_trainable_variables]
     input_summary = [rows, batch, int(loop.model.built), _digest(arrays, loop.model)]
     ranks = session.collectives.gather(input_summary)
     if (ranks != ranks[0]).any() or not loop.model.built or batches < BATCHES_PER_RANK * size:
-        return _by_itself(session, compute, x)
+        return _by_itself(session, loop, compute, x)
     begin, end = (batch * mark for mark in rank_slice(batches, session.collectives.rank, size))
-    outputs = compute(tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], x))
-    unchanged = all(map(_is_same, before, loop.model.non_trainable_variables))
-    gathered = _gathered(session, outputs) if _all(session, unchanged) else None
+    states.begin(loop.model)
+    outputs = _noted(session, loop, compute, tree.map_structure(lambda a: None if a is None else a[begin:end], x))
+    gathered = _gathered(session, outputs) if _all(session, not states.goes_on()) else None
     if gathered is not None:
         return gathered
-    for variable, value in zip(loop.model.non_trainable_variables, before, strict=True):
-        variable.assign(value)
-    return _by_itself(session, compute, x)
+    states.restore(loop.model)
+    return _by_itself(session, loop, compute, x)
 
 
-def _by_itself(session: Session, compute: Predict, x: Any) -> Any:
+def _by_itself(session: Session, loop: Loop, compute: Predict, x: Any) -> Any:
     """Predict all rows on this rank."""
-    outputs = compute(x)
+    outputs = _noted(session, loop, compute, x)
     if _is_stopped(session):
         session.raise_stopped("a prediction")
+    return outputs
+
+
+def _noted(session: Session, loop: Loop, compute: Predict, x: Any) -> Any:
+    """Predict ``x``, and note what variables are used and whether random numbers are drawn."""
+    states, draws = session.states_of(loop.model), session.streams.draws
+    with states.watching() if session.many else nullcontext():
+        outputs = compute(x)
+    states.draws = states.draws or session.streams.draws != draws
     return outputs
 
 
@@ -130,11 +138,6 @@ def _digest(arrays: Sequence[Any], model: Any) -> int:
     return of_arrays([*arrays, *(w[:: max(1, len(w) // _SAMPLED)] if w.shape.rank else w for w in weights)])
 
 
-def _is_same(before: tf.Tensor, variable: Any) -> bool:
-    """Whether predicting left a variable as it was: states of RNNs and of random generators go on with each batch."""
-    return bool(np.array_equal(before, raw(variable)))
-
-
 def _all(session: Session, well: bool) -> bool:
     """Whether all ranks are ``well``; raises :class:`RunStopped` where one was asked to stop."""
     every = session.collectives.gather([int(well), int(_is_stopped(session))])
@@ -169,7 +172,11 @@ def _of_shares(session: Session, loop: Loop, compute: Predict, dataset: Any) -> 
     sizes: list[int] = []
     loop.shares = sizes
     attributes = Attributes(loop.model) if session.many and loop.runs_eagerly else None
-    outputs = compute(dataset)
+    with session.drawing_for_shares():
+        outputs = _noted(session, loop, compute, dataset)
+    if session.many and session.states_of(loop.model).draws:
+        note_draws(session.streams.taken(), session.reporter, "predict()", "predictions")
+        loop.model.predict_function = None
     for name in attributes.changed_names() if attributes is not None else ():
         note_python_state(name, session.reporter)
     kept = np.repeat([size > 0 for size in sizes], [max(size, 1) for size in sizes])

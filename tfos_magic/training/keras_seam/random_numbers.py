@@ -59,12 +59,18 @@ def install_around(stack: ExitStack, around: Around) -> None:
 
 
 class RandomStreams:
-    """The streams of one worker. ``inside`` tells whether a step is under way, or traced, on rows of its own."""
+    """The streams of one worker.
 
-    def __init__(self, rank: int, inside: Callable[[], bool]) -> None:
+    ``inside`` tells whether a step is under way, or traced, on rows of its own; ``initial``, whether initial values are
+    drawn, which are not counted.
+    """
+
+    def __init__(self, rank: int, inside: Callable[[], bool], initial: Callable[[], bool]) -> None:
         self._mix = rank * 0x9E3779B1 & 0x7FFFFFFF
-        self._inside = inside
+        self._inside, self._initial = inside, initial
         self._drawn: dict[str, None] = {}
+        self.draws = 0
+        """How many operations that draw were run, or traced."""
 
     def install(self, stack: ExitStack) -> None:
         """Part the streams of steps until ``stack`` closes."""
@@ -77,7 +83,10 @@ class RandomStreams:
         return ", ".join(names[:_NAMED]) + more
 
     def _draw(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        if in_symbolic_scope() or not self._inside():  # what Keras computes for shapes alone is never run
+        if self._initial() or in_symbolic_scope():  # what Keras computes for shapes alone is never run
+            return original(**arguments)
+        self.draws += 1
+        if not self._inside():
             return original(**arguments)
         self._drawn[_place(original)] = None
         return original(**{**arguments, **self._parted(arguments)})

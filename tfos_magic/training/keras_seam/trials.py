@@ -49,13 +49,8 @@ def watch_building(stack: ExitStack, around: Callable[..., Any]) -> None:
     wrap(stack, keras.layers.Layer, "_maybe_build", around)
 
 
-def install(
-    stack: ExitStack, trying: Callable[[], bool], gradient: Callable[..., Any], heed: Callable[[Any], None]
-) -> None:
-    """Until ``stack`` closes, let ``gradient`` stand around that of tapes; ``heed`` sees variables before their use.
-
-    ``trying`` tells whether it is a trial that asks, and not an input pipeline in a thread of its own.
-    """
+def watch_variables(stack: ExitStack, heed: Callable[[Any], None]) -> None:
+    """Until ``stack`` closes, let ``heed`` see variables before their use, and those that a graph is made to use."""
 
     def handle_of(variable: Any) -> Any:
         heed(variable)
@@ -64,9 +59,19 @@ def install(
     def set_handle(variable: Any, handle: Any) -> None:
         vars(variable)["_handle"] = handle
 
-    wrap(stack, tf.GradientTape, "gradient", gradient)
     # Whatever reads or assigns a variable asks for this, TensorFlow's own C++ too.
     replace(stack, ResourceVariable, "_handle", property(handle_of, set_handle))
+
+
+def install(
+    stack: ExitStack, trying: Callable[[], bool], gradient: Callable[..., Any], heed: Callable[[Any], None]
+) -> None:
+    """Until ``stack`` closes, let ``gradient`` stand around that of tapes; ``heed`` sees variables before their use.
+
+    ``trying`` tells whether it is a trial that asks, and not an input pipeline in a thread of its own.
+    """
+    wrap(stack, tf.GradientTape, "gradient", gradient)
+    watch_variables(stack, heed)
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Write nothing now: steps are tried eagerly. A graph that is made meanwhile is kept, and writes later on."""
