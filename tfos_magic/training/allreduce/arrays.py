@@ -26,13 +26,16 @@ class Turns:
     """
 
     @cached_property
-    def _variable(self) -> tf.Variable:
+    def _handle(self) -> tf.Tensor:
+        """That of a variable which no graph takes for one that it has made: it would be traced another time."""
         with tf.init_scope(), tf.device("CPU:0"):
-            return tf.Variable(0, trainable=False, name="tfos_turn")
+            handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name=f"tfos_turn_{id(self)}")
+            tf.raw_ops.AssignVariableOp(resource=handle, value=0)
+            return handle
 
     def call(self, function: Callable[..., Any], tensors: Sequence[tf.Tensor], kinds: Sequence[Any]) -> list[Any]:
         """``tf.numpy_function``; raw operations, because this is no variable of the cell's."""
-        handle = self._variable.handle
+        handle = self._handle
         turn = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
         with tf.control_dependencies([turn]):
             results = tf.numpy_function(function, tensors, kinds)

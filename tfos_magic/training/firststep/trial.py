@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from functools import partial
 from typing import Any
 
 import keras
@@ -99,8 +98,9 @@ class Trial:
             before[0].extend(self.state.taken_in())
             changed = self.state.changes(before)
             self.state.restore(before)
-            self._compare(attributes.numbers(), rows == total)
+            numbers_kept = attributes.numbers()
             attributes.restore()
+            self._compare(numbers_kept, rows == total)
             self.model._clear_losses()
         self._seen.update({name: numbers(value) for name, value in step.values.items()})
         if isinstance(logs, Mapping):
@@ -114,7 +114,7 @@ class Trial:
             self._kept_by_all = numbers
         for name, arrays in numbers.items():
             others = self._kept_by_all.get(name, [])
-            if len(arrays) == len(others) and not all(map(partial(np.allclose, rtol=1e-4), arrays, others)):
+            if len(arrays) == len(others) and not all(map(_near, arrays, others)):
                 note_python_state(name, self._session.reporter)
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -160,6 +160,10 @@ class Trial:
             gradients = self._now.decided(lambda: gradients)
         self._given += tf.nest.flatten(gradients)
         return gradients
+
+
+def _near(array: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return array.shape == other.shape and np.allclose(array, other, rtol=1e-4)
 
 
 def of_variables(sources: Any) -> bool:

@@ -18,8 +18,9 @@ from keras.src import tree
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.firststep.attributes import Attributes, names_in_code
+from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.maps import check_predicted
+from tfos_magic.training.firststep.python_objects import names_in_code
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.marks import is_by_rank, is_sharded, rows_by_step

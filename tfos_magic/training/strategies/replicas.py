@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, redirect_stdout
@@ -64,17 +65,17 @@ class Replicas:
     def _trace(self, model: Any, spec: Any, attributes: Attributes | None = None) -> None:
         """Trace a step that never runs, of a model that Keras cannot build by itself.
 
-        Where steps are graphs, Keras traces a step that makes variables, and the step without them once more: this is
-        the first of the two, and of ``attributes`` what it changes stays.
+        Where steps are graphs, TensorFlow traces one that makes variables, and then the one without them. So it does
+        here: the first is that of Keras, and of ``attributes`` what it changes stays.
         """
         loop = self._session.loops[-1]
         step = model.train_step if loop.training else model.test_step
-        first = [attributes] if attributes is not None and not loop.runs_eagerly else []
+        traces = itertools.count()
 
         def take(batch: Any) -> None:
+            if next(traces) == 1 and attributes is not None and not loop.runs_eagerly:
+                attributes.renew()
             step(batch)
-            while first:
-                first.pop().renew()
 
         with self._building(), redirect_stdout(Silence()):
             tf.function(take, autograph=False).get_concrete_function(spec)
