@@ -259,9 +259,9 @@ def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
 def note_eager(reporter: Reporter) -> None:
     reporter.notice(
         "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
-        "some more times before the first step, when it is tried on a few rows. What it prints is of these, and what "
-        "it counts or collects elsewhere than in attributes: of the model, its classes and objects that it holds. "
-        "Where weights go by such numbers (a global, a closure, an iterator), they are not those of one process."
+        "some more times before the first step, when it is tried on a few rows. What it counts and collects is then "
+        "put back, but not what it takes from iterators, files and objects of other libraries. What it decides by "
+        "numbers of its rows, as by if float(loss) < 2, each worker decides by its own."
     )
 
 

@@ -105,6 +105,7 @@ class Session(TrainingState):
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
                 iterator = self.first_step.check(model, iterator, loop)
+                self.replicas.trace_first(model)
         steps = int(model.steps_per_execution)  # a variable in tf_keras
         with self.collectives.waiting("a step", self.collectives.timeout * steps):
             logs = inner(iterator)

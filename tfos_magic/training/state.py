@@ -57,6 +57,8 @@ class TrainingState:
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self._predict_states: weakref.WeakKeyDictionary[Any, PredictStates] = weakref.WeakKeyDictionary()
+        self.changing_python: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Models whose steps change what Python keeps."""
         self.data_clock = DataClock()
         self.python_calls = PythonCalls()
         self.reporter = Reporter(

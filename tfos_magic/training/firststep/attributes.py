@@ -77,7 +77,7 @@ class Attributes:
         step. Where that makes another variable, or fails, it is what changes with all changes there.
         """
         changed = self.changed()
-        if self._count() == self._made:
+        if not self.has_made():
             now = Attributes(self._model)
             self._put_back({name for name in changed if not now.is_made(name)})
         elif changed and again is not None:
@@ -90,6 +90,10 @@ class Attributes:
                 changed_again, _ = _changed_by(again, self._model, making=True)
             of_step = {name for name in changed & changed_again if not after.is_made(name)}
             self._put_back(of_step | {name for name in changed if after.is_symbolic(name)})
+
+    def has_made(self) -> bool:
+        """Whether variables or layers were made since this was."""
+        return self._count() != self._made
 
     def numbers(self) -> dict[str, list[Any]]:
         """What has changed and holds floating point numbers now, by its owner's name and its own."""

@@ -175,3 +175,8 @@ def _rows_of(leaf: Any, numbers: Any) -> Any:
     if isinstance(leaf, tf.RaggedTensor) or getattr(getattr(leaf, "shape", None), "rank", None):
         return tf.gather(leaf, numbers)
     return None if isinstance(leaf, tf.experimental.Optional) else leaf  # as Keras hands a generator's None to a step
+
+
+def as_tensor(leaf: Any) -> Any:
+    """An array as a tensor, and what else a batch has as it is."""
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -18,6 +18,7 @@ from tfos_magic.training.firststep.batches import (
     FEWEST,
     MANY,
     Tried,
+    as_tensor,
     contrasted,
     filled,
     has_zeros_alone,
@@ -111,7 +112,7 @@ class FirstStep:
         self._checked[kind].add(model)
         batches, again = peek(iterator, int(model.steps_per_execution))
         if batches:
-            batch = tf.nest.map_structure(_tensor, without_digest(batches[0])[0])
+            batch = tf.nest.map_structure(as_tensor, without_digest(batches[0])[0])
             checked_rows(batch)
             whole = with_stand_in(batch, rows_in(batch))
             if not known:
@@ -273,6 +274,8 @@ class FirstStep:
                     f"{words.of(name)} was zero before the first step, so that it does not "
                     "show whether it is a sum or a mean over rows. It is taken for a mean."
                 )
+        for remark in trial.remarks():
+            notice(remark)
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):
             notice(f"All gradients of model {model.name!r} were zero or not finite at first. They are taken for means.")
@@ -289,10 +292,6 @@ class FirstStep:
 
 
 _ADDS = (Law.SUM, Law.UNKNOWN, None)
-
-
-def _tensor(leaf: Any) -> Any:
-    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _mixed(laws: Laws) -> bool:

@@ -16,6 +16,7 @@ from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.firststep.kept import Kept, numbers
 from tfos_magic.training.firststep.laws import StepValues
 from tfos_magic.training.firststep.noise import RowlessNoise
+from tfos_magic.training.firststep.words import of_tables, of_traces
 from tfos_magic.training.keras_seam import trials
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.progress import flat
@@ -70,13 +71,15 @@ class Trial:
         self.united_early = False
         self.changes_gradients = False
         self.stretch = 1.0
+        self.changed_in_python: set[str] = set()
+        self.writes_tables = False
         self._given: list[Any] = []
         self._noise = RowlessNoise(stack, self._trying)
         self._seen: dict[Any, Any] = {}
         self._decisions: list[tf.Tensor] = []
         self._kept_by_all: dict[str, list[Any]] = {}
         self._now: TrialStep
-        trials.install(stack, self._trying, self._gradient, self._heed)
+        trials.install(stack, self._trying, self._gradient, self._heed, self._note_table)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model, session.python_calls)
 
@@ -99,6 +102,9 @@ class Trial:
             changed = self.state.changes(before)
             self.state.restore(before)
             numbers_kept = attributes.numbers()
+            if names := attributes.changed_names():
+                self.changed_in_python.update(names)
+                self._session.changing_python.add(self.model)
             attributes.restore()
             self._compare(numbers_kept, rows == total)
             self.model._clear_losses()
@@ -123,6 +129,11 @@ class Trial:
         self.changes_gradients |= any(g is not None and id(g) not in given_ids for g in gradients)
         self._note("applied" if self.united_early else "gradient", gradients, variables)
 
+    def remarks(self) -> list[str]:
+        """What is to be told of the step, beside its laws."""
+        traced = self.changed_in_python if not self.model.run_eagerly else ()
+        return [*([of_traces(traced)] if traced else ()), *([of_tables()] if self.writes_tables else ())]
+
     def is_linear(self, batch: Batch, rows: int) -> bool:
         """Whether gradients of any length are treated alike on their way to the optimizer."""
         gradients_by_stretch = []
@@ -144,6 +155,9 @@ class Trial:
 
     def _trying(self) -> bool:
         return self._session.trial is self
+
+    def _note_table(self) -> None:
+        self.writes_tables = True
 
     def _heed(self, variable: Any) -> None:
         if self._trying() and tf.executing_eagerly():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfos_magic.training.checkpointing.snapshot import variables
@@ -18,8 +18,8 @@ KINDS = {
 
 
 _OF_PYTHON = (
-    "The step runs eagerly: where it goes by what Python keeps elsewhere than in attributes (a global, a closure, an "
-    "iterator), it does other things each time it is tried. Keep that in an attribute of the model, or in a variable."
+    "The step runs eagerly: where it goes by what an iterator, a file or an object of another library gives, it does "
+    "other things each time it is tried. Keep that in an attribute of the model, or in a variable."
 )
 
 
@@ -44,3 +44,20 @@ class Words:
             "it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
             f"sample_weight.{self._of_python}"
         )
+
+
+def of_traces(names: Iterable[str]) -> str:
+    """What is told of Python code that changes something by these ``names`` while a graph is made."""
+    return (
+        f"The step is a graph: its Python code runs where the graph is made, and changes {', '.join(sorted(names))}. "
+        "That may be another number of times than in one process, as where a last batch is smaller. If weights go by "
+        "it, keep it in a variable (add_weight())."
+    )
+
+
+def of_tables() -> str:
+    """What is told of a step that writes into a lookup table."""
+    return (
+        "The step writes into a lookup table. Each worker has its own, with what its own rows gave. If weights or "
+        "results go by it, keep it in a variable (add_weight()), which is brought together, or train with -n 1."
+    )

@@ -126,6 +126,7 @@ SEAMS = (
     Seam(f"{_TF}.ops.gen_summary_ops", ("create_summary_file_writer",), "event files are sent to the notebook"),
     Seam(f"{_TF}.ops.gen_summary_ops", ("write_summary",), "a step on trial writes nothing"),
     Seam(f"{_TF}.ops.gen_logging_ops", ("print_v2",), "a step on trial writes nothing"),
+    Seam(f"{_TF}.ops.gen_lookup_ops", ("lookup_table_insert_v2",), "a step on trial writes nothing"),
     *(
         Seam(f"{_TF}.ops.{module}", ("*",), "each rank draws for its own rows", optional=True)
         for module in ("gen_random_ops", "gen_stateless_random_ops", "gen_stateless_random_ops_v2")

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import gen_logging_ops, gen_summary_ops
+from tensorflow.python.ops import gen_logging_ops, gen_lookup_ops, gen_summary_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfos_magic.training.keras_seam.seams import replace, wrap
@@ -64,10 +64,15 @@ def watch_variables(stack: ExitStack, heed: Callable[[Any], None]) -> None:
 
 
 def install(
-    stack: ExitStack, trying: Callable[[], bool], gradient: Callable[..., Any], heed: Callable[[Any], None]
+    stack: ExitStack,
+    trying: Callable[[], bool],
+    gradient: Callable[..., Any],
+    heed: Callable[[Any], None],
+    note_table: Callable[[], None],
 ) -> None:
     """Until ``stack`` closes, let ``gradient`` stand around that of tapes; ``heed`` sees variables before their use.
 
+    Nothing is printed or written meanwhile; ``note_table`` is called instead of a write into a lookup table.
     ``trying`` tells whether it is a trial that asks, and not an input pipeline in a thread of its own.
     """
     wrap(stack, tf.GradientTape, "gradient", gradient)
@@ -79,3 +84,11 @@ def install(
 
     wrap(stack, gen_logging_ops, "print_v2", write)
     wrap(stack, gen_summary_ops, "write_summary", write)
+
+    def insert(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not trying():
+            return original(*args, **kwargs)
+        note_table()
+        return None
+
+    wrap(stack, gen_lookup_ops, "lookup_table_insert_v2", insert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ class Replicas:
     def __init__(self, session: TrainingState, building: Callable[[], AbstractContextManager[None]]) -> None:
         self._session, self._building = session, building
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._called: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
@@ -42,6 +43,8 @@ class Replicas:
                 with self._session.drawing_alike(), ExitStack() as stack:
                     watch_building(stack, attributes.while_building)
                     build(model, spec)
+                if build == self._call and attributes.has_made() and not self._session.loops[-1].runs_eagerly:
+                    self._called[model] = spec
                 return
             except TrainingError:
                 raise
@@ -50,6 +53,14 @@ class Replicas:
             finally:
                 attributes.restore(partial(self._trace, model, spec))
         self._session.loops[-1].broadcast_late = True
+
+    def trace_first(self, model: Any) -> None:
+        """Trace a step as TensorFlow does before the one that stays, where Keras makes variables in it: Python code of
+        the user's may count these."""
+        spec = self._called.pop(model, None)
+        if spec is not None and model in self._session.changing_python:
+            with self._session.drawing_alike(), suppress(Exception):  # training will raise it again
+                self._trace(model, spec)
 
     def _call(self, model: Any, spec: Any) -> None:
         """Call a model for the shapes alone, as its first step will.
