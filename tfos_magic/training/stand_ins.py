@@ -1,4 +1,4 @@
-"""Steps of a rank that has no rows of a batch: it takes them, on a stand-in, for what all ranks exchange."""
+"""Steps of a rank that has no rows of a batch, on a stand-in, and what layers gather of rows, made that of all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.state import TrainingState
-from tfos_magic.training.step import with_stand_in
+from tfos_magic.training.step import Step, with_stand_in
 
 
 def counted_step(
