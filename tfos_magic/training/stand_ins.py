@@ -1,4 +1,4 @@
-"""Steps of a rank that has no rows of a batch, on a stand-in, and what layers gather of rows, made that of all ranks."""
+"""Steps of a rank without rows of a batch, on a stand-in, and what layers gather of rows, made that of all ranks."""
 
 from __future__ import annotations
 
