@@ -431,3 +431,221 @@ kept += [model.drawn.random(), model.rng.random()]
 def test_what_classes_and_objects_that_a_model_holds_count_is_not_that_of_the_trial(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + HELD, 2, "kept")
     assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)
+
+
+NESTED = """
+import collections, functools, types
+
+calls, losses = 0, []
+
+def counted():
+    global calls
+    calls += 1
+    losses.append(calls)
+    counted.calls = getattr(counted, "calls", 0) + 1
+    return calls + counted.calls
+
+def closure():
+    times, array = 0, np.zeros(1)
+
+    def advance():
+        nonlocal times
+        times += 1
+        array[0] += 1
+        return times + array[0]
+
+    return advance
+
+class Registry:
+    by = {"epoch": []}
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.Sequential([keras.Input((12,)), layers.Dense(4, "tanh"), layers.Dense(1)])
+        self.stats = {"a": 0, "hist": [], "in": {"deep": [0, {"n": 0}]}}
+        self.lists, self.ordered = [[], [0]], collections.OrderedDict(a=[])
+        self.space = types.SimpleNamespace(k=0, l=[])
+        self.tuple = [], {"q": 0}, np.zeros(2)
+        self.added = functools.partial(lambda held: held.append(1) or len(held), [])
+        self.advance = closure()
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+    def counts(self):
+        stats, space = self.stats, self.space
+        return [
+            stats["a"], len(stats["hist"]), stats["in"]["deep"][0], stats["in"]["deep"][1]["n"], len(self.lists[0]),
+            self.lists[1][0], len(self.ordered["a"]), space.k, len(space.l), len(self.tuple[0]), self.tuple[1]["q"],
+            float(self.tuple[2][0]), len(Registry.by["epoch"]), calls, len(losses), counted.calls,
+        ]
+
+    def train_step(self, data):
+        x, y = data
+        self.stats["a"] += 1
+        self.stats["hist"].append(1)
+        self.stats["in"]["deep"][0] += 1
+        self.stats["in"]["deep"][1]["n"] += 1
+        self.lists[0].append(1)
+        self.lists[1][0] += 1
+        self.ordered["a"].append(1)
+        self.space.k += 1
+        self.space.l.append(1)
+        self.tuple[0].append(1)
+        self.tuple[1]["q"] += 1
+        self.tuple[2][0] += 1
+        Registry.by["epoch"].append(1)
+        self.optimizer.memo = getattr(self.optimizer, "memo", 0) + 1
+        self.inner.layers[0].count = getattr(self.inner.layers[0], "count", 0) + 1
+        scale = 1 / (counted() + self.added() + self.advance() + sum(self.counts()))
+        with tf.GradientTape() as tape:
+            loss = scale * tf.reduce_mean((y - self.inner(x)) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+weights, counts = [], []
+for eagerly in (True, False):
+    model = Net()
+    model.compile(keras.optimizers.SGD(0.5), run_eagerly=eagerly)
+    model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    weights += model.get_weights()
+    counts += [*model.counts(), model.optimizer.memo, model.inner.layers[0].count, model.added(), model.advance()]
+history = {}
+"""
+
+
+def test_all_that_the_code_of_a_step_reaches_is_not_that_of_the_trial(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + NESTED, 2, "counts")
+    assert all(outcome.values["counts"] == plain.values["counts"] for outcome in ranks)
+
+
+TRACED = """
+class Counted(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def call(self, inputs):
+        self.calls += 1
+        return inputs * (1 + 0.1 * self.calls)
+
+def loss(labels, outputs):
+    losses.append(1)
+    return keras.ops.mean((labels - outputs) ** 2, -1)
+
+weights, counts = [], []
+for optimizer, metrics, outputs in (
+    ("sgd", [], 1), ("adam", [], 1), ("sgd", ["mae"], 1), ("sgd", [], 2), ("adam", ["mae"], 2)
+):
+    counting, losses, inputs = Counted(), [], keras.Input((12,))
+    hidden = counting(inputs)
+    model = keras.Model(inputs, [layers.Dense(1)(hidden) for _ in range(outputs)])
+    model.compile(optimizer, [loss] * outputs, metrics=[metrics] * outputs)
+    model.fit(x, [y] * outputs, batch_size=16, shuffle=False, verbose=0)
+    weights += model.get_weights()
+    counts += [counting.calls, len(losses)]
+history = {}
+"""
+
+
+def test_graphs_are_traced_as_often_as_in_one_process(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + TRACED, 2, "counts")
+    assert all(outcome.values["counts"] == plain.values["counts"] for outcome in ranks)
+
+
+MADE_LATE = """
+class Momentum(keras.optimizers.Optimizer):
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.previous = [self.add_variable_from_reference(v, "previous") for v in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        previous = self.previous[self._get_variable_index(variable)]
+        self.assign(previous, 0.9 * previous + gradient)
+        self.assign_sub(variable, learning_rate * previous)
+
+class Total(keras.metrics.Metric):
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.total = None
+
+    def update_state(self, labels, outputs, sample_weight=None):
+        if self.total is None:
+            self.total = self.add_variable(shape=(1,), initializer="zeros", name="total")
+        self.total.assign_add(keras.ops.sum(keras.ops.abs(labels - outputs), 0))
+
+    def result(self):
+        return keras.ops.sum(self.total) if self.total is not None else 0.0
+
+weights, history = [], {}
+for eagerly in (False, True):
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((12,)), layers.Dense(3), layers.Dense(1)])
+    model.compile(Momentum(0.01, name="momentum"), "mse", metrics=[Total(name="total")], run_eagerly=eagerly)
+    history |= {f"{name} {eagerly}": values for name, values in
+                model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history.items()}
+    weights += model.get_weights()
+"""
+
+
+def test_optimizers_and_metrics_may_make_their_state_late(same_as_plain: Any) -> None:
+    same_as_plain(BEGIN + MADE_LATE, 2)
+
+
+ARRAYS = """
+class Recording(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outputs_seen = keras.Sequential([keras.Input((12,)), layers.Dense(1)]), []
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = self.inner(x)
+            loss = tf.reduce_sum((y - outputs) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        self.outputs_seen.append(outputs.numpy())
+        return {"loss": loss}
+
+model = Recording()
+model.compile(keras.optimizers.SGD(1e-3), run_eagerly=True)
+model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+weights, history = model.get_weights(), {}
+"""
+
+
+def test_a_step_that_keeps_arrays_of_its_rows_is_checked_all_the_same(groups: Any, same_as_plain: Any) -> None:
+    same_as_plain(BEGIN + ARRAYS, 2)
+    _, notices = told(groups[2], BEGIN + ARRAYS)
+    assert any("Recording.outputs_seen" in notice for notice in notices)
+    assert not any("not checked" in notice for notice in notices)
+
+
+TOLD = """
+class Writing(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.table = 0, tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
+
+    def call(self, inputs):
+        self.calls += 1
+        self.table.insert(["rows"], [tf.reduce_sum(inputs)])
+        return inputs
+
+model = keras.Sequential([keras.Input((12,)), Writing(), layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+"""
+
+
+def test_steps_that_count_in_graphs_or_write_into_tables_are_told_of(groups: Any) -> None:
+    _, notices = told(groups[2], BEGIN + TOLD)
+    assert any("The step is a graph" in notice and "Writing.calls" in notice for notice in notices)
+    assert sum("lookup table" in notice for notice in notices) == 1

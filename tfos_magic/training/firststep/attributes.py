@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import random
 from collections import deque
@@ -185,7 +184,15 @@ def _copied(holder: Holder, left: int) -> dict[str, tuple[Any, Any]]:
     value = values[""]
     if isinstance(value, GENERATORS):
         return {"": (value, _state(value))}
-    return {"": (value, copy.copy(value) if getattr(value, "nbytes", 0) <= left else None)}
+    return {"": (value, _content(value) if getattr(value, "nbytes", 0) <= left else None)}
+
+
+def _content(container: Any) -> Any:
+    """What a container holds, in one that Keras does not follow."""
+    if isinstance(container, np.ndarray):
+        return container.copy()
+    plain: type = dict if isinstance(container, dict) else set if isinstance(container, set) else list
+    return plain(container)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -222,8 +229,6 @@ def _same(container: Any, content: Any) -> bool:
 def _refill(container: Any, content: Any) -> None:
     if isinstance(container, np.ndarray):
         container[...] = content
-    elif isinstance(container, list):
-        container[:] = list(content)
     elif isinstance(container, np.random.Generator):
         container.bit_generator.state = content
     elif isinstance(container, random.Random):
@@ -231,6 +236,9 @@ def _refill(container: Any, content: Any) -> None:
     elif isinstance(container, np.random.RandomState):
         container.set_state(content)
     else:
-        container.clear()
-        put = container.extend if isinstance(container, deque) else container.update
-        put(content)
+        # Keras's containers would make others of those within them.
+        kind: Any = type(container)
+        kind = kind.__base__ if kind.__module__.startswith("keras.") else kind
+        kind.clear(container)
+        put = kind.extend if isinstance(container, (list, deque)) else kind.update
+        put(container, content)
