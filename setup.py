@@ -58,6 +58,7 @@ TEST = [
     "nbformat>=5.10",
     "pandas-stubs",
     "playwright>=1.49",
+    "py-spy>=0.4",
     "pytest>=8.3",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",

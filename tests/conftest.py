@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -76,10 +78,10 @@ def no_process_left_behind() -> Iterator[None]:
     yield
     _, leaked = psutil.wait_procs(_processes_of_the_suite(), timeout=GRACE_SECONDS)
     leaked = [process for process in leaked if _is_marked(process)]  # and not ended, with a parent yet to take note
-    commands = [f"{p.pid}: {_command(p)}, {time.time() - p.create_time():.0f} s old" for p in leaked]
+    reports = [_report(process) for process in leaked]
     for process in leaked:
         process.kill()
-    assert not commands, f"still running {GRACE_SECONDS:.0f} s after the last test:\n" + "\n".join(commands)
+    assert not reports, f"still running {GRACE_SECONDS:.0f} s after the last test:\n" + "\n".join(reports)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +129,21 @@ def _is_marked(process: psutil.Process) -> bool:
         return process.environ().get(MARK) == SUITE and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone meanwhile, or another user's
         return False
+
+
+def _report(process: psutil.Process) -> str:
+    """Whose a process is, and where it stands."""
+    with suppress(psutil.NoSuchProcess):
+        stack = subprocess.run(["py-spy", "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=60)
+        return "\n".join(
+            [
+                f"{process.pid}: {_command(process)}, {time.time() - process.create_time():.0f} s old, {process.status()}",
+                f"begun in {process.environ().get('PYTEST_CURRENT_TEST')}; parents {process.parents()}",
+                f"connections {process.net_connections('all')}",
+                stack.stdout + stack.stderr,
+            ]
+        )
+    return f"{process.pid}: gone meanwhile"
 
 
 def _command(process: psutil.Process) -> str:
