@@ -134,7 +134,9 @@ def _is_marked(process: psutil.Process) -> bool:
 def _report(process: psutil.Process) -> str:
     """Whose a process is, and where it stands."""
     with suppress(psutil.NoSuchProcess):
-        stack = subprocess.run(["py-spy", "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=60)
+        stack = subprocess.run(
+            ["py-spy", "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=60
+        )
         return "\n".join(
             [
                 f"{process.pid}: {_command(process)}, {time.time() - process.create_time():.0f} s old, {process.status()}",

@@ -29,9 +29,10 @@ from tfos_magic.training.firststep.batches import (
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
-from tfos_magic.training.firststep.runs import Laws, run, run_later
+from tfos_magic.training.firststep.runs import Laws, mixed, run, run_later
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words
+from tfos_magic.training.gathered_losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState
@@ -53,6 +54,7 @@ class FirstStep:
         self._session = session
         self._checked: dict[str, weakref.WeakSet[Any]] = {"fit": weakref.WeakSet(), "evaluate": weakref.WeakSet()}
         self._laws: Laws = {}
+        self.gathered = GatheredLosses()
         self._owners: dict[int, Any] = {}
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
         self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
@@ -150,10 +152,15 @@ class FirstStep:
         with self._trial(model, kind) as trial:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
+            self.gathered.begin()
             for few in (FEWEST, MANY):  # a step may need more rows than a few, such as the ten with the largest losses
                 rows = tried(batch, few)
-                if laws := self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE)):
+                if laws := self._laws_on(trial, rows):
                     break
+            if mixed(laws) and self._any(self.gathered.gather_all()):
+                laws = self._laws_on(trial, rows)
+            if not laws:
+                self.gathered.forget()
             laws = self._filled_in(trial, rows, laws)
             if laws and self._any(trial.changes_gradients):
                 laws = self._laws_of_changed(trial, rows, laws)
@@ -180,9 +187,10 @@ class FirstStep:
                 laws = self._tried(trial, in_float64(both), IN_FLOAT64) or self._tried(trial, both, TOLERANCE)
         refuse_padding(model, laws, self._session.reporter)
 
-    def _confirmed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
-        """The same laws, unless one is mixed, which rounding may have made; then those found in float64."""
-        if not _mixed(laws):
+    def _laws_on(self, trial: Trial, rows: Tried) -> Laws:
+        """The laws that ``rows`` show; where one is mixed, which rounding may have made, those found in float64."""
+        laws = self._tried(trial, rows, TOLERANCE)
+        if not mixed(laws):
             return laws
         return self._tried(trial, in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
@@ -191,8 +199,7 @@ class FirstStep:
         unknown = any(law is Law.UNKNOWN and name[0] in ("loss", "added", "gradient") for name, law in laws.items())
         if not laws or not (unknown or self._any(has_zeros_alone(rows))):
             return laws
-        other = filled(rows)
-        other_laws = self._confirmed(trial, other, self._tried(trial, other, TOLERANCE))
+        other_laws = self._laws_on(trial, filled(rows))
         laws = {name: other_laws.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
         known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
         common = known.pop() if len(known) == 1 else Law.UNKNOWN
@@ -204,9 +211,9 @@ class FirstStep:
         It gets those of all ranks, if it does with them the same on every rank. Else what it does must be linear.
         """
         trial.united_early = True
-        early = self._confirmed(trial, rows, self._tried(trial, rows, TOLERANCE))
-        trial.united_early = bool(early) and not _mixed(early)
-        if not trial.united_early and not _mixed(laws) and not self._any(not trial.is_linear(*rows.whole)):
+        early = self._laws_on(trial, rows)
+        trial.united_early = bool(early) and not mixed(early)
+        if not trial.united_early and not mixed(laws) and not self._any(not trial.is_linear(*rows.whole)):
             return laws
         return early
 
@@ -292,7 +299,3 @@ class FirstStep:
 
 
 _ADDS = (Law.SUM, Law.UNKNOWN, None)
-
-
-def _mixed(laws: Laws) -> bool:
-    return any(law is Law.MIXED and name[0] in KINDS for name, law in laws.items())

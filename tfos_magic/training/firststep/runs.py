@@ -10,12 +10,18 @@ from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.firststep.batches import Tried
 from tfos_magic.training.firststep.laws import Law, StepValues, laws_of
 from tfos_magic.training.firststep.trial import Trial
+from tfos_magic.training.firststep.words import KINDS
 
 FLOOR = 1e-3
 """A gradient's differences are measured by the largest gradient where its own are this much smaller."""
 
 Laws = dict[Any, Law]
 _SAME = (Law.CONSTANT, Law.UNKNOWN)
+
+
+def mixed(laws: Laws) -> bool:
+    """Whether a step mixes rows on their way to the weights."""
+    return any(law is Law.MIXED and name[0] in KINDS for name, law in laws.items())
 
 
 def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:

@@ -7,6 +7,7 @@ scaled here, so that the mean over ranks, weighted by rows, is the number that o
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import keras
@@ -49,10 +50,13 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
 def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     current: list[Any] = []
 
-    def call(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Any, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         current.append(loss)
+        step, arguments = session.exact_step, (y_true, y_pred, sample_weight)
         try:
-            return original(loss, *args, **kwargs)
+            if step is None or isinstance(loss, (CompileLoss, *_OVERLAPS)):
+                return original(loss, *arguments)
+            return session.first_step.gathered.call(partial(original, loss), loss, arguments, step)
         finally:
             current.pop()
 
@@ -60,7 +64,8 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
         reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         reduction = kwargs.get("reduction", "sum_over_batch_size")
         step = session.exact_step or own_loop.batch_step
-        if step is None:
+        session.first_step.gathered.note(values)
+        if step is None or session.first_step.gathered.at_work:
             return reduced
         refusals.refuse_circle(current[-1])
         if len(getattr(values, "shape", (None,))) == 0 and not isinstance(current[-1], _OVERLAPS):

@@ -1,0 +1,184 @@
+"""Losses that are no mean or sum over rows, computed of the outputs for the rows of all workers.
+
+The workers bring labels and outputs of a batch together, as SimCLR (Chen et al. 2020) does for its contrastive loss
+over several machines. Each computes the loss of the global batch, and its gradient by the outputs for its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras.src import backend
+
+from tfos_magic.training.firststep.batches import apart
+from tfos_magic.training.firststep.trial import TrialStep
+from tfos_magic.training.logs.metrics import NUMBERS
+from tfos_magic.training.step import Step
+
+MOST_BYTES_PER_ROW = 1 << 16
+"""Of labels and outputs: more than that would take longer to exchange than gradients."""
+
+
+class GatheredLosses:
+    """Which losses are computed so, in one run: those that give one number, and those by which steps mix rows.
+
+    The trial of a step on all of some rows shows which they are. In trials on parts, the other rows are those of it.
+    """
+
+    def __init__(self) -> None:
+        self.at_work = False
+        """Whether the loss that is being reduced is that of all rows."""
+        self.large: set[str] = set()
+        """Names of losses with one number for a batch whose outputs are too large to be exchanged."""
+        self._gathered: set[Any] = set()
+        self._tried: set[Any] = set()
+        self._possible: dict[Any, list[Any]] = {}
+        self._owners: dict[int, Any] = {}
+        self._is_number = False
+
+    def call(self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
+        """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights."""
+        name = id(loss), step.count(("gathered", id(loss)))
+        self._owners[id(loss)] = loss
+        if not isinstance(step, TrialStep):
+            return self._of_all(compute, arguments, step, _exchanged) if name in self._gathered else compute(*arguments)
+        if not tf.executing_eagerly():
+            return compute(*arguments)
+        if step.of_all:
+            return self._noted(name, compute, arguments, loss, step)
+        return (
+            self._of_all(compute, arguments, step, self._merge(name)) if name in self._gathered else compute(*arguments)
+        )
+
+    def note(self, values: Any) -> None:
+        """A loss gave ``values``, before their reduction."""
+        self._is_number = len(getattr(values, "shape", (None,))) == 0
+
+    def gather_all(self) -> bool:
+        """Gather all losses that can be; whether there is one that was not."""
+        new = self._possible.keys() - self._gathered
+        self._gathered |= new
+        return bool(new)
+
+    def begin(self) -> None:
+        """Another step is tried."""
+        self._tried.clear()
+        self._possible.clear()
+
+    def forget(self) -> None:
+        """The step could not be tried: its losses are not gathered."""
+        self._gathered -= self._tried
+
+    def _noted(self, name: Any, compute: Callable[..., Any], arguments: Sequence[Any], loss: Any, step: Step) -> Any:
+        """Compute a loss of all rows of a trial, and see what it is."""
+        self._tried.add(name)
+        self._is_number = False
+        result = compute(*arguments)
+        is_number, leaves, rows = self._is_number, _leaves(arguments), int(step.rows)
+        if getattr(loss, "reduction", None) in (None, "none") or not all(_has_rows(leaf, rows) for leaf in leaves):
+            self._gathered.discard(name)
+            return result
+        if sum(leaf.dtype.size * (leaf.shape.num_elements() or 0) for leaf in leaves) > MOST_BYTES_PER_ROW * rows:
+            self.large |= {loss.name} if is_number else set()
+            self._gathered.discard(name)
+            return result
+        self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]
+        self._gathered |= {name} if is_number else set()
+        return result
+
+    def _merge(self, name: Any) -> Callable[[list[Any], Step], list[Any]]:
+        whole = self._possible[name]
+
+        def merged(leaves: list[Any], step: Step) -> list[Any]:
+            own = apart(int(step.total()))
+            own = own if int(own.sum()) == int(step.rows) else ~own
+            return [
+                tf.tensor_scatter_nd_update(tf.cast(other, leaf.dtype), np.flatnonzero(own)[:, None], leaf)
+                for leaf, other in zip(leaves, whole, strict=True)
+            ]
+
+        return merged
+
+    def _of_all(
+        self,
+        compute: Callable[..., Any],
+        arguments: Sequence[Any],
+        step: Step,
+        gather: Callable[[list[Any], Step], list[Any]],
+    ) -> tf.Tensor:
+        rest = iter(gather(_leaves(arguments), step))
+        flat = [next(rest) if _is_tensor(leaf) else leaf for leaf in tf.nest.flatten(list(arguments))]
+        masks = [_masked(leaf) for leaf in tf.nest.flatten(list(arguments))]
+        for leaf, mask in zip(flat, masks, strict=True):
+            if mask is not None:
+                backend.set_keras_mask(leaf, next(rest))
+        self.at_work = True
+        try:
+            value = compute(*tf.nest.pack_sequence_as(list(arguments), flat))
+        finally:
+            self.at_work = False
+        return _of_own_rows(value, step)
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and len(leaf.shape) > 0
+
+
+def _masked(leaf: Any) -> Any:
+    return backend.get_keras_mask(leaf) if _is_tensor(leaf) else None
+
+
+def _leaves(arguments: Sequence[Any]) -> list[Any]:
+    """The tensors with rows among labels, outputs and weights, and their masks."""
+    tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(list(arguments)) if _is_tensor(leaf)]
+    masks = [_masked(leaf) for leaf in tf.nest.flatten(list(arguments))]
+    return [*tensors, *(mask for mask in masks if mask is not None)]
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    sent = isinstance(leaf, tf.Tensor) and (leaf.dtype.is_bool or leaf.dtype.name in NUMBERS)
+    return sent and leaf.shape[0] == rows
+
+
+def _of_own_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
+    """The loss of all rows, with the gradient by outputs for own rows, as one of a mean over ranks by their rows."""
+
+    @tf.custom_gradient
+    def shown(value: tf.Tensor) -> Any:
+        return value, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
+
+    return shown(loss)
+
+
+def _exchanged(leaves: list[Any], step: Step) -> list[Any]:
+    """The ``leaves`` of all ranks, one after the other; where each has the whole batch, that batch once."""
+    collectives, rows = step.collectives, tf.cast(step.rows, tf.int32)
+    counts = tf.cast(step.summed(tf.one_hot(collectives.rank, collectives.size) * step.rows), tf.int32)
+    begin = tf.where(step.copied, 0, tf.reduce_sum(counts[: collectives.rank]))
+    end = tf.where(step.copied, rows, tf.reduce_sum(counts))
+
+    @tf.custom_gradient
+    def exchange(*local: tf.Tensor) -> Any:
+        whole = [leaf[:end] for leaf in collectives.concat([leaf[:rows] for leaf in local])]
+        for leaf, given in zip(whole, local, strict=True):
+            leaf.set_shape([None, *given.shape[1:]])
+
+        def back(*upstream: tf.Tensor) -> list[Any]:
+            return [
+                _with_zeros(leaf[begin : begin + rows], given) if given.dtype.is_floating else None
+                for leaf, given in zip(upstream, local, strict=True)
+            ]
+
+        return whole, back
+
+    numbers = [tf.cast(leaf, tf.int32) if leaf.dtype.is_bool else leaf for leaf in leaves]
+    return [tf.cast(leaf, given.dtype) for leaf, given in zip(exchange(*numbers), leaves, strict=True)]
+
+
+def _with_zeros(gradient: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
+    """A gradient for as many rows as were ``given``: a stand-in has none."""
+    rows = tf.shape(given)[0] - tf.shape(gradient)[0]
+    return tf.pad(gradient, [[0, rows], *[[0, 0]] * (gradient.shape.rank - 1)])
