@@ -134,12 +134,12 @@ def _is_marked(process: psutil.Process) -> bool:
 def _report(process: psutil.Process) -> str:
     """Whose a process is, and where it stands."""
     with suppress(psutil.NoSuchProcess):
-        stack = subprocess.run(
-            ["py-spy", "dump", "--pid", str(process.pid)], capture_output=True, text=True, timeout=60
-        )
+        dump = ["py-spy", "dump", "--pid", str(process.pid)]
+        stack = subprocess.run(dump, capture_output=True, text=True, timeout=60)
+        age = time.time() - process.create_time()
         return "\n".join(
             [
-                f"{process.pid}: {_command(process)}, {time.time() - process.create_time():.0f} s old, {process.status()}",
+                f"{process.pid}: {_command(process)}, {process.status()}, {age:.0f} s old",
                 f"begun in {process.environ().get('PYTEST_CURRENT_TEST')}; parents {process.parents()}",
                 f"connections {process.net_connections('all')}",
                 stack.stdout + stack.stderr,

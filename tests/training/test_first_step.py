@@ -99,6 +99,7 @@ EQUAL = {
     "model, loss = between(kept, Adds(lambda h: 0.1 * ops.sum(ops.square(kept.kernel)))), 'mse'",
     "loss-sum": "model, loss = between(), lambda a, b: ops.sum(ops.square(a - b)) * 0.01",
     "loss-mean": "model, loss = between(), lambda a, b: ops.mean(ops.square(a - b))",
+    "loss-of-the-batch": "model, loss = between(), lambda a, b: ops.mean(ops.softmax(b, axis=0) * a)",
     "step-mean": "model, loss = Stepping(tf.reduce_mean), None",
     "step-sum": "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
     "step-clips": "model, loss = Stepping(tf.reduce_mean, lambda g: tf.clip_by_global_norm(g, 0.5)[0]), None",
@@ -115,7 +116,6 @@ EQUAL = {
     "normalised": "model, loss = between(layers.BatchNormalization(), layers.ReLU()), 'mse'",
 }
 MIXES = {
-    "loss": ("model, loss = between(), lambda a, b: ops.mean(ops.softmax(b, axis=0) * a)", "Loss "),
     "added": (
         "model, loss = between(Adds(lambda h: ops.mean(ops.softmax(h, axis=0) ** 2))), 'mse'",
         "layer 'adds' adds",
@@ -180,27 +180,21 @@ NOTHING_YET = {
     + "model, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None\nmodel.dense = layers.Dense(2, use_bias=False)\n"
     "x[:33] = y[:33] = 0",
     "features": "x[:33] = 0\nmodel, loss = Stepping(lambda v: 0.01 * tf.reduce_sum(v)), None",
+    "ratio": WITHOUT_LABELS
+    + "over = lambda t, p: tf.math.divide_no_nan(ops.sum(t[:, 1:] * ops.square(t[:, :1] - p)), ops.sum(t[:, 1:]))\n"
+    "model, loss = between(), over",
     "statistics": "x[:33] = 0\ntotal = lambda s, h, t: s.total.assign_add(ops.sum(h, 0)) is None or h\n"
     "model = keras.Sequential([Does(total, total=((12,), False)), layers.Dense(1)])\nloss = 'mse'",
 }
 
 
 @pytest.mark.parametrize("case", NOTHING_YET)
-def test_sums_that_the_first_batch_does_not_show_are_sums(groups: Any, case: str) -> None:
+def test_what_the_first_batch_does_not_show_is_what_it_is_in_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + NOTHING_YET[case] + END.replace("verbose", "shuffle=False, verbose")
     expected = groups.plain(cell, "weights", "history").values
     outcomes = succeeded(groups[2].run(cell, "weights", "history"))
     assert_same_weights(outcomes, expected["weights"], 1e-5)
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], rtol=1e-4)
-
-
-def test_a_ratio_that_the_first_batch_does_not_show_is_refused(groups: Any) -> None:
-    ratio = "lambda t, p: tf.math.divide_no_nan(ops.sum(t[:, 1:] * ops.square(t[:, :1] - p)), ops.sum(t[:, 1:]))"
-    cell = (
-        BEGIN + WITHOUT_LABELS + f"model, loss = between(), {ratio}" + END.replace("verbose", "shuffle=False, verbose")
-    )
-    for outcome in groups[2].run(cell):
-        assert "mixes the rows of a batch" in outcome.error
 
 
 LOGS = """
@@ -258,7 +252,7 @@ def test_rows_mixed_with_the_batch_reversed_are_refused_whatever_their_number(gr
 def test_per_worker_batches_train_what_mixes_rows_and_say_so(groups: Any) -> None:
     notices: list[str] = []
     outcomes = groups[2].run(
-        BEGIN + MIXES["loss"][0] + END,
+        BEGIN + MIXES["added"][0] + END,
         "weights",
         options={"per_worker_batches": True},
         on_message=lambda rank, message: notices.append(getattr(message, "text", "")),

@@ -35,6 +35,7 @@ class GatheredLosses:
         """Names of losses with one number for a batch whose outputs are too large to be exchanged."""
         self._gathered: set[Any] = set()
         self._tried: set[Any] = set()
+        self._unfit: set[Any] = set()
         self._possible: dict[Any, list[Any]] = {}
         self._owners: dict[int, Any] = {}
         self._is_number = False
@@ -49,9 +50,12 @@ class GatheredLosses:
             return compute(*arguments)
         if step.of_all:
             return self._noted(name, compute, arguments, loss, step)
-        return (
-            self._of_all(compute, arguments, step, self._merge(name)) if name in self._gathered else compute(*arguments)
-        )
+        if name in self._gathered and not self._fits(name, arguments):
+            self._gathered.discard(name)
+            self._unfit.add(name)
+        if name not in self._gathered:
+            return compute(*arguments)
+        return self._of_all(compute, arguments, step, self._merge(name))
 
     def note(self, values: Any) -> None:
         """A loss gave ``values``, before their reduction."""
@@ -59,13 +63,14 @@ class GatheredLosses:
 
     def gather_all(self) -> bool:
         """Gather all losses that can be; whether there is one that was not."""
-        new = self._possible.keys() - self._gathered
+        new = self._possible.keys() - self._gathered - self._unfit
         self._gathered |= new
         return bool(new)
 
     def begin(self) -> None:
         """Another step is tried."""
         self._tried.clear()
+        self._unfit.clear()
         self._possible.clear()
 
     def forget(self) -> None:
@@ -78,7 +83,8 @@ class GatheredLosses:
         self._is_number = False
         result = compute(*arguments)
         is_number, leaves, rows = self._is_number, _leaves(arguments), int(step.rows)
-        if getattr(loss, "reduction", None) in (None, "none") or not all(_has_rows(leaf, rows) for leaf in leaves):
+        by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
+        if getattr(loss, "reduction", None) in (None, "none") or not by_rows:
             self._gathered.discard(name)
             return result
         if sum(leaf.dtype.size * (leaf.shape.num_elements() or 0) for leaf in leaves) > MOST_BYTES_PER_ROW * rows:
@@ -88,6 +94,11 @@ class GatheredLosses:
         self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]
         self._gathered |= {name} if is_number else set()
         return result
+
+    def _fits(self, name: Any, arguments: Sequence[Any]) -> bool:
+        """Whether what a part of the rows gives has the shape of what all gave, as scores of all by all have not."""
+        shapes = zip(_leaves(arguments), self._possible[name], strict=True)
+        return all(mine.shape[1:] == of_all.shape[1:] for mine, of_all in shapes)
 
     def _merge(self, name: Any) -> Callable[[list[Any], Step], list[Any]]:
         whole = self._possible[name]

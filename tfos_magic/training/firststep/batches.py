@@ -59,16 +59,33 @@ def _with_spec(dataset: Any, spec: Any) -> Any:
 def tried(batch: Any, fewest: int = FEWEST) -> Tried:
     """Some rows of a batch, repeated where there are less than the ``fewest``, cut so that neighbours come apart.
 
+    Where there are more, they are as unlike as may be: a step may do something else with the few that are special.
+
     They have about ``MOST_BYTES`` bytes where the fewest have no more, which bounds what a trial takes.
     """
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
     trial_rows = max(fewest, min(2 * rows, MOST, MOST_BYTES * rows // max(size, 1)))
     trial_rows -= trial_rows % 3 == 0  # or a part would be the same rows when they are reversed
-    whole = _varied(taken(batch, np.arange(trial_rows) % rows), np.arange(trial_rows) // rows)
+    chosen = _unlike(batch, rows, trial_rows) if rows > trial_rows else np.arange(trial_rows) % rows
+    whole = _varied(taken(batch, chosen), np.arange(trial_rows) // rows)
     first_part = apart(trial_rows)
     first, second = ((taken(whole, np.flatnonzero(part)), int(part.sum())) for part in (first_part, ~first_part))
     return Tried((whole, trial_rows), (first, second))
+
+
+def _unlike(batch: Any, rows: int, count: int) -> Any:
+    """The numbers of ``count`` of the ``rows`` of a batch, with the least and the largest that it has in each part."""
+    numbers = [
+        np.asarray(tf.reduce_mean(tf.reshape(tf.cast(leaf, tf.float64), [rows, -1]), 1))
+        for leaf in tf.nest.flatten(batch)
+        if isinstance(leaf, tf.Tensor) and leaf.shape.rank and (leaf.dtype.is_floating or leaf.dtype.is_integer)
+    ]
+    places = np.linspace(0, rows - 1, count).round().astype(int)
+    orders = [np.argsort(column, kind="stable")[places] for column in numbers]  # what is no number comes last
+    ends_first = np.argsort(np.minimum(np.arange(count), np.arange(count)[::-1]), kind="stable")
+    found = dict.fromkeys(int(order[n]) for n in ends_first for order in orders)
+    return np.sort([*found, *(n for n in range(rows) if n not in found)][:count])
 
 
 def _varied(batch: Any, again: Any) -> Any:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
@@ -29,9 +28,10 @@ from tfos_magic.training.firststep.batches import (
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
-from tfos_magic.training.firststep.runs import Laws, mixed, run, run_later
+from tfos_magic.training.firststep.runs import Laws, held_to, mixed, run, run_later
+from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
-from tfos_magic.training.firststep.words import KINDS, Words
+from tfos_magic.training.firststep.words import KINDS, Words, of_large, of_metric, of_untried
 from tfos_magic.training.gathered_losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
@@ -43,28 +43,20 @@ IN_FLOAT64 = 1e-5
 CERTAIN = 2e-2
 """A difference that no rounding makes, for models that cannot compute in float64."""
 
-MOST_AGAIN = 8
-"""Epochs before which a step is tried once more, in a run."""
-
 
 class FirstStep:
     """What is known, in one run, of the steps of each model. Every rank calls every method at the same time."""
 
     def __init__(self, session: TrainingState) -> None:
         self._session = session
-        self._checked: dict[str, weakref.WeakSet[Any]] = {"fit": weakref.WeakSet(), "evaluate": weakref.WeakSet()}
+        self.schedule = Schedule(self._any)
         self._laws: Laws = {}
         self.gathered = GatheredLosses()
         self._owners: dict[int, Any] = {}
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
         self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
         self._why = "on another worker"
-        self._settings: weakref.WeakKeyDictionary[Any, tuple[dict[int, Any], int]] = weakref.WeakKeyDictionary()
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
-
-    def forget(self, model: Any, kind: str) -> None:
-        """A function for ``kind`` is made anew: losses, optimizers or frozen layers may be others."""
-        self._checked[kind].discard(model)
 
     def scaled(self, kind: str, owner: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
         """Give what a step computed of this rank's rows such that its mean by rows is the global batch's.
@@ -100,42 +92,27 @@ class FirstStep:
         self._padded[model] = paddings(dataset)
 
     def check(self, model: Any, iterator: Any, loop: Loop) -> Any:
-        """Try the step of ``loop`` on the rows that come next, once for each model; gives the iterator to go on with.
+        """Try the step of ``loop`` on the rows that come next, where it is to be; gives the iterator to go on with.
 
         Raises :class:`TrainingError` for a step that mixes rows.
         """
-        kind = "evaluate" if loop.kind in ("evaluate", "test_on_batch") else "fit"
+        kind = "fit" if loop.training else "evaluate"
         padded = self._padded.pop(model, ())
-        if kind == "fit" and loop.step == 0 and model in self._checked[kind] and self._any(self._is_other(model)):
-            self._checked[kind].discard(model)
-        known = model in self._checked[kind] or (kind == "evaluate" and self._is_known(model))
-        if known and not padded:
+        is_first = self.schedule.is_first(model, kind)
+        is_again = not is_first and self.schedule.is_again(model, loop)
+        if not (is_first or is_again or padded):
             return iterator
-        self._checked[kind].add(model)
+        self.schedule.note(model, kind)
         batches, again = peek(iterator, int(model.steps_per_execution))
         if batches:
             batch = tf.nest.map_structure(as_tensor, without_digest(batches[0])[0])
             checked_rows(batch)
             whole = with_stand_in(batch, rows_in(batch))
-            if not known:
-                self._check(model, kind, whole)
+            if is_first or is_again:
+                self._check(model, kind, whole, loop if is_again else None)
             if padded:
                 self._check_padding(model, kind, tried(whole), padded)
         return again
-
-    def _is_other(self, model: Any) -> bool:
-        """Whether a callback has changed variables that may say what the step is."""
-        before, again = self._settings.get(model, ({}, 0))
-        now = {key: (variable, variable.numpy()) for key, (variable, _) in before.items()}
-        changed = any(np.any(value != before[key][1]) for key, (_, value) in now.items())
-        if again >= MOST_AGAIN or not changed:
-            return False
-        self._settings[model] = (now, again + 1)
-        return True
-
-    def _is_known(self, model: Any) -> bool:
-        """Whether an evaluation computes what training does."""
-        return model in self._checked["fit"] and type(model).test_step is keras.Model.test_step
 
     @contextmanager
     def _trial(self, model: Any, kind: str) -> Iterator[Trial]:
@@ -148,7 +125,8 @@ class FirstStep:
             stack.enter_context(trial.state.perturbed(1))
             yield trial
 
-    def _check(self, model: Any, kind: str, batch: Any) -> None:
+    def _check(self, model: Any, kind: str, batch: Any, again: Loop | None) -> None:
+        before = dict(self._laws)
         with self._trial(model, kind) as trial:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
@@ -157,9 +135,10 @@ class FirstStep:
                 rows = tried(batch, few)
                 if laws := self._laws_on(trial, rows):
                     break
-            if mixed(laws) and self._any(self.gathered.gather_all()):
+            is_traced = again is not None and not again.runs_eagerly
+            if mixed(laws) and not is_traced and self._any(self.gathered.gather_all()):
                 laws = self._laws_on(trial, rows)
-            if not laws:
+            if not laws and again is None:
                 self.gathered.forget()
             laws = self._filled_in(trial, rows, laws)
             if laws and self._any(trial.changes_gradients):
@@ -167,14 +146,21 @@ class FirstStep:
                 self._early.discard(model)
                 if trial.united_early:
                     self._early.add(model)
-            self._settings[model] = (trial.state.settings(), self._settings.get(model, ({}, 0))[1])
-            self._settle(model, trial, laws)
+            self.schedule.note_found(model, trial.state.settings(), self._may_change(trial, laws))
+            if again is not None and laws and (is_traced or again.step):
+                laws = held_to(before, laws)
+            self._settle(model, trial, laws, again)
             if (
                 laws
                 and self._any(self._session.looks.looked)
                 and (names := different(self._session.collectives, trial, rows.whole[0]))
             ):
                 self._refuse_apart(model, names)
+
+    def _may_change(self, trial: Trial, laws: Laws) -> bool:
+        """Whether other rows may show a step to be another one: one that is made of losses for each row does not."""
+        own_loss = type(trial.model).compute_loss is not keras.Model.compute_loss
+        return trial.own_step or own_loss or bool(self.gathered.large) or any(name[0] == "added" for name in laws)
 
     def _check_padding(self, model: Any, kind: str, rows: Tried, padded: tuple[Padding, ...]) -> None:
         """Refuse a step that computes something else where rows have more padding."""
@@ -262,35 +248,24 @@ class FirstStep:
         what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
         raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
 
-    def _settle(self, model: Any, trial: Trial, laws: Laws) -> None:
+    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None) -> None:
         notice = self._session.reporter.notice
         if not laws:
-            self._session.reporter.notice_late(
-                f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, "
-                f"which could not be tried on a few rows ({self._why}). Its loss is "
-                "taken for a mean over rows."
-            )
+            if again is None:
+                self._session.reporter.notice_late(of_untried(model, self._why))
             return
         words = Words(model, self._owners)
         for kind in KINDS:
             if mixed_names := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
-                raise TrainingError(words.refusal(mixed_names[0]))
-        for name, law in laws.items():
-            if name[0] in ("added", "loss") and law is Law.UNKNOWN:
-                notice(
-                    f"{words.of(name)} was zero before the first step, so that it does not "
-                    "show whether it is a sum or a mean over rows. It is taken for a mean."
-                )
-        for remark in trial.remarks():
+                raise TrainingError(words.refusal(mixed_names[0], again))
+        zeros = [words.of_zero(n) for n, law in laws.items() if n[0] in ("added", "loss") and law is Law.UNKNOWN]
+        for remark in [*zeros, *trial.remarks(), *map(of_large, sorted(self.gathered.large))]:
             notice(remark)
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):
             notice(f"All gradients of model {model.name!r} were zero or not finite at first. They are taken for means.")
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
-            notice(
-                f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not "
-                "that of one process. Weights are not concerned."
-            )
+            notice(of_metric(metric))
         self._laws.update(laws)
         kept = {id(variable): variable for variable in trial.state.variables}
         self.statistics[model] = [

@@ -63,13 +63,20 @@ class Kept:
         if key not in self._known:
             self._known.add(key)
             self._newly_used.append((variable, variable.read_value()))
-        if key in self._apart or variable.trainable:
+        if key in self._apart:
             return
         number = len(variable.shape) == 0
         if number:
             self._scalars[key] = variable
         if not (number and variable.dtype.is_floating) and (variable.shape.num_elements() or 0) <= _FEW:
             self._modes[key] = variable
+
+    def note_trained(self, variable: Any) -> None:
+        """An optimizer is given the gradient of ``variable``: nobody else is to change it."""
+        key = id(metrics.raw(variable))
+        self._apart.add(key)
+        self._scalars.pop(key, None)
+        self._modes.pop(key, None)
 
     def settings(self) -> dict[int, tuple[tf.Variable, Any]]:
         """Variables that a step reads and does not change, such as a mode, with what they hold; not single floats,

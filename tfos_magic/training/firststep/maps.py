@@ -25,7 +25,7 @@ from tfos_magic.training.firststep.batches import apart, taken
 from tfos_magic.training.firststep.kept import Kept, drawing_apart
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.madeup import FEWEST, UNKNOWN_LENGTH, CannotTell, MadeUp
-from tfos_magic.training.firststep.states import refuse_states
+from tfos_magic.training.inputs.map_states import refuse_states
 from tfos_magic.training.inputs.marks import ONE_FOR_ONE, PYTHON, batch_of, has_shares, inputs_of, is_fed, is_marked
 from tfos_magic.training.keras_seam.data.input_pipelines import has_state, operations
 from tfos_magic.training.logs.progress import Reporter

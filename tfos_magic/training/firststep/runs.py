@@ -8,7 +8,7 @@ import numpy as np
 
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.firststep.batches import Tried
-from tfos_magic.training.firststep.laws import Law, StepValues, laws_of
+from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 from tfos_magic.training.firststep.trial import Trial
 from tfos_magic.training.firststep.words import KINDS
 
@@ -22,6 +22,21 @@ _SAME = (Law.CONSTANT, Law.UNKNOWN)
 def mixed(laws: Laws) -> bool:
     """Whether a step mixes rows on their way to the weights."""
     return any(law is Law.MIXED and name[0] in KINDS for name, law in laws.items())
+
+
+def held_to(before: Laws, laws: Laws) -> Laws:
+    """The ``laws`` of a later step; what weights are made of is mixed where the step goes by another law ``before``."""
+
+    def held(name: Any, law: Law) -> Law:
+        old = before.get(name, Law.UNKNOWN)
+        if name[0] not in KINDS or law is old:
+            return law
+        if law in _SAME:
+            return old
+        is_new = law is Law.SUM or (name[0] == "statistic" and old in _SAME)  # which is not scaled, or not exchanged
+        return Law.MIXED if is_new else agreed([old, law])
+
+    return {name: held(name, law) for name, law in laws.items()}
 
 
 def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:

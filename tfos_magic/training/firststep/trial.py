@@ -125,6 +125,8 @@ class Trial:
 
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Note the gradients that a step gives to an optimizer, instead of a step of it."""
+        for variable in variables:
+            self.state.note_trained(variable)
         given_ids = {id(gradient) for gradient in self._given}
         self.changes_gradients |= any(g is not None and id(g) not in given_ids for g in gradients)
         self._note("applied" if self.united_early else "gradient", gradients, variables)

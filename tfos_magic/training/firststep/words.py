@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfos_magic.training.checkpointing.snapshot import variables
+from tfos_magic.training.loop import Loop
 
 KINDS = {
     "loss": "Loss {!r}",
@@ -35,15 +36,54 @@ class Words:
         """What a number of a step is called, empty for one that no weights are made of."""
         return KINDS[name[0]].format(self._names.get(name[1], "a variable")) if name[0] in KINDS else ""
 
-    def refusal(self, name: Any) -> str:
-        """Why a step is refused in which that number mixes rows, and what to do."""
+    def refusal(self, name: Any, again: Loop | None = None) -> str:
+        """Why a step is refused in which that number mixes rows, and what to do; ``again`` is where that showed."""
+        rest = "it is neither a mean nor a sum over rows, and each worker has a part of them"
+        why = f"{self.of(name)} mixes the rows of a batch: {rest}"
+        if again is not None:
+            why = (
+                f"{self.of(name)} is no longer what it was in the first step. In step {again.step + 1} of epoch "
+                f"{again.epoch + 1}, {rest}, or it has become the one from the other"
+            )
         return (
-            f"{self.of(name)} mixes the rows of a batch: it is neither a mean nor a sum over rows, and each worker has "
-            "a part of them, so the weights would not be those of one process. Train with one worker (-n 1), or say "
+            f"{why}, so the weights would not be those of one process. Train with one worker (-n 1), or say "
             "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. If "
             "it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
             f"sample_weight.{self._of_python}"
         )
+
+    def of_zero(self, name: Any) -> str:
+        """What is told of a number that was zero in a trial."""
+        return (
+            f"{self.of(name)} was zero before the first step, so that it does not show whether it is a sum or a mean "
+            "over rows. It is taken for a mean."
+        )
+
+
+def of_untried(model: Any, why: str) -> str:
+    """What is told of a step that could not be tried."""
+    return (
+        f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, which "
+        f"could not be tried on a few rows ({why}). Its loss is taken for a mean over rows."
+    )
+
+
+def of_metric(metric: Any) -> str:
+    """What is told of a metric whose state is not added up."""
+    return (
+        f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not that of "
+        "one process. Weights are not concerned."
+    )
+
+
+def of_large(name: str) -> str:
+    """What is told of a loss that is computed of a worker's own rows, for its outputs are too large to be exchanged."""
+    return (
+        f"Loss {name!r} gives one number for a batch, not one for each row, and its outputs are too large to be "
+        "exchanged between workers. In the first batch it was a mean or a sum over rows, and it is taken for that in "
+        "all. If it divides by what only some batches have, as by the number of unmasked rows, give a loss for each "
+        "row, with sample_weight."
+    )
 
 
 def of_traces(names: Iterable[str]) -> str:

@@ -136,7 +136,7 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
         if getattr(getattr(model, name), "tfos_session", None) is session and not force:
             return
         training = kind == "train"
-        session.first_step.forget(model, "fit" if training else "evaluate")
+        session.first_step.schedule.forget(model, "fit" if training else "evaluate")
         inner = model._make_function(session.traced(model, getattr(model, f"{kind}_step"), training))
         setattr(model, name, (session.training_function if training else session.test_function)(model, inner))
 

@@ -1,0 +1,146 @@
+"""Losses that are no mean or sum over rows are those of the global batch: its labels and outputs come together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.harness import DATA, FED
+
+BEGIN = """
+from keras import layers, ops
+
+keras.config.set_floatx("float64")
+x = np.random.default_rng(0).normal(size=(101, 12))
+total = x.sum(1, keepdims=True)
+rare = (total > np.sort(total, 0)[-5]).astype("int64")
+missing, flagged = total.copy(), total.copy()
+missing[[40, 60, 90]], flagged[[40, 60, 90]] = np.nan, -999
+
+
+def focal(truth, made):
+    truth, share = ops.cast(truth, made.dtype), ops.sigmoid(made)
+    share = truth * share + (1 - truth) * (1 - share)
+    return -ops.mean((1 - share) ** 2 * ops.log(share + 1e-7))
+
+
+def known(truth, made):
+    is_known = tf.math.is_finite(truth)
+    return tf.reduce_mean(tf.square(tf.boolean_mask(truth, is_known) - tf.boolean_mask(made, is_known)))
+
+
+def unflagged(truth, made):
+    weight = ops.cast(ops.not_equal(truth, -999.0), made.dtype)
+    return ops.sum(weight * (truth - made) ** 2) / ops.sum(weight)
+
+
+def flooded(truth, made):
+    return ops.abs(ops.mean((truth - made) ** 2) - 0.9) + 0.9
+
+
+def hard(truth, made):
+    errors = (truth - made) ** 2
+    chosen = ops.cast(errors > 1, errors.dtype)
+    return ops.sum(errors * chosen) / ops.maximum(ops.sum(chosen), 1)
+
+
+def contrast(truth, made):
+    return -tf.linalg.diag_part(tf.nn.log_softmax(tf.matmul(made, made, transpose_b=True), -1))
+
+
+def dense(**outputs):
+    given = keras.Input((12,))
+    hidden = layers.Dense(6, "tanh")(given)
+    return keras.Model(given, {name: layers.Dense(size, name=name)(hidden) for name, size in outputs.items()})
+
+
+def one(size=1):
+    return keras.Sequential([keras.Input((12,)), layers.Dense(6, "tanh"), layers.Dense(size)])
+
+
+def tokens():
+    return keras.Sequential(
+        [keras.Input((5,)), layers.Embedding(9, 4, mask_zero=True), layers.LSTM(3, return_sequences=True), layers.Dense(9)]
+    )
+
+
+class Flooded(keras.losses.Loss):
+    def call(self, truth, made):
+        return flooded(ops.cast(truth, made.dtype), made)
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net, self.by_class, self.both = one(), keras.losses.BinaryFocalCrossentropy(from_logits=True), Flooded()
+
+    def call(self, rows):
+        return self.net(rows)
+
+    def train_step(self, data):
+        rows, truth = data
+        with tf.GradientTape() as tape:
+            made = self.net(rows)
+            loss = self.compute_loss(y=truth, y_pred=made) + self.by_class(truth, made) + 0.1 * self.both(truth, made)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+labels, kwargs, compiled, loss = total, {}, {}, None
+"""
+FIT = """
+model.compile(keras.optimizers.Adam(0.05), loss, **compiled)
+history = model.fit(x, labels, batch_size=8, epochs=3, verbose=0, shuffle=False, **kwargs).history
+weights = model.get_weights()
+"""
+PROGRAMS = {
+    "class weights": "model, loss, labels, kwargs = one(), focal, rare, {'class_weight': {0: 1.0, 1: 25.0}}",
+    "missing labels": "model, loss, labels = one(), known, missing\n"
+    "kwargs = {'validation_data': (x[:13], total[:13]), 'validation_batch_size': 5}",
+    "flags": "model, loss, labels, compiled = one(), unflagged, flagged, {'steps_per_execution': 3}",
+    "flooding": "model, loss, labels, compiled = one(), flooded, total / 3, {'jit_compile': False, 'metrics': ['mae']}",
+    "hardest rows": "model, loss, compiled = one(), hard, {'run_eagerly': True}",
+    "in the batch": "model, loss, labels = one(3), contrast, rare",
+    "row weights": "model, loss, kwargs = one(), hard, {'sample_weight': x[:, 0] ** 2}",
+    "several": "model, labels = dense(a=1, b=3, c=1), {'a': total, 'b': rare, 'c': flagged}\n"
+    "loss, compiled = {'a': flooded, 'b': contrast, 'c': unflagged}, {'loss_weights': {'a': 0.5, 'b': 1.0, 'c': 2.0}}",
+    "masks": "given = np.random.default_rng(1).integers(1, 9, (101, 5))\ngiven[30:, 3:] = 0\nx = labels = given\n"
+    "def loss(truth, made):\n"
+    "    of_rows = keras.losses.sparse_categorical_crossentropy(truth, made, from_logits=True)\n"
+    "    weight = ops.cast(truth > 0, of_rows.dtype)\n"
+    "    return ops.sum(of_rows * weight) / ops.sum(weight)\n"
+    "model = tokens()",
+    "a step of one's own": "model, loss, labels = Own(), focal, rare",
+}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any, name: str, size: int) -> None:
+    cell = DATA + BEGIN + PROGRAMS[name] + FIT
+    expected = groups.plain(cell, "weights", "history").values
+    outcomes = succeeded(groups[size].run(cell, "weights", "history"))
+    assert_same_weights(outcomes, expected["weights"], 1e-9)
+    for outcome in outcomes:
+        for metric, values in expected["history"].items():
+            np.testing.assert_allclose(outcome.values["history"][metric], values, rtol=1e-9, err_msg=metric)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_shares_of_fed_rows_with_none_for_a_worker_and_single_batches_too(groups: Any, size: int) -> None:
+    fed = (
+        "rows = fed(tf.data.Dataset.from_tensor_slices((x, flagged)).batch(25))  # the last batch has one row\n"
+        "model = one()\nmodel.compile('adam', unflagged)\n"
+        "history = model.fit(rows, validation_data=rows, epochs=3, verbose=0).history\n"
+        "history['on batches'] = [model.train_on_batch(x[:7], flagged[:7]), model.test_on_batch(x[:1], total[:1])]\n"
+        "weights = model.get_weights()\n"
+    )
+    cell = DATA + FED + BEGIN + fed
+    expected = groups.plain(cell.replace("SIZE", "0"), "weights", "history").values
+    outcomes = succeeded(groups[size].run(cell.replace("SIZE", str(size)), "weights", "history"))
+    assert_same_weights(outcomes, expected["weights"], 1e-9)
+    for metric, values in expected["history"].items():
+        np.testing.assert_allclose(outcomes[-1].values["history"][metric], values, rtol=1e-9, err_msg=metric)
