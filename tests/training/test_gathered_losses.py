@@ -62,9 +62,8 @@ def one(size=1):
 
 
 def tokens():
-    return keras.Sequential(
-        [keras.Input((5,)), layers.Embedding(9, 4, mask_zero=True), layers.LSTM(3, return_sequences=True), layers.Dense(9)]
-    )
+    embedded = layers.Embedding(9, 4, mask_zero=True)
+    return keras.Sequential([keras.Input((5,)), embedded, layers.LSTM(3, return_sequences=True), layers.Dense(9)])
 
 
 class Flooded(keras.losses.Loss):
