@@ -87,7 +87,7 @@ def fit(model, labels, epochs=4, **kwargs):
 """
 REFUSED = {
     "missing labels": ("fit(Own(known), missing)", "in the first step. In step"),
-    "flooding": ("fit(Own(flooded), total, 20)", "in the first step. In step"),
+    "flooding": ("fit(Own(flooded), total, 20)", "mixes the rows"),
     "warm-up": ("fit(Own(warming), total, callbacks=[set_strength])", "mixes the rows"),
     "phases": ("fit(Own(mixes_later, True), total, callbacks=[set_phase])", "In step 1 of epoch 3"),
     "another fit": (
