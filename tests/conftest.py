@@ -134,7 +134,7 @@ def _is_marked(process: psutil.Process) -> bool:
 def _report(process: psutil.Process) -> str:
     """Whose a process is, and where it stands."""
     with suppress(psutil.NoSuchProcess):
-        dump = ["py-spy", "dump", "--pid", str(process.pid)]
+        dump = [str(Path(sys.executable).with_name("py-spy")), "dump", "--pid", str(process.pid)]
         stack = subprocess.run(dump, capture_output=True, text=True, timeout=60)
         age = time.time() - process.create_time()
         return "\n".join(

@@ -40,19 +40,25 @@ def test_what_a_detached_run_prints_goes_to_the_cell_that_started_it_and_to_no_o
     assert not kernel.run("run.wait(30)").error
 
 
-def test_a_second_run_is_told_why_it_cannot_begin_and_stop_ends_the_first(kernel: Kernel) -> None:
+def test_a_second_run_waits_for_its_turn_and_stop_ends_the_first(kernel: Kernel) -> None:
     assert not kernel.run(train_cell("--label y --detach long", epochs=100_000)).error
-    refused = kernel.run(train_cell("--label y"))
-    assert refused.error == "ClusterError"
-    assert "busy with" in refused.traceback
-    assert "stop()" in refused.traceback
-    kernel.run("import time\nwhile not long.state.history: time.sleep(0.1)", timeout=30)
+    assert not kernel.run(train_cell("--label y --detach second", epochs=2)).error
+    assert not kernel.run(train_cell("--label y --detach third", epochs=2)).error
+    kernel.run("import time\nwhile not len(long.history): time.sleep(0.1)", timeout=30)
+    assert kernel.run("print(second.phase.value, third.phase.value)").text.strip() == "queued queued"
+    status = kernel.run("%tfos status").text
+    assert "Waiting for 2 workers" in status
+    assert kernel.run("third.stop(); print(third.phase.value)").text.strip() == "stopped"
     assert ": Training" in kernel.run("%tfos status").text
     assert kernel.run("long.wait(0.1)").error == "TimeoutError"
     started = time.monotonic()
     assert not kernel.run("long.stop()").error
     assert time.monotonic() - started < 5
     assert kernel.run("long.wait()").error == "RunInterrupted"
+    followed = kernel.run(
+        "second.wait(30); print(list(second.history.columns), len(second.history), second.phase.value)"
+    )
+    assert followed.text.strip() == "['fit', 'epoch', 'loss'] 2 done", followed.traceback
     assert not kernel.run(train_cell("--label y")).error
 
 

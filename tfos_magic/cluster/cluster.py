@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from tfos_magic.cluster.runs.request import Observer, RunRequest, frame_use
+from tfos_magic.cluster.runs.execution import Execution
+from tfos_magic.cluster.runs.options import RunOptions, request_of
+from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import ClusterStatus
-from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.feed.driver.streaming_query import StreamingSource
 from tfos_magic.spark import session as sessions
-from tfos_magic.transport.messages import StrategyOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TFCluster(WorkerGroup):
@@ -36,61 +39,36 @@ class TFCluster(WorkerGroup):
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def run(
-        self,
-        source: str,
-        *,
-        names: Mapping[str, Any] | None = None,
-        frames: Mapping[str, Any] | None = None,
-        features: Sequence[str] | None = None,
-        label: str | None = None,
-        missing: Missing = NOTHING_MISSING,
-        batch_size: int = 32,
-        shuffle: bool = True,
-        seed: int | None = None,
-        outputs: Sequence[str] = (),
-        strategy: str = "sync",
-        options: Mapping[str, Any] | None = None,
-        log_dir: str = "",
-        checkpoint_dir: str = "",
-        checkpoint_every: int = 0,
-        keep_checkpoints: int = 3,
-        resume: bool = False,
-        max_restarts: int = 2,
-        observer: Any = None,
-    ) -> dict[str, Any]:
-        """Run Keras code on every worker, as ``%%tfos_train`` does, and give the ``outputs`` of rank 0 by name.
+    def submit(self, cell: str | Callable[..., Any], **options: Unpack[RunOptions]) -> Run:
+        """Run Keras code on every worker, as ``%%tfos_train --detach`` does, and give a handle on it at once.
 
-        ``names`` are values the code may use; ``frames`` are DataFrames, each of which it gets under its name as this
-        worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows: ``(features, label)`` where ``label``
-        names a column, else a dict of columns. ``missing`` says what nulls and short arrays become, as in
-        ``Missing.of(fill={"age": 0}, pad=0)``. ``options`` are those of the strategy, by the names of
-        :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
-        seed, strategy, checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`.
-        ``observer`` watches: its ``update(state)`` and ``output(text, stream)`` are called from this thread.
+        It begins when the runs that were submitted before it have ended. ``cell`` is the code's text, whose ``outputs``
+        come back by name, or a function, which is called with those of ``names`` and ``frames`` that it takes and whose
+        value comes back as ``run.returned``. ``options`` are those of
+        :class:`~tfos_magic.cluster.runs.options.RunOptions`.
 
-        Raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose ``values`` are the outputs that
-        there were by then, :class:`CaptureError` where some outputs cannot come, with the others, :class:`DataError`
-        and :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost and no restart is left.
+        Raises :class:`DataError` for a DataFrame that cannot be fed as asked and :class:`UsageError` for options that
+        do not fit. :meth:`Run.wait` raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose
+        ``values`` are the outputs that there were by then, :class:`CaptureError` where some outputs cannot come, with
+        the others, :class:`DataError` and :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost
+        and no restart is left.
         """
-        request = RunRequest(
-            source=source,
-            names=names or {},
-            frames={name: frame_use(name, frame, features, label, missing) for name, frame in (frames or {}).items()},
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            outputs=outputs,
-            strategy=strategy,
-            options=StrategyOptions.of(strategy, options or {}),
-            log_dir=log_dir,
-            checkpoint_dir=checkpoint_dir,
-            checkpoint_every=checkpoint_every,
-            keep_checkpoints=keep_checkpoints,
-            resume=resume,
-            max_restarts=max_restarts,
-        )
-        return Run(request, self.size, lambda: self).execute(observer or Observer())
+        return self._run_of(cell, detached=True, **options).start()
+
+    def run(self, cell: str | Callable[..., Any], **options: Unpack[RunOptions]) -> Any:
+        """Run Keras code as :meth:`submit` does, with the same ``options``, and wait for its end.
+
+        Gives the ``outputs`` of rank 0 by name, or what the function returned, and raises what :meth:`Run.wait` raises.
+        An interrupt ends the run.
+        """
+        values = self._run_of(cell, detached=False, **options).execute()
+        return values if isinstance(cell, str) else values[RETURNED]
+
+    def _run_of(
+        self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
+    ) -> Run:
+        request = request_of(cell, detached=detached, **options)
+        return Run(Execution(request, self.size, lambda: self, self.queue), observer)
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

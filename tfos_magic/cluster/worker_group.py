@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.workers import ClusterPhase, Worker
 from tfos_magic.errors import ClusterError
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
@@ -62,6 +63,7 @@ class WorkerGroup:
             )
         self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
         self.size = workers
+        self.queue = RunQueue()
         self.membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
         self._start_timeout = start_timeout
         self._address = (driver_host, control_port)

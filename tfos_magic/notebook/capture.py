@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import dis
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
+from tfos_magic.spark.session import is_dataframe
 from tfos_magic.values import CUSTOM_OBJECTS, keras_state, pack
 
 HINT_BYTES = 100_000_000
@@ -142,14 +142,6 @@ def _sets(value: Any, name: str) -> bool:
             for instruction in dis.get_instructions(code)
         )
     )
-
-
-def is_dataframe(value: Any) -> bool:
-    """True for a Spark DataFrame, classic or Connect; Spark is not imported to find out."""
-    module = sys.modules.get("pyspark.sql.dataframe")
-    if module is not None and isinstance(value, module.DataFrame):
-        return True
-    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql")
 
 
 def _as_dataframe(name: str, namespace: Mapping[str, Any]) -> Any:

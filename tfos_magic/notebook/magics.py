@@ -13,6 +13,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.preflight import examine
 from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.runs.run import Run
 from tfos_magic.disk.imports import ImportListener
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
@@ -25,7 +26,6 @@ from tfos_magic.notebook.describe import (
     describe_status,
     status_dict,
 )
-from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.options import (
     COMMANDS,
     body_of,
@@ -101,11 +101,11 @@ class TFOSMagics(Magics):
             self._show_run()
 
     def _show_run(self) -> None:
-        """Show the run that goes on, or say how the last one ended."""
+        """Show the runs that go on or wait, the newest first, or say how the last one ended."""
         detached, last = self.runtime.detached, self.runtime.last_run
-        if detached is not None and not detached.done:
-            detached.again()
-        elif last is not None:
+        for run, view in detached:
+            view.again(run.state)
+        if not detached and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
         if self.runtime.fed:
             print(describe_feeds(self.runtime.fed))
@@ -151,7 +151,7 @@ class TFOSMagics(Magics):
 
     @line_cell_magic
     @train_options
-    def tfos_train(self, line: str, cell: str | None = None) -> DetachedRun | None:
+    def tfos_train(self, line: str, cell: str | None = None) -> Run | None:
         """Run the cell on every worker of a TensorFlow cluster on Spark: an ordinary Keras cell trains distributed.
 
         Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a

@@ -6,19 +6,21 @@ import dataclasses
 import os
 import sys
 from collections.abc import MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.preflight import Wanted
+from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.notebook.config import TFOS
-from tfos_magic.notebook.detached import DetachedRun
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.views.view import View
@@ -35,10 +37,11 @@ class Runtime:
     def __init__(self, namespace: MutableMapping[str, Any], config: TFOS) -> None:
         self.namespace, self.config = namespace, config
         self.cluster: TFCluster | None = None
+        self.queue = RunQueue()
         self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.files = LateFolder("tfos-files-")
         self.last_run: Run | None = None
-        self.detached: DetachedRun | None = None
+        self._detached: list[tuple[Run, View]] = []
         self._runs = 0
         close_at_exit(self)
 
@@ -135,30 +138,26 @@ class Runtime:
 
     def run(self, request: RunRequest, args: Any, view: View) -> dict[str, Any]:
         """Execute a request under ``view`` and give the names that came back."""
-        run = self._new_run(request, args)
-        view.open(run.state)
-        try:
-            with interruptible():
-                return run.execute(view)
-        finally:
-            view.close(run.state)
+        run = self._new_run(request, args, view)
+        with interruptible():
+            return run.execute()
 
-    def detach(self, request: RunRequest, args: Any, view: View) -> DetachedRun:
+    def detach(self, request: RunRequest, args: Any, view: View) -> Run:
         """Execute a request under ``view`` in a thread of its own."""
-        run = self._new_run(request, args)
         self.session(self.requested_cluster(args).slots)
-        self.detached = DetachedRun(run, view)
-        return self.detached
+        run = self._new_run(request, args, view)
+        view.detach(run.ask_to_stop)
+        self._detached = [(run, view), *((other, its) for other, its in self._detached if not other.done)]
+        return run.start()
 
-    def _new_run(self, request: RunRequest, args: Any) -> Run:
-        """Raises :class:`ClusterError` while a detached run has the workers."""
-        if self.detached is not None and not self.detached.done:
-            name = self.detached.state.name
-            raise ClusterError(
-                f"The workers are busy with {name}, which was detached: wait() on its handle waits for it, stop() ends "
-                "it, and %tfos status shows where it is."
-            )
-        run = Run(request, self.size_for(args), lambda: self.start(args, wait_for_trainers=False))
+    @property
+    def detached(self) -> list[tuple[Run, View]]:
+        """The detached runs that have not ended, the newest first, each with its view."""
+        return [(run, view) for run, view in self._detached if not run.done]
+
+    def _new_run(self, request: RunRequest, args: Any, view: View) -> Run:
+        connect = partial(self.start, args, wait_for_trainers=False)
+        run = Run(Execution(request, self.size_for(args), connect, self.queue), view)
         if not request.alone:
             self.last_run = run
         return run
@@ -193,15 +192,15 @@ class Runtime:
         return True
 
     def stop(self, force: bool = False) -> bool:
-        """End the run that was detached, unless by ``force``, and the cluster; True when there was one."""
-        if self.detached is not None and not force:
-            self.detached.stop()
+        """End the runs that were detached, unless by ``force``, and the cluster; True when there was one."""
+        for run, _ in self.detached if not force else ():  # the newest first: none may begin as those before it end
+            run.stop()
         return self.close_cluster(force)
 
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
-        if self.detached is not None:
-            self.detached.mute()
+        for run, _ in self.detached:
+            run.mute()
         self.boards.close()
         self.logs.close()
         self.files.close()

@@ -42,6 +42,14 @@ def make_local_session(slots: int) -> Session:
     )
 
 
+def is_dataframe(value: Any) -> bool:
+    """True for a Spark DataFrame, classic or Connect; Spark is not imported to find out."""
+    module = sys.modules.get("pyspark.sql.dataframe")
+    if module is not None and isinstance(value, module.DataFrame):
+        return True
+    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql")
+
+
 def driver_address(spark: Session) -> str:
     """The address of this machine that executors reach: loopback where all is on one machine."""
     if not is_connect(spark):

@@ -31,6 +31,7 @@ class RunHooks(_Hooks):
     def on_train_begin(self, logs: Any = None) -> None:
         self._loop.epochs = self.params.get("epochs") or 0
         self._loop.steps = self.params.get("steps") or 0
+        self._session.reporter.begin_fit()
         self._session.checkpointer.begin(self._loop)
         self.take_over()
         self.begin()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tfos_magic.cluster.workers import ClusterPhase
-from tfos_magic.errors import ClusterError
 from tfos_magic.notebook import runtime as runtimes
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.options import COMMANDS, parse
 from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.views.view import View
 
 
 class Cluster:
@@ -69,18 +69,16 @@ def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_
 ) -> None:
     failed: Any = Cluster()
     run: Any = Detached()
-    runtime.cluster, runtime.detached = failed, run
+    runtime.cluster, runtime._detached = failed, [(run, View())]
     assert runtime.start(parse(COMMANDS["start"], "")) is not failed
     assert failed.stopped
     assert not run.stopped
 
 
-def test_stopping_the_cluster_stops_the_detached_run_first_and_only_one_run_has_the_workers(runtime: Runtime) -> None:
+def test_stopping_the_cluster_stops_the_detached_run_first(runtime: Runtime) -> None:
     cluster: Any = Cluster()
     run: Any = Detached()
-    runtime.cluster, runtime.detached = cluster, run
-    with pytest.raises(ClusterError, match="busy with run 1"):
-        runtime.run(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())
+    runtime.cluster, runtime._detached = cluster, [(run, View())]
     assert runtime.stop()
     assert run.stopped
     assert cluster.stopped

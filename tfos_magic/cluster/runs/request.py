@@ -13,12 +13,18 @@ from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
 
+RETURNED = "_tfos_returned"
+"""The name of what a function returns that is run as a cell."""
+
 SEEDS = 2**32
 """How many seeds there are: NumPy's generators take no others."""
 
 
 class Observer:
     """Who watches a run: called in the thread that executes it, as often as something happened. This one looks away."""
+
+    def open(self, state: RunState) -> None:
+        """The run is about to begin, or to wait for its turn: called before all else, where the run was asked for."""
 
     def update(self, state: RunState) -> None:
         """The run has gone on."""
@@ -28,6 +34,9 @@ class Observer:
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
         """A MIME bundle that a rank's cell displayed, of the same ranks."""
+
+    def close(self, state: RunState) -> None:
+        """The run has ended; nothing is called after this."""
 
 
 @dataclass(frozen=True)

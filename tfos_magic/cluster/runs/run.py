@@ -1,287 +1,265 @@
-"""One run of one cell: feed what it names, send it to every rank, follow it to its end, bring its names back.
-
-A run that loses a worker begins again with fresh trainers and the same seed, where its last checkpoint left it.
-"""
+"""A run as a handle: where it is, how it went, what came back, and its end."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
-from typing import Any
-from uuid import uuid4
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from tfos_magic.checkpoints.store import CheckpointStore
-from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive
-from tfos_magic.cluster.runs.random_states import Randomness
-from tfos_magic.cluster.runs.request import Observer, RunRequest
-from tfos_magic.cluster.runs.results import RunResults, kernels_keras
-from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
-from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
-from tfos_magic.cluster.runs.worker_state import WorkerState
-from tfos_magic.cluster.worker_group import WorkerGroup
-from tfos_magic.disk.local_modules import local_sources
-from tfos_magic.disk.module_states import changed_states
-from tfos_magic.disk.place import tell_place
-from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
-from tfos_magic.tensorboard.event_files import EventMirror
-from tfos_magic.tensorboard.scalars import ScalarWriter
-from tfos_magic.transport.messages import (
-    CheckpointPart,
-    Display,
-    EpochEnd,
-    EventFilePart,
-    Message,
-    Output,
-    OutputPart,
-    OutputTaken,
-    RunCell,
-    TrainerExited,
-)
-from tfos_magic.values import keras_state, pack, process_state
+from tfos_magic.cluster.runs.execution import Execution
+from tfos_magic.cluster.runs.request import RETURNED, Observer
+from tfos_magic.cluster.runs.state import RunPhase, RunState
+from tfos_magic.errors import RunInterrupted, RunStopped, UsageError
+
+if TYPE_CHECKING:
+    import pandas
+
+STOP_SECONDS = 10.0
+SECONDS_BETWEEN = 0.25
 
 
-class Run:
-    """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
+class Run(Observer):
+    """What ``cluster.submit`` and ``%%tfos_train --detach`` give: a run that goes on beside what its caller does.
 
-    ``connect`` gives the cluster, its agents running; it is called first, so that the start of a cluster is part of the
-    run.
+    ``run.result["model"]``, or ``run["model"]`` for short, is a name that was asked back, once the run has ended; what
+    a function returned is ``run.returned``. ``await run`` waits as :meth:`wait` does. The run ends with its process.
     """
 
-    _cluster: WorkerGroup
+    def __init__(self, execution: Execution, observer: Observer | None = None) -> None:
+        self._execution, self._observer = execution, observer or Observer()
+        self._callbacks: list[Callable[[Run], object]] = []
+        self._due = 0.0
+        self._muted = self._opened = False
+        self._end: Future[dict[str, Any]] = Future()
 
-    def __init__(self, request: RunRequest, size: int, connect: Callable[[], WorkerGroup]) -> None:
-        self.run_id = uuid4().hex[:12]
-        self._request, self._connect = request, connect
-        self._randomness = Randomness(request)
-        # Of the thread that asks for the run, which may be executed in another.
-        self._names = keras_state.names()
-        self._notebook = process_state.of_notebook(dict(self._names))
-        self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
-        self._store: CheckpointStore | None = None
-        self._stops: SimpleQueue[None] = SimpleQueue()
-        self._pending_notices: SimpleQueue[str] = SimpleQueue()
-        self.state = RunState(
-            run_id=self.run_id,
-            name=request.name,
-            strategy=request.strategy,
-            workers=[WorkerState(rank) for rank in range(size)],
-            started=time.monotonic(),
-            log_dir=request.log_dir,
-            notices=list(request.notices),
-        )
-        self._mirror = EventMirror(self.state, request.private_logs)
-        self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
+    def start(self) -> Run:
+        """Go on in a thread of its own, in this one's context: what is shown finds the cell it belongs to by that."""
+        self._open()
+        work = copy_context().run
+        threading.Thread(target=work, args=(self._work,), name="tfos-run", daemon=True).start()
+        return self
 
-    def execute(self, observer: Observer) -> dict[str, Any]:
-        """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
-
-        Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
-        is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
-        another cell.
-        """
-        payload = self._request.payload
-        if payload is None:
-            payload = pack(self._request.names)
-        self._observer = observer
-        self._observer.update(self.state)
+    def execute(self) -> dict[str, Any]:
+        """Go on in the caller's thread to the end, and give what :meth:`wait` gives. An interrupt ends the run."""
+        self._open()
         try:
-            self._open_store()
-            self._cluster = self._connect()
-            self._persevere(payload)
-            self._close_store()
-            self._end(RunPhase.DONE)
-            return self._results.values()
-        except (KeyboardInterrupt, StopAsked):
-            self._end(RunPhase.STOPPED)
-            raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
+            values = self._execution.execute(self)
         except BaseException as error:
-            self._end(RunPhase.FAILED, str(error))
-            self._results.rescue_with(error)
+            self._close()
+            self._end.set_exception(error)
             raise
+        else:
+            self._close()
+            self._end.set_result(values)
+            return values
         finally:
-            self._close_store()
-            left, meanwhile = self._results.left, self._request.detached
-            self._randomness.give_back(left.random)
-            keras_state.go_on(self._names, left.names_given, meanwhile=meanwhile)
-            process_state.go_on(left, meanwhile=meanwhile)
-            if self._scalars is not None:
-                self._scalars.close()
+            self._tell()
 
-    def stop(self) -> None:
-        """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
+    def __repr__(self) -> str:
+        return f"<{self._bundle()['text/plain']}>"
 
-        A cluster that is being started comes up first.
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return self._bundle()
+
+    def _bundle(self) -> dict[str, str]:
+        bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.card:card_bundle")(self.state)
+        return bundle
+
+    def __getitem__(self, name: str) -> Any:
+        """A name that was asked back, once the run has ended, well or not."""
+        return self.result[name]
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        """As :meth:`wait`, but a run that was stopped raises :class:`RunStopped`: it is no interrupt of the loop."""
+        return asyncio.shield(asyncio.wrap_future(_quietly(self._end))).__await__()
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.state.name
+
+    @property
+    def state(self) -> RunState:
+        """What is known of the run; changed by its own thread alone."""
+        return self._execution.state
+
+    @property
+    def phase(self) -> RunPhase:
+        """Where the run is: it compares with strings, as in ``run.phase == "done"``."""
+        return self.state.phase
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self._end.done()
+
+    @property
+    def history(self) -> pandas.DataFrame:
+        """The metrics so far, a row for each epoch of each ``fit``: both from 0, and values by name."""
+        import pandas
+
+        state = self.state
+        fits = {**state.earlier, state.fit: list(state.history)}
+        rows = [
+            {"fit": fit, "epoch": epoch, **metrics}
+            for fit, history in sorted(fits.items())
+            for epoch, metrics in enumerate(history)
+        ]
+        return pandas.DataFrame(rows, columns=None if rows else ["fit", "epoch"])
+
+    @property
+    def result(self) -> RunResult:
+        """The names that came back. Looking into it waits for the end."""
+        return RunResult(self)
+
+    @property
+    def returned(self) -> Any:
+        """What the function returned that was run, once it has."""
+        return self.wait()[RETURNED]
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the end and give the names asked back; raises what ended the run, and TimeoutError, in seconds.
+
+        An interrupt ends the wait, not the run.
         """
-        self._stops.put(None)
+        try:
+            return self._end.result(timeout)
+        except TimeoutError:
+            if self.done:
+                raise
+        raise TimeoutError(f"{self.name} has not ended within {timeout:g} s; it goes on.")
 
-    def _open_store(self) -> None:
-        """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
-        request = self._request
-        if request.alone:
-            return
-        if request.resume and not request.checkpoint_dir:
-            raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
-        self._store = CheckpointStore(
-            request.checkpoint_dir,
-            request.keep_checkpoints,
-            resume=request.resume,
-            notify=self._pending_notices.put,
-        )
-        self._take_notices()
-        self._randomness.go_on(self._store.seed, self._store.random)
-        if self._store.newest is not None:
-            self.state.notices.append(
-                f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End the run at its next step, and wait for that; where ``timeout`` seconds are not enough, end its workers.
+
+        A cluster that is being started is waited for. The cluster stays for the next run.
+        """
+        for _ in range(2):
+            if self.done:
+                return
+            self.ask_to_stop()
+            self._await_end(timeout)
+        if not self.done:
+            raise TimeoutError(
+                f"{self.name} did not end within {2 * timeout:g} s: %tfos stop --force, or cluster.stop(force=True)."
             )
 
-    def _close_store(self) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
-        self._take_notices()
+    def ask_to_stop(self) -> None:
+        """Ask the run to end at its next step, and when asked again at once, without waiting for that."""
+        self._execution.stop()
 
-    def _persevere(self, payload: bytes) -> None:
-        """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
-        while True:
-            try:
-                self._attempt(payload)
-                return
-            except WorkerLost as loss:
-                if self._request.alone:
-                    raise
-                self._prepare_restart(loss)
+    def on_change(self, callback: Callable[[Run], object]) -> Callable[[], None]:
+        """Call ``callback(run)`` as the run goes on, at most four times a second, and when it has ended.
 
-    def _attempt(self, payload: bytes) -> None:
-        """Feed what the cell names and run it once on every rank that is to."""
-        ranks = self._request.ranks_of(self._cluster.size)
-        revive(self._cluster, self.state, self._draw)
-        assert self._cluster.feeds is not None
-        streams = self._cluster.feeds.streams
-        try:
-            before = self._store.feeds if self._store is not None else {}
-            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
-            await_trainers(self._cluster, self.state, self._draw)
-            self._run_cell(payload, feeds, ranks)
-        except WorkerError:
-            if streams.failure is None:
-                raise
-            raise streams.failure from None  # which is why the cell found no rows
-        finally:
-            streams.end()
+        The call comes from the run's thread, and at once where the run has ended already. A callback that raises is
+        logged and not called again. Gives a function that ends the calls.
+        """
+        self._callbacks.append(callback)
+        if self.done:
+            self._tell()
+        return lambda: self._drop(callback)
 
-    def _run_cell(self, payload: bytes, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
-        request = self._request
-        assert self._cluster.feeds is not None
-        attempt = Attempt(
-            self._cluster,
-            self.run_id,
-            self._take,
-            ranks=ranks,
-            elastic=request.strategy == "async",
-            replacements=request.max_restarts - self.state.restarts,
-            alone=request.alone,
-        )
-        try:
-            self._send(attempt, payload, feeds)
-            attempt.follow(self.state.workers)
-        except (KeyboardInterrupt, StopAsked):
-            self.state.phase = RunPhase.STOPPING
-            attempt.stop(self.state.notices.append, self._cluster.feeds.streams.end_queries)
-            raise
-        finally:
-            attempt.close()
-            self._results.note(attempt.outcome.ends)
+    def mute(self) -> None:
+        """Show nothing more: the process is about to end."""
+        self._muted = True
 
-    def _prepare_restart(self, loss: WorkerLost) -> None:
-        """Count a restart and say so; raises the loss with what to do where none is left."""
-        request, state = self._request, self.state
-        if state.restarts >= request.max_restarts:
-            raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
-        where = f" in epoch {state.epoch + 1}" if state.epochs else ""
-        rewind(state)
-        if self._scalars is not None:
-            self._scalars.await_rewind()
-        newest = self._store.newest if self._store is not None else None
-        self.state.notices.append(
-            f"Worker {loss.rank} {loss.how}{where}: restarted from {newest.words if newest else 'the beginning'} "
-            f"({state.restarts} of {request.max_restarts} restarts)."
-        )
-        self._draw()
-
-    def _send(self, attempt: Attempt, payload: bytes, feeds: Mapping[str, SpooledFeed]) -> None:
-        request = self._request
-        cell = RunCell(
-            run_id=self.run_id,
-            source=request.source,
-            filename=request.filename,
-            strategy=request.strategy,
-            options=request.options,
-            seed=self._randomness.seed,
-            random=self._randomness.states,
-            outputs=list(request.outputs),
-            feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
-            modules=dict(request.modules),
-            checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
-            event_files=self._mirror.has_place,
-            keras=kernels_keras(),
-            notebook=self._notebook,
-            place=tell_place((request.private_files or self._cluster.private_files)()),
-            sources=local_sources(request.source),
-            module_states=changed_states(),
-            payload=payload,
-        )
-        for part in self._store.parts(self.run_id) if self._store is not None else ():
-            self._cluster.tell(0, part)
-        attempt.send(cell)
-
-    def _take(self, message: Message | None) -> None:
-        """Fold what a worker said into the run; None when nobody said anything for a moment."""
-        if isinstance(message, TrainerExited):
-            lose(self.state, message.rank)
-        if message is not None and getattr(message, "run_id", "") == self.run_id:
-            apply(self.state, message)
-            match message:
-                case Output() if self._shown(message.rank):
-                    self._observer.output(message.text, message.stream, message.rank)
-                case Display() if self._shown(message.rank):
-                    self._observer.show(message.data, message.metadata, message.rank)
-                case CheckpointPart() if self._store is not None:
-                    self._store.note(message)
-                case OutputPart():
-                    self._results.take(message)
-                    self._cluster.tell(message.rank, OutputTaken(self.run_id))
-                case EventFilePart(rank=0):
-                    self._mirror.take(message)
-                case EpochEnd() if self._scalars is not None:
-                    self._scalars.take(message)
-        assert self._cluster.feeds is not None
-        self._cluster.feeds.streams.check()
-        self._draw()
-
-    def _shown(self, rank: int) -> bool:
-        return rank == 0 or self._request.alone
-
-    def _take_notices(self) -> None:
-        """What the thread that writes checkpoints has to say: the run's own thread alone changes its state."""
-        while not self._pending_notices.empty():
-            self.state.notices.append(self._pending_notices.get())
-
-    def _draw(self) -> None:
-        self._take_notices()
-        for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
-            state.memory = worker.beat.trainer_rss
-        for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
-            state.memory = server.beat.trainer_rss
-        self._observer.update(self.state)
-        if not self._stops.empty():
-            self._stops.get()
-            raise StopAsked
-
-    def _end(self, phase: RunPhase, error: str = "") -> None:
-        if self.state.phase.ended:
+    def update(self, state: RunState) -> None:
+        if self._muted:
             return
-        self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
-        self.state.ended = time.monotonic()
-        self._observer.update(self.state)
+        self._observer.update(state)
+        if self._callbacks and time.monotonic() >= self._due:
+            self._due = time.monotonic() + SECONDS_BETWEEN
+            self._tell()
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        if not self._muted:
+            self._observer.output(text, stream, rank)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        if not self._muted:
+            self._observer.show(data, metadata, rank)
+
+    def _work(self) -> None:
+        with suppress(BaseException):  # raised again where the run is waited for
+            self.execute()
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self._observer.open(self.state)
+
+    def _close(self) -> None:
+        if not self._muted:
+            self._observer.close(self.state)
+
+    def _await_end(self, seconds: float) -> None:
+        ended = threading.Event()
+        self._end.add_done_callback(lambda _: ended.set())
+        ended.wait(seconds)
+
+    def _tell(self) -> None:
+        for callback in list(self._callbacks):
+            try:
+                callback(self)
+            except Exception:
+                logging.getLogger(__name__).exception(
+                    "A callback on changes of %s failed; it is not called again.", self
+                )
+                self._drop(callback)
+
+    def _drop(self, callback: Callable[[Run], object]) -> None:
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+
+class RunResult(Mapping[str, Any]):
+    """The names that a run brought back, also where it failed or was stopped; looking into it waits for the end."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._values()
+        if name in values:
+            return values[name]
+        there = ", ".join(self._run.wait()) or "nothing"  # raises what ended the run, if anything did
+        raise UsageError(f"{name!r} was not asked back: add it to -o, or to outputs. There is {there}.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+    def __repr__(self) -> str:
+        return f"<{self._run.name}: {', '.join(self._values()) if self._run.done else 'under way'}>"
+
+    def _values(self) -> dict[str, Any]:
+        try:
+            return self._run.wait()
+        except BaseException as error:
+            if not self._run.done:  # the wait was interrupted
+                raise
+            return dict(getattr(error, "values", {}))
+
+
+def _quietly(end: Future[dict[str, Any]]) -> Future[dict[str, Any]]:
+    """The same end, with an error of its own for a run that was stopped."""
+    made: Future[dict[str, Any]] = Future()
+
+    def pass_on(ended: Future[dict[str, Any]]) -> None:
+        error = ended.exception()
+        if error is None:
+            made.set_result(ended.result())
+        else:
+            made.set_exception(RunStopped(str(error)) if isinstance(error, RunInterrupted) else error)
+
+    end.add_done_callback(pass_on)
+    return made

@@ -21,6 +21,7 @@ _DOING = {"train": "training", "validate": "validating", "checkpoint": "saving"}
 class RunPhase(str, Enum):
     """Where a run is. The last three are ends."""
 
+    QUEUED = "queued"
     STARTING = "starting"
     FEEDING = "feeding"
     RUNNING = "running"
@@ -55,6 +56,9 @@ class FeedState:
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
+    ``earlier`` holds the histories of the cell's ``fit``s before that one.
+
+    ``history`` is that of the cell's ``fit``-th fit, counted from 0; ``earlier`` has those before, by their numbers.
     ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
     ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
@@ -77,6 +81,8 @@ class RunState:
     stage: str = "train"
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    earlier: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    fit: int = 0
     generation: int = 0
     restarts: int = 0
     replaying: bool = False
@@ -96,6 +102,11 @@ class RunState:
     _first: tuple[float, float] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        self._times = Stopwatch("start", self.started)
+
+    def begin(self) -> None:
+        """The run's turn has come: time counts from here."""
+        self.phase, self.started = RunPhase.STARTING, self.clock()
         self._times = Stopwatch("start", self.started)
 
     @property
@@ -230,12 +241,21 @@ def _epoch_end(state: RunState, message: EpochEnd) -> None:
     _forget_from(state, message.epoch)
     state.epochs = message.epochs
     state.metrics = dict(message.metrics)
-    if message.epoch == 0 and state.history:
-        state.history.clear()  # a second fit in the same cell starts its own curve
-        state.epochs_done.clear()
+    if message.fit != state.fit:
+        _turn_to(state, message.fit)
     state.planned = message.epochs
     state.history.append(dict(message.metrics))
     state.epochs_done.append(message.epoch)
+
+
+def _turn_to(state: RunState, fit: int) -> None:
+    """Another ``fit`` of the cell draws its own curve."""
+    if state.history:
+        state.earlier[state.fit] = state.history.copy()
+    state.earlier = {number: history for number, history in state.earlier.items() if number < fit}
+    state.history.clear()
+    state.epochs_done.clear()
+    state.fit = fit
 
 
 def lose(state: RunState, rank: int) -> None:

@@ -16,6 +16,7 @@ from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
 NOTICES_SHOWN = 6
 
 _HEADLINES = {
+    RunPhase.QUEUED: "Waiting for {workers}",
     RunPhase.STARTING: "Starting on {workers}",
     RunPhase.FEEDING: "Feeding {workers}",
     RunPhase.RUNNING: "Training on {workers}",
@@ -26,6 +27,7 @@ _HEADLINES = {
 }
 
 _PREPARING = {
+    RunPhase.QUEUED: "next when the workers are free",
     RunPhase.STARTING: "waiting for the workers",
     RunPhase.FEEDING: "rows on their way to the workers",
     RunPhase.RUNNING: "before the first step",

@@ -11,14 +11,14 @@ from tfos_magic.notebook.views.picture import summary
 
 
 class View(Observer):
-    """Draws a run. Called from the thread that runs the cell, at most four times a second, and never after ``close``.
+    """Draws a run: ``open`` shows the first picture under the cell, ``update`` redraws it from the same state object,
+    and ``close`` leaves what should stay in a saved notebook.
+
+    Called from the thread that runs the cell, at most four times a second, and never after ``close``.
 
     This one shows nothing until it is asked to, for a run behind a terminal's prompt, where whatever is printed lands
     in what is being typed. Text that a cell prints comes in order.
     """
-
-    def open(self, state: RunState) -> None:
-        """Show the first picture under the cell; ``update`` redraws it from the same state object."""
 
     def tensorboard(self, url: str) -> bool:
         """Offer the TensorBoard at ``url``, before or after ``open``; False where there is no place for it here."""
@@ -33,6 +33,3 @@ class View(Observer):
     def again(self, state: RunState) -> None:
         """Show the run once more, in another cell."""
         print(f"{state.name}: {summary(state)}")
-
-    def close(self, state: RunState) -> None:
-        """Leave what should stay in a saved notebook."""

@@ -38,6 +38,11 @@ class Reporter:
         self._last = 0.0
         self._noticed: set[str] = set()
         self._late: list[str] = []
+        self._fit = -1
+
+    def begin_fit(self) -> None:
+        """The next ``fit`` of the cell begins."""
+        self._fit += 1
 
     def due(self) -> bool:
         return time.monotonic() - self._last >= SECONDS_BETWEEN
@@ -71,13 +76,13 @@ class Reporter:
 
     def epoch_end(self, epoch: int, epochs: int, metrics: Mapping[str, Any]) -> None:
         if self.rank == 0:
-            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics)))
+            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), fit=self._fit))
 
     def past_epochs(self, epochs: int, numbered: Sequence[int], history: Mapping[str, Sequence[Any]]) -> None:
         """Say again what ``fit`` recorded before this attempt: ``history`` by metric, for the epochs ``numbered``."""
         for index, epoch in enumerate(numbered if self.rank == 0 else ()):
             metrics = {name: values[index] for name, values in history.items() if index < len(values)}
-            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), past=True))
+            self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), past=True, fit=self._fit))
 
     def notice(self, text: str) -> None:
         """Say once in a run, and from rank 0 only, what the user should know."""

@@ -78,7 +78,8 @@ class Progress(Message):
 
 @dataclass(frozen=True)
 class EpochEnd(Message):
-    """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0.
+    """Global metrics after an epoch, validation included under ``val_`` names. Sent by rank 0. The cell's ``fit``s are
+    counted from 0.
 
     ``past`` epochs were trained by an earlier attempt at the run, and are said again by the one that goes on from it.
     """
@@ -89,6 +90,7 @@ class EpochEnd(Message):
     epochs: int
     metrics: dict[str, float] = field(default_factory=dict)
     past: bool = False
+    fit: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,10 @@ def progress(rank: int, epoch: int, step: int, *, epochs: int = 3, steps: int = 
     )
 
 
-def epoch_end(epoch: int, *, epochs: int = 3, loss: float | None = None) -> EpochEnd:
+def epoch_end(epoch: int, *, epochs: int = 3, loss: float | None = None, fit: int = 0) -> EpochEnd:
     loss = 0.5 / (epoch + 1) if loss is None else loss
     metrics = {"loss": loss, "accuracy": 0.9 + 0.03 * epoch, "val_loss": 0.6 / (epoch + 1), "val_accuracy": 0.91}
-    return EpochEnd(RUN, 0, epoch, epochs, metrics)
+    return EpochEnd(RUN, 0, epoch, epochs, metrics, fit=fit)
 
 
 def finish(state: RunState, status: str = "ok") -> None:

@@ -1,0 +1,218 @@
+"""Runs as handles: their turns, what they tell, and their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.notebook.views.simulated import epoch_end, new_state, tell
+from tfos_magic.cluster.runs.options import call_of, request_of
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.runs.state import RunPhase
+from tfos_magic.errors import RunInterrupted, RunStopped, UsageError
+
+
+class Scripted:
+    """Stands for the execution of a run: does what it is told to."""
+
+    def __init__(self, work: Callable[[Scripted], dict[str, Any]]) -> None:
+        self.state, self._work = new_state(), work
+        self.stops = threading.Semaphore(0)
+
+    def execute(self, observer: Any) -> dict[str, Any]:
+        self.observer = observer
+        return self._work(self)
+
+    def stop(self) -> None:
+        self.stops.release()
+
+
+def run_of(work: Callable[[Scripted], dict[str, Any]]) -> Run:
+    execution: Any = Scripted(work)
+    return Run(execution)
+
+
+def stopped(execution: Scripted) -> dict[str, Any]:
+    execution.stops.acquire(timeout=10)
+    execution.state.phase = RunPhase.STOPPED
+    raise RunInterrupted({"model": "of epoch 3"}, "")
+
+
+def failing(_: Scripted) -> dict[str, Any]:
+    raise ValueError("no such luck")
+
+
+def test_the_names_that_were_asked_back_are_there_when_the_run_has_ended() -> None:
+    begin = threading.Event()
+    run = run_of(lambda _: {"model": 1} if begin.wait(10) else {}).start()
+    assert not run.done
+    with pytest.raises(TimeoutError, match="it goes on"):
+        run.wait(0.01)
+    begin.set()
+    assert run["model"] == run.result["model"] == 1
+    assert dict(run.result) == run.wait() == {"model": 1}
+    with pytest.raises(UsageError, match="'weights' was not asked back"):
+        run["weights"]
+
+
+def test_a_run_that_was_stopped_keeps_its_names_and_says_so_to_whoever_waits() -> None:
+    run = run_of(stopped).start()
+    run.stop()
+    assert (run.done, run["model"]) == (True, "of epoch 3")
+    with pytest.raises(RunInterrupted):
+        run.wait()
+    with pytest.raises(RunInterrupted):
+        run["weights"]
+
+
+def test_an_error_is_raised_where_the_run_is_waited_for() -> None:
+    run = run_of(failing).start()
+    for ask in (run.wait, lambda: run["model"]):
+        with pytest.raises(ValueError, match="no such luck"):
+            ask()
+    with pytest.raises(ValueError, match="no such luck"):
+        run_of(failing).execute()
+
+
+def test_a_run_can_be_awaited_and_a_stop_is_no_interrupt_of_the_loop() -> None:
+    async def end(run: Run) -> dict[str, Any]:
+        return await run
+
+    assert asyncio.run(end(run_of(lambda _: {"model": 1}).start())) == {"model": 1}
+    run = run_of(stopped).start()
+    run.ask_to_stop()
+    with pytest.raises(RunStopped):
+        asyncio.run(end(run))
+
+
+def test_waiting_for_a_run_in_a_loop_may_be_given_up_without_ending_the_run() -> None:
+    begin = threading.Event()
+    run = run_of(lambda _: {"model": 1} if begin.wait(10) else {}).start()
+
+    async def impatient() -> None:
+        await asyncio.wait_for(run, 0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(impatient())
+    begin.set()
+    assert run["model"] == 1
+
+
+def test_history_has_a_row_for_each_epoch_of_each_fit() -> None:
+    def train(execution: Scripted) -> dict[str, Any]:
+        tell(execution.state, epoch_end(0, loss=3.0), epoch_end(1, loss=2.0), epoch_end(0, loss=1.0, fit=1))
+        return {}
+
+    run = run_of(train)
+    assert list(run.history.columns) == ["fit", "epoch"]
+    run.execute()
+    assert run.history[["fit", "epoch", "loss"]].values.tolist() == [[0, 0, 3.0], [0, 1, 2.0], [1, 0, 1.0]]
+
+
+def test_fits_that_are_trained_again_after_a_restart_are_in_the_history_once() -> None:
+    state = tell(new_state(), epoch_end(0), epoch_end(0, fit=1), epoch_end(0, fit=2))
+    assert sorted(state.earlier) == [0, 1]
+    tell(state, epoch_end(0, loss=9.0, fit=1))
+    assert (sorted(state.earlier), state.fit, state.history[0]["loss"]) == ([0], 1, 9.0)
+
+
+def test_callbacks_hear_of_changes_and_of_the_end_and_one_that_fails_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[tuple[str, bool]] = []
+
+    def train(execution: Scripted) -> dict[str, Any]:
+        for _ in range(100):
+            execution.observer.update(execution.state)
+        return {}
+
+    run = run_of(train)
+    run.on_change(lambda run: heard.append((run.name, run.done)))
+    run.on_change(lambda run: [][0])
+    forgotten: list[Run] = []
+    run.on_change(forgotten.append)()
+    run.execute()
+    assert heard[0] == (run.name, False)
+    assert heard[-1] == (run.name, True)
+    assert len(heard) < 20
+    assert not forgotten
+    assert caplog.text.count("IndexError") == 1
+    run.on_change(lambda run: heard.append(("late", run.done)))
+    assert heard[-1] == ("late", True)
+
+
+def test_a_run_shows_itself_as_a_card_and_in_a_line() -> None:
+    run = run_of(lambda _: {})
+    assert repr(run).startswith("<")
+    assert "<div" in run._repr_mimebundle_()["text/html"]
+
+
+def test_runs_have_the_workers_in_the_order_in_which_they_were_asked_for() -> None:
+    queue, order, waited = RunQueue(), [], threading.Event()
+    for run_id in "abc":
+        queue.join(run_id)
+
+    def have(run_id: str) -> None:
+        queue.await_turn(run_id, waited.set)
+        order.append(run_id)
+        queue.leave(run_id)
+
+    later = [threading.Thread(target=have, args=(run_id,), name=f"tfos-{run_id}") for run_id in "cb"]
+    for thread in later:
+        thread.start()
+    assert waited.wait(10)
+    assert not order
+    have("a")
+    for thread in later:
+        thread.join(10)
+    assert order == ["a", "b", "c"]
+
+
+def test_a_run_that_no_longer_waits_lets_those_behind_it_pass() -> None:
+    queue = RunQueue()
+    queue.join("a")
+    queue.join("b")
+
+    def stop() -> None:
+        raise RunStopped("asked to")
+
+    with pytest.raises(RunStopped):
+        queue.await_turn("b", stop)
+    queue.leave("b")
+    queue.join("c")
+    queue.leave("a")
+    queue.await_turn("c", stop)
+
+
+def test_a_function_is_called_with_what_it_takes_of_names_and_frames() -> None:
+    def train(data: Any, *, rate: float = 0.1) -> None: ...
+
+    assert call_of(train, ["rate", "data", "other"]).endswith("(rate=rate, data=data)")
+    assert call_of(lambda **everything: None, ["a", "b"]).endswith("(a=a, b=b)")
+    with pytest.raises(UsageError, match="train takes 'data', which is neither in names nor in frames"):
+        call_of(train, ["rate"])
+    request = request_of(train, names={"data": 3}, outputs=["x"], batch_size=8, seed=1)
+    assert (request.batch_size, request.seed, request.outputs) == (8, 1, ["x", "_tfos_returned"])
+    assert request.names["data"] == 3
+
+
+def test_an_option_that_there_is_not_is_refused() -> None:
+    with pytest.raises(TypeError, match="batchsize"):
+        request_of("x = 1", batchsize=3)
+
+
+def test_what_is_called_as_a_function_is_named_in_the_error() -> None:
+    with pytest.raises(UsageError, match="the function takes 'x'"):
+        call_of(Nameless(), [])
+
+
+class Nameless:
+    """A callable without a name."""
+
+    def __call__(self, x: int) -> int:
+        return x

@@ -1,0 +1,300 @@
+"""One run of one cell: wait for its turn, feed what it names, send it to every rank, follow it to its end, bring its
+names back.
+
+A run that loses a worker begins again with fresh trainers and the same seed, where its last checkpoint left it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any
+from uuid import uuid4
+
+from tfos_magic.checkpoints.store import CheckpointStore
+from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive
+from tfos_magic.cluster.runs.random_states import Randomness
+from tfos_magic.cluster.runs.request import Observer, RunRequest
+from tfos_magic.cluster.runs.results import RunResults, kernels_keras
+from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
+from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.module_states import changed_states
+from tfos_magic.disk.place import tell_place
+from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
+from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.tensorboard.event_files import EventMirror
+from tfos_magic.tensorboard.scalars import ScalarWriter
+from tfos_magic.transport.messages import (
+    CheckpointPart,
+    Display,
+    EpochEnd,
+    EventFilePart,
+    Message,
+    Output,
+    OutputPart,
+    OutputTaken,
+    RunCell,
+    TrainerExited,
+)
+from tfos_magic.values import keras_state, pack, process_state
+
+
+class Execution:
+    """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
+
+    It waits in ``queue``, from when it is made, until the runs before it have ended. ``connect`` gives the cluster, its
+    agents running; it is called first then, so that the start of a cluster is part of the run.
+    """
+
+    _cluster: WorkerGroup
+
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[], WorkerGroup], queue: RunQueue) -> None:
+        self.run_id = uuid4().hex[:12]
+        self._request, self._connect, self._queue = request, connect, queue
+        # As the names are now: the notebook may change them while the run waits.
+        self._payload = pack(request.names) if request.payload is None else request.payload
+        self._randomness = Randomness(request)
+        # Of the thread that asks for the run, which may be executed in another.
+        self._names = keras_state.names()
+        self._notebook = process_state.of_notebook(dict(self._names))
+        self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
+        self._store: CheckpointStore | None = None
+        self._stops: SimpleQueue[None] = SimpleQueue()
+        self._pending_notices: SimpleQueue[str] = SimpleQueue()
+        self.state = RunState(
+            run_id=self.run_id,
+            name=request.name,
+            strategy=request.strategy,
+            workers=[WorkerState(rank) for rank in range(size)],
+            started=time.monotonic(),
+            log_dir=request.log_dir,
+            notices=list(request.notices),
+        )
+        self._mirror = EventMirror(self.state, request.private_logs)
+        self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
+        queue.join(self.run_id)
+
+    def execute(self, observer: Observer) -> dict[str, Any]:
+        """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
+
+        Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
+        is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
+        another cell.
+        """
+        self._observer = observer
+        try:
+            self._queue.await_turn(self.run_id, self._wait)
+            self.state.begin()
+            self._observer.update(self.state)
+            self._open_store()
+            self._cluster = self._connect()
+            self._persevere()
+            self._close_store()
+            self._end(RunPhase.DONE)
+            return self._results.values()
+        except (KeyboardInterrupt, StopAsked):
+            self._end(RunPhase.STOPPED)
+            raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
+        except BaseException as error:
+            self._end(RunPhase.FAILED, str(error))
+            self._results.rescue_with(error)
+            raise
+        finally:
+            self._close_store()
+            left, meanwhile = self._results.left, self._request.detached
+            self._randomness.give_back(left.random)
+            keras_state.go_on(self._names, left.names_given, meanwhile=meanwhile)
+            process_state.go_on(left, meanwhile=meanwhile)
+            if self._scalars is not None:
+                self._scalars.close()
+            self._queue.leave(self.run_id)
+
+    def stop(self) -> None:
+        """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
+
+        A run that waits for its turn never begins; a cluster that is being started comes up first.
+        """
+        self._stops.put(None)
+
+    def _wait(self) -> None:
+        self.state.phase = RunPhase.QUEUED
+        self._observer.update(self.state)
+        self._heed_stop()
+
+    def _open_store(self) -> None:
+        """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
+        request = self._request
+        if request.alone:
+            return
+        if request.resume and not request.checkpoint_dir:
+            raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
+        self._store = CheckpointStore(
+            request.checkpoint_dir,
+            request.keep_checkpoints,
+            resume=request.resume,
+            notify=self._pending_notices.put,
+        )
+        self._take_notices()
+        self._randomness.go_on(self._store.seed, self._store.random)
+        if self._store.newest is not None:
+            self.state.notices.append(
+                f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
+            )
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+        self._take_notices()
+
+    def _persevere(self) -> None:
+        """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
+        while True:
+            try:
+                self._attempt()
+                return
+            except WorkerLost as loss:
+                if self._request.alone:
+                    raise
+                self._prepare_restart(loss)
+
+    def _attempt(self) -> None:
+        """Feed what the cell names and run it once on every rank that is to."""
+        ranks = self._request.ranks_of(self._cluster.size)
+        revive(self._cluster, self.state, self._draw)
+        assert self._cluster.feeds is not None
+        streams = self._cluster.feeds.streams
+        try:
+            before = self._store.feeds if self._store is not None else {}
+            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
+            await_trainers(self._cluster, self.state, self._draw)
+            self._run_cell(feeds, ranks)
+        except WorkerError:
+            if streams.failure is None:
+                raise
+            raise streams.failure from None  # which is why the cell found no rows
+        finally:
+            streams.end()
+
+    def _run_cell(self, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
+        request = self._request
+        assert self._cluster.feeds is not None
+        attempt = Attempt(
+            self._cluster,
+            self.run_id,
+            self._take,
+            ranks=ranks,
+            elastic=request.strategy == "async",
+            replacements=request.max_restarts - self.state.restarts,
+            alone=request.alone,
+        )
+        try:
+            self._send(attempt, feeds)
+            attempt.follow(self.state.workers)
+        except (KeyboardInterrupt, StopAsked):
+            self.state.phase = RunPhase.STOPPING
+            attempt.stop(self.state.notices.append, self._cluster.feeds.streams.end_queries)
+            raise
+        finally:
+            attempt.close()
+            self._results.note(attempt.outcome.ends)
+
+    def _prepare_restart(self, loss: WorkerLost) -> None:
+        """Count a restart and say so; raises the loss with what to do where none is left."""
+        request, state = self._request, self.state
+        if state.restarts >= request.max_restarts:
+            raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
+        where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+        rewind(state)
+        if self._scalars is not None:
+            self._scalars.await_rewind()
+        newest = self._store.newest if self._store is not None else None
+        self.state.notices.append(
+            f"Worker {loss.rank} {loss.how}{where}: restarted from {newest.words if newest else 'the beginning'} "
+            f"({state.restarts} of {request.max_restarts} restarts)."
+        )
+        self._draw()
+
+    def _send(self, attempt: Attempt, feeds: Mapping[str, SpooledFeed]) -> None:
+        request = self._request
+        cell = RunCell(
+            run_id=self.run_id,
+            source=request.source,
+            filename=request.filename,
+            strategy=request.strategy,
+            options=request.options,
+            seed=self._randomness.seed,
+            random=self._randomness.states,
+            outputs=list(request.outputs),
+            feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
+            modules=dict(request.modules),
+            checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
+            event_files=self._mirror.has_place,
+            keras=kernels_keras(),
+            notebook=self._notebook,
+            place=tell_place((request.private_files or self._cluster.private_files)()),
+            sources=local_sources(request.source),
+            module_states=changed_states(),
+            payload=self._payload,
+        )
+        for part in self._store.parts(self.run_id) if self._store is not None else ():
+            self._cluster.tell(0, part)
+        attempt.send(cell)
+
+    def _take(self, message: Message | None) -> None:
+        """Fold what a worker said into the run; None when nobody said anything for a moment."""
+        if isinstance(message, TrainerExited):
+            lose(self.state, message.rank)
+        if message is not None and getattr(message, "run_id", "") == self.run_id:
+            apply(self.state, message)
+            match message:
+                case Output() if self._shown(message.rank):
+                    self._observer.output(message.text, message.stream, message.rank)
+                case Display() if self._shown(message.rank):
+                    self._observer.show(message.data, message.metadata, message.rank)
+                case CheckpointPart() if self._store is not None:
+                    self._store.note(message)
+                case OutputPart():
+                    self._results.take(message)
+                    self._cluster.tell(message.rank, OutputTaken(self.run_id))
+                case EventFilePart(rank=0):
+                    self._mirror.take(message)
+                case EpochEnd() if self._scalars is not None:
+                    self._scalars.take(message)
+        assert self._cluster.feeds is not None
+        self._cluster.feeds.streams.check()
+        self._draw()
+
+    def _shown(self, rank: int) -> bool:
+        return rank == 0 or self._request.alone
+
+    def _take_notices(self) -> None:
+        """What the thread that writes checkpoints has to say: the run's own thread alone changes its state."""
+        while not self._pending_notices.empty():
+            self.state.notices.append(self._pending_notices.get())
+
+    def _draw(self) -> None:
+        self._take_notices()
+        for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
+            state.memory = worker.beat.trainer_rss
+        for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
+            state.memory = server.beat.trainer_rss
+        self._observer.update(self.state)
+        self._heed_stop()
+
+    def _heed_stop(self) -> None:
+        if not self._stops.empty():
+            self._stops.get()
+            raise StopAsked
+
+    def _end(self, phase: RunPhase, error: str = "") -> None:
+        if self.state.phase.ended:
+            return
+        self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
+        self.state.ended = time.monotonic()
+        self._observer.update(self.state)

@@ -1,0 +1,97 @@
+"""What a program asks of a run, by names: the options of ``submit``, ``run`` and ``distributed``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use
+from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.errors import UsageError
+from tfos_magic.transport.messages import StrategyOptions
+
+FUNCTION = "_tfos_function"
+"""The name of a function that is run as a cell, within it."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of a run, all of which may be left out.
+
+    ``name`` is what it is called. ``names`` are values the code may use; ``frames`` are DataFrames, each of which it
+    gets under its name as this worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows (32):
+    ``(features, label)`` where ``label`` names a column, else a dict of columns; ``features`` are all columns but the
+    label, unless named. ``missing`` says what nulls and short arrays become, as in ``Missing.of(fill={"age": 0},
+    pad=0)``. Names in ``outputs`` come back from rank 0. ``options`` are those of the ``strategy``, by the names of
+    :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
+    seed, checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`. ``observer``
+    watches: its ``update(state)`` and ``output(text, stream)`` are called from the run's thread.
+    """
+
+    name: str
+    names: Mapping[str, Any] | None
+    frames: Mapping[str, Any] | None
+    features: Sequence[str] | None
+    label: str | None
+    missing: Missing
+    batch_size: int
+    shuffle: bool
+    seed: int | None
+    outputs: Sequence[str]
+    strategy: str
+    options: Mapping[str, Any] | None
+    log_dir: str
+    checkpoint_dir: str
+    checkpoint_every: int
+    keep_checkpoints: int
+    resume: bool
+    max_restarts: int
+    observer: Observer | None
+
+
+def request_of(
+    cell: str | Callable[..., Any],
+    *,
+    names: Mapping[str, Any] | None = None,
+    frames: Mapping[str, Any] | None = None,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    missing: Missing = NOTHING_MISSING,
+    outputs: Sequence[str] = (),
+    strategy: str = "sync",
+    options: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> RunRequest:
+    """The request for a run of ``cell``: its text, or a function that takes names and frames by its parameters' names.
+
+    Raises :class:`DataError` for a DataFrame that cannot be fed as asked, :class:`UsageError` for options that do not
+    fit.
+    """
+    names, frames = dict(names or {}), frames or {}
+    if not isinstance(cell, str):
+        cell, names = call_of(cell, [*names, *frames]), {**names, FUNCTION: cell}
+        outputs = [*outputs, RETURNED]
+    return RunRequest(
+        source=cell,
+        names=names,
+        frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
+        outputs=outputs,
+        strategy=strategy,
+        options=StrategyOptions.of(strategy, options or {}),
+        **rest,
+    )
+
+
+def call_of(function: Callable[..., Any], names: Iterable[str]) -> str:
+    """The text of a cell that calls ``function`` with those of ``names`` that it takes."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    given = [name for name in names if takes_all or name in taken]
+    if missing := [p.name for p in parameters if p.default is p.empty and p.name in taken and p.name not in given]:
+        raise UsageError(f"{_name(function)} takes {missing[0]!r}, which is neither in names nor in frames.")
+    return f"{RETURNED} = {FUNCTION}({', '.join(f'{name}={name}' for name in given)})"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "the function"))
