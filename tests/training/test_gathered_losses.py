@@ -51,6 +51,12 @@ def contrast(truth, made):
     return -tf.linalg.diag_part(tf.nn.log_softmax(tf.matmul(made, made, transpose_b=True), -1))
 
 
+def of_shares(truth, made):
+    of_rows = keras.losses.sparse_categorical_crossentropy(truth, made)
+    weight = ops.cast(truth[:, 0] > 0, of_rows.dtype)
+    return ops.sum(of_rows * weight) / ops.sum(weight)
+
+
 def dense(**outputs):
     given = keras.Input((12,))
     hidden = layers.Dense(6, "tanh")(given)
@@ -102,6 +108,8 @@ PROGRAMS = {
     "flags": "model, loss, labels, compiled = one(), unflagged, flagged, {'steps_per_execution': 3}",
     "flooding": "model, loss, labels, compiled = one(), flooded, total / 3, {'jit_compile': False, 'metrics': ['mae']}",
     "hardest rows": "model, loss, compiled = one(), hard, {'run_eagerly': True}",
+    "shares of a softmax": "model, loss, labels = one(3), of_shares, (total > 0).astype('int64') + (x[:, :1] > 0)\n"
+    "model.add(layers.Softmax())",
     "in the batch": "model, loss, labels = one(3), contrast, rare",
     "row weights": "model, loss, kwargs = one(), hard, {'sample_weight': x[:, 0] ** 2}",
     "several": "model, labels = dense(a=1, b=3, c=1), {'a': total, 'b': rare, 'c': flagged}\n"

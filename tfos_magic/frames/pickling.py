@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfos_magic.errors import CaptureError
-from tfos_magic.values.pickler import Pickler, Unpickler
+from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.unpickler import Unpickler
 
 # What compile gives to a model, and by it to TensorFlow's list of what a checkpoint holds; and what was there before.
 _OF_COMPILING = (

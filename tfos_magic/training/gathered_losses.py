@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src import backend
 
 from tfos_magic.training.firststep.batches import apart
 from tfos_magic.training.firststep.trial import TrialStep
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.step import Step
+
+_ATTACHED = ("_keras_mask", "_keras_logits")
+"""Attributes of Keras's outputs: their mask, and what a softmax or a sigmoid was made of, by which losses go instead.
+"""
 
 MOST_BYTES_PER_ROW = 1 << 16
 """Of labels and outputs: more than that would take longer to exchange than gradients."""
@@ -122,10 +125,11 @@ class GatheredLosses:
     ) -> tf.Tensor:
         rest = iter(gather(_leaves(arguments), step))
         flat = [next(rest) if _is_tensor(leaf) else leaf for leaf in tf.nest.flatten(list(arguments))]
-        masks = [_masked(leaf) for leaf in tf.nest.flatten(list(arguments))]
-        for leaf, mask in zip(flat, masks, strict=True):
-            if mask is not None:
-                backend.set_keras_mask(leaf, next(rest))
+        given = tf.nest.flatten(list(arguments))
+        for attribute in _ATTACHED:
+            for leaf, own in zip(flat, given, strict=True):
+                if _attached(own, attribute) is not None:
+                    setattr(leaf, attribute, next(rest))
         self.at_work = True
         try:
             value = compute(*tf.nest.pack_sequence_as(list(arguments), flat))
@@ -138,15 +142,18 @@ def _is_tensor(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and len(leaf.shape) > 0
 
 
-def _masked(leaf: Any) -> Any:
-    return backend.get_keras_mask(leaf) if _is_tensor(leaf) else None
+def _attached(leaf: Any, attribute: str) -> Any:
+    return getattr(leaf, attribute, None) if _is_tensor(leaf) else None
 
 
 def _leaves(arguments: Sequence[Any]) -> list[Any]:
-    """The tensors with rows among labels, outputs and weights, and their masks."""
-    tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(list(arguments)) if _is_tensor(leaf)]
-    masks = [_masked(leaf) for leaf in tf.nest.flatten(list(arguments))]
-    return [*tensors, *(mask for mask in masks if mask is not None)]
+    """The tensors with rows among labels, outputs and weights, and what Keras has attached to these."""
+    given = tf.nest.flatten(list(arguments))
+    attached = [_attached(leaf, attribute) for attribute in _ATTACHED for leaf in given]
+    return [
+        *(tf.convert_to_tensor(leaf) for leaf in given if _is_tensor(leaf)),
+        *(value for value in attached if value is not None),
+    ]
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:

@@ -10,7 +10,9 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from tfos_magic.values.pickler import Pickler, Unpickler, cache_source
+from tfos_magic.values.datasets import Unbuilt
+from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.unpickler import Unpickler, cache_source
 
 __all__ = ["CUSTOM_OBJECTS", "cache_source", "pack", "unpack"]
 
@@ -25,7 +27,10 @@ def pack(values: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def unpack(payload: bytes, main: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it; functions of the main
-    module see the names ``main``, where it is given."""
-    return Unpickler(io.BytesIO(payload), main=main).load_all() if payload else {}
+def unpack(payload: bytes, main: dict[str, Any] | None = None, later: list[Unbuilt] | None = None) -> dict[str, Any]:
+    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it.
+
+    Functions of the main module see the names ``main``, where it is given. Datasets are yet to be built where there is
+    a list ``later`` for them.
+    """
+    return Unpickler(io.BytesIO(payload), main=main, later=later).load_all() if payload else {}

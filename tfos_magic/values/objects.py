@@ -117,6 +117,8 @@ def reduce(obj: Any) -> Any:
         return NotImplemented
     if type(obj).__name__ == "DynamicBackend":  # pickle would ask it, empty, for attributes that it seeks in its state
         return type(obj), (obj._backend,)
+    if type(obj).__name__ == "LazyModule" and type(obj).__module__ == "keras.src.utils.module_utils":  # likewise
+        return type(obj), (obj.name, obj.pip_name, obj.import_error_msg)
     state = getattr(obj, "__dict__", None)
     if isinstance(obj, tracking.TrackedList):
         return type(obj), (), state, iter(list(obj))

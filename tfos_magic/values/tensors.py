@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfos_magic.values import originals
+from tfos_magic.values import datasets, originals
 
 _PROXIES = ("_DictWrapper", "_TupleWrapper")
 
@@ -86,6 +86,8 @@ def reduce(obj: Any, plain: bool) -> Any:
     tf = _tensorflow(obj)
     if tf is None:
         return NotImplemented
+    if isinstance(obj, tf.data.Dataset) and not plain:
+        return datasets.reduce(obj)
     if isinstance(obj, (tf.data.Dataset, tf.data.Iterator)):
         raise pickle.PicklingError(
             f"a {kind_of(obj)} reads data where it was made: bring back the arrays instead, or make it in the notebook"

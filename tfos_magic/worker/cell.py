@@ -9,7 +9,7 @@ import linecache
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType, TracebackType
 from typing import Any
@@ -21,18 +21,21 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.transport.messages import RunCell
-from tfos_magic.values import CUSTOM_OBJECTS, cache_source, keras_state, settings, unpack
+from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, unpack
+from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
 
 
-def fill(names: dict[str, Any], cell: RunCell) -> None:
+def fill(names: dict[str, Any], cell: RunCell) -> list[Unbuilt]:
     """Give the cell its global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets.
 
-    Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process.
+    Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process. Gives
+    datasets of the notebook that :func:`execute` is to build, as if the cell had made them.
     """
     names.update({"display": display, "tfos": tfos_magic})
-    names.update(unpack(cell.payload, names))
+    unbuilt: list[Unbuilt] = []
+    names.update(unpack(cell.payload, names, unbuilt))
     keras_state.register(names.pop(CUSTOM_OBJECTS, {}))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
@@ -48,6 +51,7 @@ def fill(names: dict[str, Any], cell: RunCell) -> None:
             names[name] = stream_dataset(use.stream, **how)
         elif use.spool is not None:
             names[name] = feed_dataset(use.spool, **how)
+    return unbuilt
 
 
 class Given:
@@ -77,8 +81,12 @@ def _parts_of(value: Any) -> list[Any]:
     return [part if isinstance(part, (bool, int, float, str, bytes)) else id(part) for part in parts]
 
 
-def execute(cell: RunCell, namespace: dict[str, Any]) -> None:
-    """Run the cell's code. The value of a last expression is shown as a notebook does, unless a semicolon ends it."""
+def execute(cell: RunCell, namespace: dict[str, Any], unbuilt: Sequence[Unbuilt] = ()) -> None:
+    """Build datasets and run the cell's code.
+
+    The value of a last expression is shown as a notebook does, unless a semicolon ends it.
+    """
+    datasets.build(unbuilt)
     tree = ast.parse(cell.source, cell.filename)
     shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.source.rstrip().endswith(";")
     last = tree.body.pop() if shown else None

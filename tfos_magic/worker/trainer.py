@@ -178,11 +178,11 @@ class Trainer:
             try:
                 view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
-                    fill(namespace, cell)
+                    unbuilt = fill(namespace, cell)
                     given = Given(namespace)
                     self._send(RunStarted(cell.run_id, self._rank))
                     with showing(lambda data, metadata: self._show(cell, data, metadata)):
-                        self._execute(cell, namespace, view)
+                        self._execute(cell, namespace, view, unbuilt)
                 end = RunFinished(cell.run_id, self._rank, "ok")
             except (RunStopped, KeyboardInterrupt) as stopped:
                 end = RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
@@ -198,7 +198,7 @@ class Trainer:
                 return end
             return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
 
-    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None) -> None:
+    def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None, unbuilt: Any) -> None:
         from tfos_magic.checkpoints.checkpoint import assemble
         from tfos_magic.training import ranks
         from tfos_magic.training.context import CheckpointPlan
@@ -229,11 +229,11 @@ class Trainer:
         keras_state.go_on(keras_state.names(), cell.notebook.names_given)
         if cell.strategy == "none":
             with ranks.current(context), self._interrupts.allowed():
-                execute(cell, namespace)
+                execute(cell, namespace, unbuilt)
             return
         with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
             try:
-                execute(cell, namespace)
+                execute(cell, namespace, unbuilt)
             finally:
                 self._left = process_state.states_left() if self._rank == 0 else {}
 

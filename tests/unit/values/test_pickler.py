@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tfos_magic.values import cache_source, pack, unpack
-from tfos_magic.values.pickler import Pickler, Unpickler
+from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.unpickler import Unpickler
 
 CELL = "def outer():\n    def inner(x):\n        return 2 * x\n    return inner\nfunction = outer()\n"
 NAME = "<a cell of the notebook>"
@@ -155,7 +156,8 @@ def test_a_class_that_stays_gets_lists_of_what_cannot_be_compared() -> None:
 
 SLOTTED = """
 import sys
-from tfos_magic.values.pickler import Pickler, Unpickler
+from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.unpickler import Unpickler
 
 there = Unpickler(sys.stdin.buffer, main=globals()).load_all()
 there.rate, there.points = 0.5, [3]

@@ -22,7 +22,8 @@ from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError
 from tfos_magic.transport.messages import RunFinished
 from tfos_magic.values import originals, pack, unpack
-from tfos_magic.values.pickler import Pickler, Unpickler
+from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.unpickler import Unpickler
 from tfos_magic.worker import outputs
 
 WORKER = """
@@ -157,7 +158,8 @@ class Tokenizer:
     def __init__(self):
         self.words, self.lock, self.source = {"a": 1}, threading.Lock(), (i for i in range(3))
 tokenizer = Tokenizer()
-dataset = tf.data.Dataset.range(3)
+dataset = tf.data.Dataset.range(3).map(lambda n: n * 2)
+iterator = iter(dataset)
 generator = (i for i in range(3))
 class Fed(keras.Model):
     def __init__(self, **options):
@@ -247,6 +249,7 @@ NAMES = [
     "view",
     "factor",
     "dataset",
+    "iterator",
     "generator",
     "nowhere",
 ]
@@ -347,12 +350,16 @@ def test_a_model_that_refuses_to_be_pickled_is_rebuilt_or_comes_as_its_weights(w
     assert "stubborn came back as its weights, a dict of arrays" in state.notices[0]
 
 
+def test_a_dataset_is_made_again_where_it_arrives(worker: Worker) -> None:
+    assert [int(number) for number in worker.values("dataset")["dataset"]] == [0, 2, 4]
+
+
 def test_names_that_cannot_come_say_why_and_lose_no_others(worker: Worker) -> None:
     with pytest.raises(CaptureError) as caught:
-        worker.values("factor", "dataset", "generator", "nowhere")
+        worker.values("factor", "iterator", "generator", "nowhere")
     assert caught.value.values == {"factor": 2.0}
     text = str(caught.value)
-    assert "dataset: PicklingError: a tf.data.Dataset reads data where it was made: bring back the arrays" in text
+    assert "iterator: PicklingError: a OwnedIterator reads data where it was made: bring back the arrays" in text
     assert "generator: TypeError: cannot pickle 'generator' object" in text
     assert "nowhere: the cell did not define it" in text
 

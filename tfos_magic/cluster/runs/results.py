@@ -16,7 +16,7 @@ from tfos_magic.errors import CaptureError, WorkerError
 from tfos_magic.quiet import quiet_tensorflow
 from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
 from tfos_magic.values.models import ModelWeights
-from tfos_magic.values.pickler import Unpickler
+from tfos_magic.values.unpickler import Unpickler
 
 
 def kernels_keras() -> str:

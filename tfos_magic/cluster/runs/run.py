@@ -210,7 +210,7 @@ class Run(Observer):
                 callback(self)
             except Exception:
                 logging.getLogger(__name__).exception(
-                    "A callback on changes of %s failed; it is not called again.", self
+                    "A callback on changes of %s failed; it is not called again.", self.name
                 )
                 self._drop(callback)
 

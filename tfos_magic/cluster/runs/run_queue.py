@@ -27,6 +27,12 @@ class RunQueue:
                 self._runs.remove(run_id)
             self._changed.notify_all()
 
+    @property
+    def first(self) -> str:
+        """The run that has the workers, or is about to; empty where none does."""
+        with self._changed:
+            return self._runs[0] if self._runs else ""
+
     def await_turn(self, run_id: str, meanwhile: Callable[[], None]) -> None:
         """Wait until the workers are the run's own, and call ``meanwhile`` now and then; it may raise."""
         while True:

@@ -1,0 +1,60 @@
+"""The cluster of a process: the one that magics and distributed functions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.workers import ClusterPhase
+from tfos_magic.errors import ClusterError
+from tfos_magic.spark.session import is_stopped
+
+
+class SharedCluster:
+    """At most one cluster at a time, started when it is first needed and anew when another size is asked for.
+
+    ``queue`` outlives it: a run that waits may be the one that starts the next.
+    """
+
+    def __init__(self) -> None:
+        self.cluster: TFCluster | None = None
+        self.queue = RunQueue()
+
+    @property
+    def running(self) -> bool:
+        """True when there is a cluster, and its session, that can take a cell."""
+        if self.cluster is None or self.cluster.phase is not ClusterPhase.RUNNING:
+            return False
+        return not is_stopped(self.cluster.spark)
+
+    def ensure(self, make: Callable[[], TFCluster], workers: int | None, servers: int | None, run_id: str) -> TFCluster:
+        """The running cluster, if it has so many workers and at least so many servers, else one that ``make`` makes.
+
+        None is any number. The one that is there then ends first: the run ``run_id`` has its workers, or, where that is
+        empty, nobody has. Raises :class:`ClusterError` where another run does.
+        """
+        cluster = self.cluster
+        if cluster is not None and self.running:
+            if workers in (None, cluster.size) and (servers is None or servers <= len(cluster.servers)):
+                return cluster
+            if self.queue.first not in ("", run_id):
+                raise ClusterError(
+                    f"A cluster of {cluster.size} workers and {len(cluster.servers)} parameter servers is busy with a "
+                    "run, so that it cannot get another size: wait for that, or stop it."
+                )
+        self.end()
+        self.cluster = made = make()
+        made.queue = self.queue
+        return made
+
+    def end(self, force: bool = False) -> bool:
+        """End the cluster if there is one; True when there was."""
+        cluster, self.cluster = self.cluster, None
+        if cluster is not None:
+            cluster.stop(force=force)
+        return cluster is not None
+
+
+SHARED = SharedCluster()
+"""That of this process."""
