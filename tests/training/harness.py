@@ -334,7 +334,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
     except Exception as error:
         outcome = Outcome(
             kind=type(error).__name__,
-            error=f"{error}\n{traceback.format_exc()}",
+            error=f"{error}{getattr(error, 'tfos_hint', '')}\n{traceback.format_exc()}",
             seconds=time.monotonic() - started,
         )
     finally:

@@ -51,6 +51,30 @@ def test_what_cannot_be_equal_is_refused_with_what_to_write_instead(groups, case
         assert remedy in outcome.error
 
 
+def test_a_step_that_counts_on_the_rows_of_a_whole_batch_fails_with_that_said(groups) -> None:
+    cell = """
+class Noisy(keras.Model):
+    def __init__(self, rows):
+        super().__init__()
+        self.net, self.rows = mlp(), rows
+        self.compile("sgd")
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            made = self.net(data[0])
+            loss = tf.reduce_mean((made - tf.ones((self.rows, 3))) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.net.trainable_variables), self.net.trainable_variables)
+        return {"loss": loss}
+
+
+Noisy(ROWS).fit(x[:96], y[:96], batch_size=48, verbose=0)
+"""
+    for rows, is_told in (("48", True), ("36", False)):
+        for outcome in groups[2].run(DATA + cell.replace("ROWS", rows)):
+            assert "Incompatible shapes" in outcome.error or "must be equal" in outcome.error, outcome.error
+            assert ("counts on a batch of 48 rows, and each worker has a part of them" in outcome.error) is is_told
+
+
 def test_one_worker_alone_refuses_no_loss(groups) -> None:
     succeeded(groups[1].run(DATA + "model = mlp()\n" + REFUSED["circle"][0]))
 

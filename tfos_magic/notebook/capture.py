@@ -36,10 +36,15 @@ class Captured:
     modules: Mapping[str, str] = field(default_factory=dict)
     frames: Mapping[str, FrameUse] = field(default_factory=dict)
     large: str = ""
+    unknown: str = ""
 
     @property
-    def hint(self) -> str:
-        """What to do about a payload that every worker is sent whole; empty where it is of ordinary size."""
+    def hints(self) -> list[str]:
+        """What the user should know beforehand: of a name that functions alone read and that there is not, and of a
+        payload larger than ordinary ones, which every worker is sent whole."""
+        return [text for text in (self.unknown, self._of_size()) if text]
+
+    def _of_size(self) -> str:
         if not self.large:
             return ""
         return (
@@ -80,7 +85,7 @@ def capture(
     DataFrame that cannot be fed as asked. Nothing has been started by then.
     """
     requested_names = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
-    _refuse_missing([*requested_names, *feeds.values()], names, namespace, push)
+    unknown = _missing([*requested_names, *feeds.values()], names, namespace, push)
     objects = {name: namespace[name] for name in requested_names if name in namespace}
     frames = {name: value for name, value in objects.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
@@ -98,6 +103,7 @@ def capture(
         modules=modules,
         frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
         large=_largest(values) if len(payload) > HINT_BYTES else "",
+        unknown=unknown,
     )
 
 
@@ -112,9 +118,10 @@ def _largest(values: Mapping[str, Any]) -> str:
     return max(values, key=lambda name: getattr(values[name], "nbytes", 0) or len(cloudpickle.dumps(values[name])))
 
 
-def _refuse_missing(
+def _missing(
     requested_names: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]
-) -> None:
+) -> str:
+    """A sentence on a name that there is not and that functions alone read; raises for one that is read at once."""
     if "get_ipython" in requested_names:
         raise UsageError(
             "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
@@ -123,11 +130,13 @@ def _refuse_missing(
     missing = [name for name in requested_names if name not in defined_names and (name in push or not names.open_ended)]
     missing = [name for name in missing if name in push or not any(_sets(value, name) for value in namespace.values())]
     if not missing:
-        return
-    name = missing[0]
+        return ""
+    name = next((name for name in missing if name in push or name not in names.later), missing[0])
     known = [key for key in namespace if not key.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
+    if name in names.later and name not in push:
+        return f"A function of the cell reads the name {name!r}, which the notebook does not have.{hint}"
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
 
 

@@ -95,8 +95,7 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
         label = f", label {use.label}" if use.label else ""
         order = "shuffled" if request.shuffle else "in order"
         lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch, {order}.")
-    if captured.hint:
-        lines.append(captured.hint)
+    lines += captured.hints
     lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")
     lines.append(f"TensorBoard scalars: {request.log_dir or 'none'}.")
     return "\n".join(lines)

@@ -183,7 +183,7 @@ class TFOSMagics(Magics):
             private_files=self.runtime.files.path,
             payload=captured.payload,
             main=self.shell.user_ns,
-            notices=[captured.hint] if captured.hint else [],
+            notices=captured.hints,
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
@@ -225,7 +225,7 @@ class TFOSMagics(Magics):
             ranks=args.ranks,
             payload=captured.payload,
             main=self.shell.user_ns,
-            notices=[captured.hint] if captured.hint else [],
+            notices=captured.hints,
         )
         if not self.runtime.running:
             print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)

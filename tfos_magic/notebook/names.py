@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -22,6 +23,7 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
     "display",
 }
 
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 # What a worker puts into every cell, unless the notebook has a name of its own for it.
 GIVEN = frozenset({"tfos"})
 
@@ -30,23 +32,27 @@ GIVEN = frozenset({"tfos"})
 class CellNames:
     """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
 
-    ``open_ended`` is true after ``from … import *``, which may define anything.
+    ``later`` are those that functions alone read, which need not be called. ``open_ended`` is true after
+    ``from … import *``, which may define anything.
     """
 
     reads: tuple[str, ...]
     defines: frozenset[str]
     open_ended: bool
+    later: frozenset[str] = frozenset()
 
 
 def analyse(source: str, filename: str) -> CellNames:
     """Find a cell's names. Raises :class:`UsageError` with the line marked when it is not valid Python."""
     code = compile_cell(source, filename)
     loads, stores = _module_level(code)
-    nested_loads, nested_stores = _nested(code)
+    nested_loads, nested_stores = _nested(_inner_codes(code))
+    at_once, _ = _nested(_codes_at_once(code))
     defines = frozenset(stores | nested_stores)
     reads = [name for name in loads if name not in _ALWAYS_THERE]
     reads += [name for name in nested_loads if name not in defines and name not in _ALWAYS_THERE]
-    return CellNames(tuple(dict.fromkeys(reads)), defines, "import *" in source and _imports_star(source))
+    later = frozenset(nested_loads).difference(loads, at_once)
+    return CellNames(tuple(dict.fromkeys(reads)), defines, "import *" in source and _imports_star(source), later)
 
 
 def compile_cell(source: str, filename: str) -> CodeType:
@@ -76,11 +82,11 @@ def _module_level(code: CodeType) -> tuple[list[str], set[str]]:
     return loads, stores
 
 
-def _nested(code: CodeType) -> tuple[list[str], set[str]]:
-    """Global names that the functions and classes inside load, and those they store with ``global``."""
+def _nested(codes: Iterable[CodeType]) -> tuple[list[str], set[str]]:
+    """Global names that functions and classes load, and those they store with ``global``."""
     loads: list[str] = []
     stores: set[str] = set()
-    for inner in _inner_codes(code):
+    for inner in codes:
         local = {str(i.argval) for i in dis.get_instructions(inner) if i.opname == "STORE_NAME"}
         for instruction in dis.get_instructions(inner):
             name = str(instruction.argval)
@@ -96,6 +102,18 @@ def _inner_codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(constant, CodeType):
             yield constant
             yield from _inner_codes(constant)
+
+
+def _codes_at_once(code: CodeType) -> Iterator[CodeType]:
+    """Those of classes and comprehensions, which run where they stand."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and (constant.co_name in _COMPREHENSIONS or not _is_function(constant)):
+            yield constant
+            yield from _codes_at_once(constant)
+
+
+def _is_function(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _imports_star(source: str) -> bool:

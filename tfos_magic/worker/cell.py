@@ -139,10 +139,11 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
     lines = _cell_lines(error, cell.filename)
     kind = type(error).__name__
+    hint = getattr(error, "tfos_hint", "") or _ragged_hint(error, cell)
     text = "".join(traceback.format_exception(type(error), error, frames))
     return {
         "kind": kind,
-        "message": essence(str(error)).removeprefix(f"{kind}: ") + _ragged_hint(error, cell),
+        "message": essence(str(error)).removeprefix(f"{kind}: ") + (hint and f" ({hint})"),
         "traceback": text,
         "line": lines[-1] if lines else 0,
         "cell_lines": mark_lines(cell.source, lines),
@@ -159,8 +160,8 @@ def _ragged_hint(error: BaseException, cell: RunCell) -> str:
     if not ragged:
         return ""
     return (
-        f" (Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
-        f"--pad {ragged[0]}=0 makes them one length.)"
+        f"Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
+        f"--pad {ragged[0]}=0 makes them one length."
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,11 +77,11 @@ def bundle_of(value: Any) -> tuple[Bundle, Bundle]:
         for kind, method in _METHODS.items():
             _add(data, metadata, kind, _called(value, method))
         whole, about = _pair(_called(value, "_repr_mimebundle_"))
-        data.update(whole or {})
+        data.update(whole if isinstance(whole, dict) else {})
         metadata.update(about)
     if _is_figure(value):
         data["image/png"] = _png(value)
-    return {kind: _text(content) for kind, content in data.items()}, metadata
+    return {kind: _text(content) for kind, content in data.items() if _is_shown(kind, content)}, metadata
 
 
 def _called(value: Any, method: str) -> Any:
@@ -101,7 +102,8 @@ def _add(data: Bundle, metadata: Bundle, kind: str, shown: Any) -> None:
 
 def _pair(shown: Any) -> tuple[Any, Bundle]:
     """Content and metadata, of which methods may give both."""
-    return shown if isinstance(shown, tuple) and len(shown) == 2 else (shown, {})
+    pair = isinstance(shown, tuple) and len(shown) == 2 and isinstance(shown[1], dict)
+    return shown if pair and _is_shown("json", shown[1]) else (shown, {})
 
 
 def _is_figure(value: Any) -> bool:
@@ -113,6 +115,17 @@ def _png(figure: Any) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
     return file.getvalue()
+
+
+def _is_shown(kind: str, content: Any) -> bool:
+    """Whether content is such as Jupyter shows: text or bytes, and for JSON what it can hold."""
+    if not kind.endswith("json"):
+        return isinstance(content, (str, bytes))
+    try:
+        json.dumps(content)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _text(content: Any) -> Any:

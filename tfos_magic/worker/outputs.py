@@ -192,7 +192,8 @@ def _portable(value: Any) -> Any:
     """What the notebook should get for ``value``: a training history without its model."""
     kind = type(value)
     if kind.__name__ == "History" and kind.__module__.startswith(("keras", "tf_keras")):
-        return TrainingHistory(dict(value.history), list(value.epoch), dict(value.params or {}))
+        library = kind.__module__.partition(".")[0]
+        return TrainingHistory(dict(value.history), list(value.epoch), dict(value.params or {}), library)
     return value
 
 

@@ -71,10 +71,25 @@ def test_a_notebooks_own_tfos_goes_to_the_workers() -> None:
     assert captured("print(tfos)", {"tfos": 3}).values == ("tfos",)
 
 
+def test_a_name_that_only_a_function_reads_is_told_of_and_one_that_is_read_at_once_refused() -> None:
+    (hint,) = captured("def load(path):\n    return trimesh.load(path)\nx = 1", {"trimesh2": 1}).hints
+    assert "A function of the cell reads the name 'trimesh', which the notebook does not have." in hint
+    assert "Did you mean 'trimesh2'?" in hint
+    for source in (
+        "class A(Base):\n    def f(self): ...",
+        "class A:\n    x = nowhere",
+        "[nowhere(x) for x in range(3)]",
+        "def f():\n    return nowhere\nprint(nowhere)",
+    ):
+        with pytest.raises(CaptureError, match="which the notebook does not have"):
+            captured(source, {})
+
+
 def test_values_of_a_hundred_megabytes_draw_a_hint_that_names_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = "print(table, label)"
     names = {"table": np.zeros(1000), "label": "digits"}
-    assert captured(cell, names).hint == ""
+    assert captured(cell, names).hints == []
     monkeypatch.setattr("tfos_magic.notebook.capture.HINT_BYTES", 5000)
-    assert "'table' the most" in captured(cell, names).hint
-    assert "Spark DataFrame" in captured(cell, names).hint
+    (hint,) = captured(cell, names).hints
+    assert "'table' the most" in hint
+    assert "Spark DataFrame" in hint

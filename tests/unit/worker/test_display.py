@@ -34,7 +34,26 @@ def test_objects_show_themselves_and_bytes_become_base64() -> None:
     assert bundle_of(Bundled())[1] == {"text/html": {"isolated": True}}
 
 
-@pytest.mark.parametrize("value", [Broken(), Broken])
+class Odd:
+    """Shows itself as what no notebook takes."""
+
+    def _repr_html_(self) -> Any:
+        return 3
+
+    def _repr_json_(self) -> Any:
+        return {"an": object()}
+
+    def _repr_png_(self) -> Any:
+        return b"png", {"width": object()}
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        return object()
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
+@pytest.mark.parametrize("value", [Broken(), Broken, Odd()])
 def test_what_cannot_show_itself_is_shown_as_text(value: Any) -> None:
     assert list(bundle_of(value)[0]) == ["text/plain"]
 

@@ -25,6 +25,7 @@ TICK = 0.1
 STOP_GRACE = 600.0
 QUIET_SECONDS = 3.0
 ERROR_GRACE = 3.0
+REFUSAL_GRACE = 30.0
 CAUSE_GRACE = 1.0
 OUTPUT_GRACE = 10.0
 
@@ -76,7 +77,7 @@ class Attempt:
         self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
         if not self.outcome.reusable:
             self._ask_to_stop()
-            self._await_ends(ERROR_GRACE)
+            self._await_ends(REFUSAL_GRACE if self.outcome.refused else ERROR_GRACE)
         # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)

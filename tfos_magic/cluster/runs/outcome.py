@@ -52,6 +52,11 @@ class Outcome:
         return not self._alone and bool(self._errors)
 
     @property
+    def refused(self) -> bool:
+        """A rank has ended as all are about to: what cannot be distributed is refused on every one of them."""
+        return not self._missed and any(end.error.get("kind") == "TrainingError" for end in self._errors)
+
+    @property
     def _missing_or_failed(self) -> bool:
         return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
+from tfos_magic.tracebacks import essence
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import (
@@ -31,7 +32,7 @@ from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding
 from tfos_magic.training.firststep.runs import Laws, held_to, mixed, run, run_later
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
-from tfos_magic.training.firststep.words import KINDS, Words, of_large, of_metric, of_untried
+from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
 from tfos_magic.training.gathered_losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
@@ -56,6 +57,7 @@ class FirstStep:
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
         self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
         self._why = "on another worker"
+        self._untried_rows: Sequence[int] = ()
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
 
     def scaled(self, kind: str, owner: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
@@ -86,6 +88,15 @@ class FirstStep:
     def law_of_log(self, model: Any, kind: str, name: str) -> Law:
         """How a number that a step for ``kind`` returns follows from its rows."""
         return self._laws.get(("log", kind, name, id(model)), Law.UNKNOWN)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Let an error of a step that could not be tried say why that may be."""
+        try:
+            yield
+        except Exception as error:
+            error.tfos_hint = of_counts(self._untried_rows, essence(str(error)))  # type: ignore[attr-defined]
+            raise
 
     def heed_maps(self, model: Any, dataset: Any) -> None:
         """Let the next :meth:`check` try the padding of ``dataset`` too; raises as :func:`paddings` does."""
@@ -149,7 +160,7 @@ class FirstStep:
             self.schedule.note_found(model, trial.state.settings(), self._may_change(trial, laws))
             if again is not None and laws and (is_traced or again.step):
                 laws = held_to(before, laws)
-            self._settle(model, trial, laws, again)
+            self._settle(model, trial, laws, again, int(rows_in(batch)))
             if (
                 laws
                 and self._any(self._session.looks.looked)
@@ -248,11 +259,12 @@ class FirstStep:
         what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
         raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
 
-    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None) -> None:
+    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None, rows: int) -> None:
         notice = self._session.reporter.notice
         if not laws:
             if again is None:
                 self._session.reporter.notice_late(of_untried(model, self._why))
+                self._untried_rows = self._session.collectives.gather([rows])[:, 0].tolist()
             return
         words = Words(model, self._owners)
         for kind in KINDS:

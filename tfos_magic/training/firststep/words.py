@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfos_magic.training.checkpointing.snapshot import variables
@@ -65,6 +66,19 @@ def of_untried(model: Any, why: str) -> str:
     return (
         f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, which "
         f"could not be tried on a few rows ({why}). Its loss is taken for a mean over rows."
+    )
+
+
+def of_counts(rows: Sequence[int], error: str) -> str:
+    """What is told beside the error of a step that names the number of rows of the whole batch; else nothing.
+
+    ``rows`` are those that each worker has of it.
+    """
+    if not rows or not re.search(rf"(?<!\d){sum(rows)}(?!\d)", error):
+        return ""
+    return (
+        f"The step counts on a batch of {sum(rows)} rows, and each worker has a part of them (the first {rows[0]}): "
+        "take the number from the batch itself, as by tf.shape(x)[0], or train with one worker (-n 1)."
     )
 
 

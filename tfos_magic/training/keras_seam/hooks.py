@@ -78,7 +78,7 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
     signatures = {name: inspect.signature(getattr(owner, name)) for name in ("fit", "evaluate", "predict")}
 
     def loop(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        with session.entered(kind, model) as entered:
+        with session.entered(kind, model) as entered, session.first_step.explaining():
             call = signatures[kind].bind(model, *args, **kwargs)
             call.apply_defaults()
             _prepare(session, entered, call.arguments)
