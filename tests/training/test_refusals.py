@@ -72,7 +72,9 @@ Noisy(ROWS).fit(x[:96], y[:96], batch_size=48, verbose=0)
     for rows, is_told in (("48", True), ("36", False)):
         for outcome in groups[2].run(DATA + cell.replace("ROWS", rows)):
             assert "Incompatible shapes" in outcome.error or "must be equal" in outcome.error, outcome.error
-            assert ("counts on a batch of 48 rows, and each worker has a part of them" in outcome.error) is is_told
+            assert (
+                "If the step counts on all rows of a batch: each of 2 workers has a part" in outcome.error
+            ) is is_told
 
 
 def test_one_worker_alone_refuses_no_loss(groups) -> None:

@@ -57,7 +57,6 @@ class FirstStep:
         self._early: weakref.WeakSet[Any] = weakref.WeakSet()
         self._padded: weakref.WeakKeyDictionary[Any, tuple[Padding, ...]] = weakref.WeakKeyDictionary()
         self._why = "on another worker"
-        self._untried_rows: Sequence[int] = ()
         self.statistics: weakref.WeakKeyDictionary[Any, list[tuple[Any, Law]]] = weakref.WeakKeyDictionary()
 
     def scaled(self, kind: str, owner: Any, value: tf.Tensor, step: Step) -> tf.Tensor:
@@ -91,11 +90,12 @@ class FirstStep:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Let an error of a step that could not be tried say why that may be."""
+        """Let an error that tells of other numbers of rows say why that may be."""
         try:
             yield
         except Exception as error:
-            error.tfos_hint = of_counts(self._untried_rows, essence(str(error)))  # type: ignore[attr-defined]
+            workers = self._session.collectives.size
+            error.tfos_hint = of_counts(essence(str(error)), workers)  # type: ignore[attr-defined]
             raise
 
     def heed_maps(self, model: Any, dataset: Any) -> None:
@@ -160,7 +160,7 @@ class FirstStep:
             self.schedule.note_found(model, trial.state.settings(), self._may_change(trial, laws))
             if again is not None and laws and (is_traced or again.step):
                 laws = held_to(before, laws)
-            self._settle(model, trial, laws, again, int(rows_in(batch)))
+            self._settle(model, trial, laws, again)
             if (
                 laws
                 and self._any(self._session.looks.looked)
@@ -259,12 +259,11 @@ class FirstStep:
         what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
         raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
 
-    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None, rows: int) -> None:
+    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None) -> None:
         notice = self._session.reporter.notice
         if not laws:
             if again is None:
                 self._session.reporter.notice_late(of_untried(model, self._why))
-                self._untried_rows = self._session.collectives.gather([rows])[:, 0].tolist()
             return
         words = Words(model, self._owners)
         for kind in KINDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfos_magic.training.checkpointing.snapshot import variables
@@ -69,16 +69,14 @@ def of_untried(model: Any, why: str) -> str:
     )
 
 
-def of_counts(rows: Sequence[int], error: str) -> str:
-    """What is told beside the error of a step that names the number of rows of the whole batch; else nothing.
-
-    ``rows`` are those that each worker has of it.
-    """
-    if not rows or not re.search(rf"(?<!\d){sum(rows)}(?!\d)", error):
+def of_counts(error: str, workers: int) -> str:
+    """What is told beside an error of shapes, one of which has as many rows as another on all ``workers``."""
+    numbers = {int(number) for number in re.findall(r"\d+", error)} if "shape" in error.lower() else set()
+    if not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
         return ""
     return (
-        f"The step counts on a batch of {sum(rows)} rows, and each worker has a part of them (the first {rows[0]}): "
-        "take the number from the batch itself, as by tf.shape(x)[0], or train with one worker (-n 1)."
+        f"If the step counts on all rows of a batch: each of {workers} workers has a part of them. Take the number "
+        "from the batch itself, as by tf.shape(x)[0], or train with one worker (-n 1)."
     )
 
 
