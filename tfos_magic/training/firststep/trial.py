@@ -209,8 +209,9 @@ def layers_in_float64(model: Any) -> Iterator[None]:
     layers = list(model._flatten_layers())
     policies = [layer.dtype_policy for layer in layers]
     try:
-        for layer in layers:
+        for layer, policy in zip(layers, policies, strict=True):
             layer.dtype_policy = keras.DTypePolicy("float64")
+            layer.dtype_policy._variable_dtype = policy.variable_dtype  # as which layers read them in float64
         yield
     finally:
         for layer, policy in zip(layers, policies, strict=True):
