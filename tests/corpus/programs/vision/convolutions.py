@@ -17,5 +17,5 @@ model = keras.Model(inputs, layers.Dense(3, activation="softmax")(layers.GlobalA
 
 rng = np.random.default_rng(0)
 images, labels = rng.integers(0, 256, size=(37, 8, 8, 3)).astype("uint8"), rng.integers(0, 3, 37)
-model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+model.compile(keras.optimizers.SGD(3e-2, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
 history = model.fit(images, labels, batch_size=16, epochs=2, validation_split=0.2, verbose=0)
