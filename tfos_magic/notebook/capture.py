@@ -186,7 +186,7 @@ def _explained(value: Any, reason: Exception) -> str:
             "which is then fed, and give it to functions as an argument."
         )
     if "Dataset" in type(value).__name__ and type(value).__module__.startswith("tensorflow."):
-        return "it is a tf.data.Dataset, which lives in the process that made it. Make it inside the cell."
+        return f"{reason}."
     text = f"{type(reason).__name__}: {reason}".rstrip(".")
     return f"{text}. Make it inside the cell, or let the cell read plain values, arrays and functions instead."
 

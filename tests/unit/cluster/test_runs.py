@@ -148,7 +148,8 @@ def test_callbacks_hear_of_changes_and_of_the_end_and_one_that_fails_is_dropped(
 
 def test_a_run_shows_itself_as_a_card_and_in_a_line() -> None:
     run = run_of(lambda _: {})
-    assert repr(run).startswith("<")
+    assert run._repr_mimebundle_() == {"text/plain": repr(run)} == {"text/plain": "<digits: Starting on 2 workers>"}
+    run.execute()
     assert "<div" in run._repr_mimebundle_()["text/html"]
 
 

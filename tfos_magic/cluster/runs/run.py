@@ -63,12 +63,13 @@ class Run(Observer):
             self._tell()
 
     def __repr__(self) -> str:
-        return f"<{self._bundle()['text/plain']}>"
+        return f"<{self.name}: {self._card()['text/plain']}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return self._bundle()
+        """A line while the run goes on, for what draws it may stand above; in the end the card."""
+        return {**(self._card() if self.done else {}), "text/plain": repr(self)}
 
-    def _bundle(self) -> dict[str, str]:
+    def _card(self) -> dict[str, str]:
         bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.card:card_bundle")(self.state)
         return bundle
 

@@ -1,0 +1,57 @@
+"""A dataset of ``tf.data`` in one cell, the model in another: as Keras notebooks are written."""
+
+from __future__ import annotations
+
+from tests.kernel.kernel_driver import Kernel
+
+PREPARE = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(3)
+keras.config.set_floatx("float64")
+x = np.random.default_rng(0).normal(size=(101, 4))
+
+def prepared(rows, target):
+    if rows[0] > 0:  # which AutoGraph makes an operation
+        rows = rows * 2
+    return rows, target
+
+def numbers():
+    for i in range(20):
+        yield i / 20
+
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(101).map(prepared).batch(16)
+generated = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec((), tf.float64)).batch(8)
+parts = {"train": data.take(5), "validation": data.skip(5)}
+"""
+TRAIN = """
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(data, epochs=2, verbose=0).history["loss"]
+history += model.fit(parts["train"], validation_data=parts["validation"], verbose=0).history["val_loss"]
+history += [float(tf.reduce_sum(batch)) for batch in generated]
+weights = model.get_weights()
+doubled = data.map(lambda rows, target: (rows * 2, target))
+"""
+KEEP = "expected, losses, rows = weights, history, np.concatenate([rows for rows, _ in doubled])"
+COMPARE = """
+assert max(abs(mine - plain).max() for mine, plain in zip(weights, expected)) < 1e-12
+assert np.allclose(history, losses, rtol=1e-12, atol=0), (history, losses)
+assert np.array_equal(np.sort(np.concatenate([rows for rows, _ in doubled])[:, 0]), np.sort(rows[:, 0]))
+"""
+
+
+def test_a_dataset_of_an_earlier_cell_trains_as_in_one_process_and_comes_back(kernel: Kernel) -> None:
+    for cell in (PREPARE, TRAIN, KEEP, PREPARE):
+        result = kernel.run(cell)
+        assert not result.error, result.traceback
+    result = kernel.run("%%tfos_train -n 2 -o weights,history,doubled\n" + TRAIN)
+    assert not result.error, result.traceback
+    compared = kernel.run(COMPARE)
+    assert not compared.error, compared.traceback
+
+
+def test_what_a_dataset_cannot_be_made_of_elsewhere_is_said(kernel: Kernel) -> None:
+    kernel.run("import tensorflow as tf\nlines = tf.data.Dataset.random(3).take(4)")
+    refused = kernel.run("%%tfos_train -n 2\nprint([int(n) for n in lines])")
+    assert refused.error == "CaptureError"
+    assert "a tf.data.Dataset made by Random reads data where it was made: make it in the cell." in refused.traceback
