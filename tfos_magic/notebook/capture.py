@@ -186,7 +186,7 @@ def _explained(value: Any, reason: Exception) -> str:
             "which is then fed, and give it to functions as an argument."
         )
     if "Dataset" in type(value).__name__ and type(value).__module__.startswith("tensorflow."):
-        return f"{reason}."
+        return f"{reason}".rstrip(".") + "."
     text = f"{type(reason).__name__}: {reason}".rstrip(".")
     return f"{text}. Make it inside the cell, or let the cell read plain values, arrays and functions instead."
 
@@ -194,7 +194,7 @@ def _explained(value: Any, reason: Exception) -> str:
 def _unpicklable(values: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         try:
-            cloudpickle.dumps(value)
+            pack({name: value})
         except Exception as error:  # any object of the user's may refuse in its own way
             yield name, error
 
