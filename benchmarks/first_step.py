@@ -15,8 +15,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 from plain import run_in_fresh_process
 
@@ -56,30 +58,28 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
-    from tfos_magic.cluster.runs.request import Observer, RunRequest, frame_use
-    from tfos_magic.cluster.runs.run import Run
+    from tfos_magic.cluster.runs import execution
+    from tfos_magic.cluster.runs.options import request_of
+    from tfos_magic.cluster.runs.request import Observer
+    from tfos_magic.cluster.runs.run_queue import RunQueue
 
     parts: Parts = {}
 
-    class TimedRun(Run):
-        """A run that notes how long its own parts take."""
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with timing(parts, name):
+                return function(*args)
 
-        def _feed(self) -> Any:
-            with timing(parts, "feed"):
-                return super()._feed()
-
-        def _await_trainers(self) -> None:
-            with timing(parts, "TensorFlow loaded, what is left of it"):
-                super()._await_trainers()
-
-    def timed_connect() -> Any:
-        with timing(parts, "agents"):
-            return connect()
+        return call
 
     started = time.time()
-    use = frame_use("train", frame, None, "label")
-    request = RunRequest(source=CELL, frames={"train": use}, batch_size=128, outputs=["began", "stepped"])
-    values = TimedRun(request, size, timed_connect).execute(Observer())
+    request = request_of(CELL, frames={"train": frame}, label="label", batch_size=128, outputs=["began", "stepped"])
+    run = execution.Execution(request, size, timed("agents", connect), RunQueue())
+    steps = {"feed_all": "feed", "await_trainers": "TensorFlow loaded, what is left of it"}
+    with ExitStack() as stack:
+        for function, name in steps.items():
+            stack.enter_context(mock.patch.object(execution, function, timed(name, getattr(execution, function))))
+        values = run.execute(Observer())
     parts["send"] = values["began"] - started - sum(parts.values())
     parts["first line to first step"] = values["stepped"][0] - values["began"]
     return parts
