@@ -1,8 +1,9 @@
 """Train ordinary Keras cells on TensorFlow clusters that live on Spark executors.
 
 Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
-is the same engine without them. In a cell, ``rank``, ``size``, ``local_rank``, ``allreduce``, ``broadcast``,
-``allgather``, ``barrier`` and ``shard`` speak of the run's workers, and ``dataset`` gives each its share of files.
+is the same engine without them, and ``@distributed`` makes functions run on it. In a cell, ``rank``, ``size``,
+``local_rank``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run's workers, and
+``dataset`` gives each its share of files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tfos_magic.errors import TFOSError, WorkerError
 
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
+    from tfos_magic.cluster.distributed import distributed
     from tfos_magic.columns.missing import Missing
     from tfos_magic.feed.trainer.file_dataset import dataset
     from tfos_magic.spark.locations import absolute_path
@@ -29,6 +31,7 @@ __all__ = [
     "WorkerError",
     "absolute_path",
     "dataset",
+    "distributed",
     "errors",
     "load_ipython_extension",
     "register_tfrecord",
@@ -42,6 +45,10 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.cluster.cluster import TFCluster
 
         return TFCluster
+    if name == "distributed":
+        from tfos_magic.cluster.distributed import distributed
+
+        return distributed
     if name == "Missing":
         from tfos_magic.columns.missing import Missing
 

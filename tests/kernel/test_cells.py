@@ -358,7 +358,7 @@ BAD_CELLS = {
     "a name that does not exist": ("", "trian", "CaptureError", "'train'"),
     "a syntax error": ("", "train]", "UsageError", "not valid Python"),
     "a line magic in the cell": ("", "train)\n%time 1\n(1", "UsageError", "line magic"),
-    "more workers than run": ("-n 3 --label y", "train", "ClusterError", "%tfos stop"),
+    "more workers than there is room for": ("-n 8 --label y", "train", "StartTimeout", "ask for fewer workers"),
     "an unknown option": ("--lable y", "train", "UsageError", "--label"),
     "an option without its value": ("--label", "train", "UsageError", "--label"),
     "a feed that is no DataFrame": ("--feed a=offsets", "train", "UsageError", "offsets"),
@@ -387,6 +387,22 @@ empty = train.where("y > 5")
 def test_after_all_these_refusals_the_cluster_still_trains(kernel: Kernel) -> None:
     result = kernel.run(train_cell())
     assert not result.error, result.traceback
+
+
+def test_the_cluster_gets_the_size_that_a_cell_asks_for_when_the_run_before_has_ended(kernel: Kernel) -> None:
+    assert not kernel.run(train_cell("--label y --detach first", epochs=3)).error
+    result = kernel.run("%%tfos_train -n 3 -o many\nmany = tfos.size()")
+    assert not result.error, result.traceback
+    assert kernel.run("print(many, first.phase.value)").text.strip() == "3 done"
+    assert not kernel.run("%%tfos_train -o many\nmany = tfos.size()").error
+    assert kernel.run("print(many)").text.strip() == "3"
+    assert not kernel.run("%tfos start -n 2").error
+    assert not kernel.run(train_cell()).error
+    assert not kernel.run(train_cell("--label y --detach", epochs=100_000)).error
+    busy = kernel.run("%tfos start -n 3")
+    assert busy.error == "ClusterError"
+    assert "is busy with a run, and cannot get another size" in busy.traceback
+    assert not kernel.run("run.stop()").error
 
 
 def test_more_workers_than_slots_says_what_is_missing(kernel: Kernel) -> None:

@@ -42,9 +42,14 @@ class Agents:
         self._cores, self._gpus = cores, gpus
         self._token, self._spool_dir, self._spool_gb = token, spool_dir, spool_gb
 
-    def await_slots(self, deadline: float) -> None:
+    @property
+    def cores(self) -> int:
+        """What Spark reserves for all of them."""
+        return self._membership.size * self._cores
+
+    def await_slots(self, deadline: float, released: int = 0) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        await_slots(self._spark, self._membership.size, self._cores, deadline)
+        await_slots(self._spark, self._membership.size, self._cores, deadline, released=released)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""

@@ -68,7 +68,7 @@ class TFCluster(WorkerGroup):
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
         request = request_of(cell, detached=detached, **options)
-        return Run(Execution(request, self.size, lambda: self, self.queue), observer)
+        return Run(Execution(request, self.size, lambda _: self, self.queue), observer)
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

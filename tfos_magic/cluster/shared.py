@@ -28,11 +28,24 @@ class SharedCluster:
             return False
         return not is_stopped(self.cluster.spark)
 
-    def ensure(self, make: Callable[[], TFCluster], workers: int | None, servers: int | None, run_id: str) -> TFCluster:
-        """The running cluster, if it has so many workers and at least so many servers, else one that ``make`` makes.
+    def size_for(self, workers: int | None, default: int) -> int:
+        """How many workers a run will have that asks for so many; None is any number."""
+        return workers or (self.cluster.size if self.cluster is not None and self.running else default)
 
-        None is any number. The one that is there then ends first: the run ``run_id`` has its workers, or, where that is
-        empty, nobody has. Raises :class:`ClusterError` where another run does.
+    def ensure(
+        self,
+        make: Callable[[], TFCluster],
+        *,
+        workers: int | None = None,
+        servers: int | None = None,
+        run_id: str = "",
+        wait_for_trainers: bool = True,
+    ) -> TFCluster:
+        """The running cluster, if it has so many workers and at least so many servers, else what ``make`` makes.
+
+        None is any number. One of another size ends first: the run ``run_id`` has its workers, or, where that is empty,
+        nobody has. Raises :class:`ClusterError` where another run does or where there is no room for that size, when
+        the cluster stays as it is, and what starting a cluster raises.
         """
         cluster = self.cluster
         if cluster is not None and self.running:
@@ -40,12 +53,15 @@ class SharedCluster:
                 return cluster
             if self.queue.first not in ("", run_id):
                 raise ClusterError(
-                    f"A cluster of {cluster.size} workers and {len(cluster.servers)} parameter servers is busy with a "
-                    "run, so that it cannot get another size: wait for that, or stop it."
+                    f"The cluster of {cluster.size} workers and {len(cluster.servers)} parameter servers is busy with "
+                    "a run, and cannot get another size: wait for the run, or stop it."
                 )
+        made = make()
+        if cluster is not None and self.running:
+            made.check_room(cluster)
         self.end()
-        self.cluster = made = make()
-        made.queue = self.queue
+        self.cluster, made.queue = made, self.queue
+        made.start(wait_for_trainers)
         return made
 
     def end(self, force: bool = False) -> bool:

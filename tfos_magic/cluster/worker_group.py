@@ -105,6 +105,11 @@ class WorkerGroup:
             raise
         return self
 
+    def check_room(self, other: WorkerGroup) -> None:
+        """Raise :class:`StartTimeout` where there will be no room for this one when the ``other`` has ended."""
+        if self.spark is other.spark:
+            self._agents.await_slots(time.monotonic(), other._agents.cores)
+
     def _listen(self) -> ControlServer:
         host, port = self._address
         self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)

@@ -14,6 +14,7 @@ from IPython.display import display
 from tfos_magic.cluster.preflight import examine
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.shared import SHARED
 from tfos_magic.disk.imports import ImportListener
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
@@ -57,7 +58,7 @@ class TFOSMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.settings = TFOS(parent=shell)
-        self.runtime = Runtime(shell.user_ns, self.settings)
+        self.runtime = Runtime(shell.user_ns, self.settings, SHARED)
 
     @line_magic
     def tfos(self, line: str) -> None:

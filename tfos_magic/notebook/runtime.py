@@ -16,10 +16,9 @@ from tfos_magic.cluster.preflight import Wanted
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
-from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import FeedState
-from tfos_magic.cluster.workers import ClusterPhase
-from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.cluster.shared import SharedCluster
+from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
@@ -34,10 +33,9 @@ from tfos_magic.tfrecord import register_tfrecord
 class Runtime:
     """The notebook's side of everything that was started for it."""
 
-    def __init__(self, namespace: MutableMapping[str, Any], config: TFOS) -> None:
+    def __init__(self, namespace: MutableMapping[str, Any], config: TFOS, shared: SharedCluster | None = None) -> None:
         self.namespace, self.config = namespace, config
-        self.cluster: TFCluster | None = None
-        self.queue = RunQueue()
+        self.shared = shared or SharedCluster()
         self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.files = LateFolder("tfos-files-")
         self.last_run: Run | None = None
@@ -73,48 +71,42 @@ class Runtime:
             print(f"format('tfrecord') is not there: {error}. tfos_magic.register_tfrecord(spark) tries again.")
 
     @property
+    def cluster(self) -> TFCluster | None:
+        """The cluster of the last run, whatever has become of it."""
+        return self.shared.cluster
+
+    @property
     def running(self) -> bool:
         """True when there is a cluster, and its session, that can take a cell."""
-        if self.cluster is None or self.cluster.phase is not ClusterPhase.RUNNING:
-            return False
-        return not is_stopped(self.cluster.spark)
+        return self.shared.running
 
     @property
     def fed(self) -> list[FeedState]:
         """The DataFrames that the last run brought to the workers, or found there."""
         return [feed for feed in self.last_run.state.feeds.values() if feed.done] if self.last_run else []
 
-    def start(self, args: Any, wait_for_trainers: bool = True) -> TFCluster:
-        """The running cluster, or a new one as ``args`` and the defaults say.
+    def start(self, args: Any, run_id: str = "", *, wait_for_trainers: bool = True) -> TFCluster:
+        """The running cluster, or a new one as ``args`` and the defaults say; one of another size ends first.
 
-        Raises :class:`ClusterError` when the running one is not what ``args`` asks for.
+        Raises :class:`ClusterError` where another run than ``run_id`` has its workers.
         """
-        if self.running:
-            assert self.cluster is not None
-            self._check_running(args.workers, servers_for(args, self.config))
-            return self.cluster
-        self.close_cluster()
+        with interruptible():
+            return self.shared.ensure(
+                partial(self._make, args),
+                workers=args.workers,
+                servers=servers_for(args, self.config),
+                run_id=run_id,
+                wait_for_trainers=wait_for_trainers,
+            )
+
+    def _make(self, args: Any) -> TFCluster:
         requested_cluster = self.requested_cluster(args)
-        cluster = TFCluster(
+        return TFCluster(
             self.session(requested_cluster.slots),
             **dataclasses.asdict(requested_cluster),
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
-        )
-        self.cluster = cluster
-        with interruptible():
-            cluster.start(wait_for_trainers)
-        return cluster
-
-    def _check_running(self, workers: int | None, servers: int | None) -> None:
-        assert self.cluster is not None
-        has = (self.cluster.size, len(self.cluster.servers))
-        if workers in (None, has[0]) and (servers is None or servers <= has[1]):
-            return
-        raise ClusterError(
-            f"A cluster of {has[0]} workers and {has[1]} parameter servers is running, and {workers or has[0]} and "
-            f"{has[1] if servers is None else servers} are asked for: %tfos stop ends it, then start again."
         )
 
     def requested_cluster(self, args: Any) -> Wanted:
@@ -132,9 +124,7 @@ class Runtime:
 
     def size_for(self, args: Any) -> int:
         """How many workers a run with these options will have."""
-        if self.running and self.cluster is not None:
-            return self.cluster.size
-        return int(args.workers or self.config.workers)
+        return self.shared.size_for(args.workers, self.config.workers)
 
     def run(self, request: RunRequest, args: Any, view: View) -> dict[str, Any]:
         """Execute a request under ``view`` and give the names that came back."""
@@ -157,7 +147,7 @@ class Runtime:
 
     def _new_run(self, request: RunRequest, args: Any, view: View) -> Run:
         connect = partial(self.start, args, wait_for_trainers=False)
-        run = Run(Execution(request, self.size_for(args), connect, self.queue), view)
+        run = Run(Execution(request, self.size_for(args), connect, self.shared.queue), view)
         if not request.alone:
             self.last_run = run
         return run
@@ -185,11 +175,7 @@ class Runtime:
 
     def close_cluster(self, force: bool = False) -> bool:
         """End the cluster if there is one; True when there was."""
-        cluster, self.cluster = self.cluster, None
-        if cluster is None:
-            return False
-        cluster.stop(force=force)
-        return True
+        return self.shared.end(force)
 
     def stop(self, force: bool = False) -> bool:
         """End the runs that were detached, unless by ``force``, and the cluster; True when there was one."""

@@ -10,18 +10,20 @@ from tfos_magic.spark.session import Session, busy_cores, master_of, runs_in_thi
 POLL_SECONDS = 0.2
 
 
-def await_slots(spark: Session, workers: int, cores: int, deadline: float, *, patient: bool = False) -> None:
+def await_slots(
+    spark: Session, workers: int, cores: int, deadline: float, *, patient: bool = False, released: int = 0
+) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
     Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
-    have just been cancelled may still be ending. Raises :class:`StartTimeout` with the
-    numbers. A Connect session does not tell its slots: nothing is checked there.
+    have just been cancelled may still be ending. ``released`` cores are about to be free. Raises :class:`StartTimeout`
+    with the numbers. A Connect session does not tell its slots: nothing is checked there.
     """
     while True:
         total = total_cores(spark)
         if total is None:
             return
-        free = total - busy_cores(spark)
+        free = total - busy_cores(spark) + released
         if free >= workers * cores + 1:
             return
         if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:

@@ -69,7 +69,7 @@ def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_
 ) -> None:
     failed: Any = Cluster()
     run: Any = Detached()
-    runtime.cluster, runtime._detached = failed, [(run, View())]
+    runtime.shared.cluster, runtime._detached = failed, [(run, View())]
     assert runtime.start(parse(COMMANDS["start"], "")) is not failed
     assert failed.stopped
     assert not run.stopped
@@ -78,7 +78,7 @@ def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_
 def test_stopping_the_cluster_stops_the_detached_run_first(runtime: Runtime) -> None:
     cluster: Any = Cluster()
     run: Any = Detached()
-    runtime.cluster, runtime._detached = cluster, [(run, View())]
+    runtime.shared.cluster, runtime._detached = cluster, [(run, View())]
     assert runtime.stop()
     assert run.stopped
     assert cluster.stopped

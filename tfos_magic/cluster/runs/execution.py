@@ -48,12 +48,12 @@ class Execution:
     """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
 
     It waits in ``queue``, from when it is made, until the runs before it have ended. ``connect`` gives the cluster, its
-    agents running; it is called first then, so that the start of a cluster is part of the run.
+    agents running, to the run with that id; it is called first then, so that the start of a cluster is part of the run.
     """
 
     _cluster: WorkerGroup
 
-    def __init__(self, request: RunRequest, size: int, connect: Callable[[], WorkerGroup], queue: RunQueue) -> None:
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[str], WorkerGroup], queue: RunQueue) -> None:
         self.run_id = uuid4().hex[:12]
         self._request, self._connect, self._queue = request, connect, queue
         # As the names are now: the notebook may change them while the run waits.
@@ -92,7 +92,8 @@ class Execution:
             self.state.begin()
             self._observer.update(self.state)
             self._open_store()
-            self._cluster = self._connect()
+            self._cluster = self._connect(self.run_id)
+            self.state.resize(self._cluster.size)  # which a run before may have changed
             self._persevere()
             self._close_store()
             self._end(RunPhase.DONE)
@@ -123,8 +124,7 @@ class Execution:
 
     def _wait(self) -> None:
         self.state.phase = RunPhase.QUEUED
-        self._observer.update(self.state)
-        self._heed_stop()
+        self._update()
 
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
@@ -284,10 +284,10 @@ class Execution:
             state.memory = worker.beat.trainer_rss
         for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
             state.memory = server.beat.trainer_rss
-        self._observer.update(self.state)
-        self._heed_stop()
+        self._update()
 
-    def _heed_stop(self) -> None:
+    def _update(self) -> None:
+        self._observer.update(self.state)
         if not self._stops.empty():
             self._stops.get()
             raise StopAsked

@@ -109,6 +109,11 @@ class RunState:
         self.phase, self.started = RunPhase.STARTING, self.clock()
         self._times = Stopwatch("start", self.started)
 
+    def resize(self, workers: int) -> None:
+        """So many workers have the run."""
+        if workers != len(self.workers):
+            self.workers = [WorkerState(rank) for rank in range(workers)]
+
     @property
     def elapsed(self) -> float:
         """Seconds since the cell was started, up to its end."""

@@ -1,0 +1,119 @@
+"""Functions on a cluster, and runs by their handles, in a program without magics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+import tfos_magic
+from tfos_magic import TFCluster
+from tfos_magic.cluster.shared import SHARED
+from tfos_magic.errors import DataError, RunInterrupted, UsageError, WorkerError
+
+ROWS = 202
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as functions of a program's main module are
+
+
+@pytest.fixture(scope="module")
+def cluster(local_session: SparkSession) -> Iterator[TFCluster]:
+    with TFCluster(local_session, workers=2) as made:
+        yield made
+
+
+def rows(spark: SparkSession) -> Any:
+    x = np.random.default_rng(0).normal(size=(ROWS, 3))
+    return spark.createDataFrame([(row.tolist(), float(row.sum())) for row in x], "x array<double>, y double")
+
+
+def fit(data: Any, rate: float, epochs: int = 2) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(1)
+    keras.config.set_floatx("float64")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    model.fit(data, epochs=epochs, verbose=0)
+    return model.get_weights()
+
+
+CELL = "weights = fit(data, 0.1)"
+OPTIONS: dict[str, Any] = {"label": "y", "batch_size": 32, "shuffle": False}
+
+
+def test_a_cell_a_function_and_a_decorated_function_train_alike(
+    cluster: TFCluster, local_session: SparkSession
+) -> None:
+    frame = rows(local_session)
+    given = {"frames": {"data": frame}, **OPTIONS}
+    by_text = cluster.run(CELL, names={"fit": fit}, outputs=["weights"], **given)["weights"]
+    by_function = cluster.run(fit, names={"rate": 0.1}, **given)
+    decorated = tfos_magic.distributed(cluster=cluster, **OPTIONS)(fit)
+    for weights in (by_function, decorated(frame, 0.1), decorated.submit(frame, rate=0.1).returned):
+        assert all(np.array_equal(mine, other) for mine, other in zip(weights, by_text, strict=True))
+    assert decorated.__name__ == "fit"
+
+
+def test_runs_follow_one_another_and_their_handles_tell_of_them(
+    cluster: TFCluster, local_session: SparkSession
+) -> None:
+    frames = {"data": rows(local_session)}
+    first, second, third = (
+        cluster.submit(fit, name=f"rate {rate}", frames=frames, names={"rate": rate, "epochs": 3}, **OPTIONS)
+        for rate in (0.1, 0.01, 0.001)
+    )
+    heard: list[str] = []
+    third.on_change(lambda run: heard.append(run.phase.value))
+    assert len(third.wait(60)) == 1
+    assert first.done
+    assert second.done
+    assert (heard[0], heard[-1]) == ("queued", "done")
+    assert second.history[["fit", "epoch"]].values.tolist() == [[0, 0], [0, 1], [0, 2]]
+    assert first.history["loss"].iloc[-1] < third.history["loss"].iloc[-1]
+    assert repr(second).startswith("<rate 0.01: Trained on 2 workers")
+
+
+def test_a_run_that_waits_may_be_stopped_and_the_others_go_on(cluster: TFCluster, local_session: SparkSession) -> None:
+    frames = {"data": rows(local_session)}
+    options = {"frames": frames, **OPTIONS}
+    long = cluster.submit(fit, names={"rate": 0.01, "epochs": 100_000}, **options)
+    waiting = cluster.submit(fit, names={"rate": 0.01}, **options)
+    last = cluster.submit(fit, names={"rate": 0.01}, **options)
+    waiting.stop()
+    assert (waiting.phase, long.done, last.done) == ("stopped", False, False)
+    long.stop()
+    with pytest.raises(RunInterrupted):
+        long.wait()
+    assert len(last.returned) == 4
+
+
+def test_mistakes_are_told_where_they_are_made(cluster: TFCluster, local_session: SparkSession) -> None:
+    frame = rows(local_session)
+    with pytest.raises(DataError, match="z"):
+        cluster.submit(fit, frames={"data": frame}, names={"rate": 1.0}, label="z")
+    with pytest.raises(UsageError, match="takes 'rate'"):
+        cluster.submit(fit, frames={"data": frame})
+    failed = cluster.submit("raise ValueError('on purpose')")
+    with pytest.raises(WorkerError, match="on purpose"):
+        failed.wait()
+    with pytest.raises(UsageError, match="by its place alone"):
+        tfos_magic.distributed(cluster=cluster)(lambda *args: args)(1, 2)
+
+
+def test_without_a_cluster_of_its_own_a_function_runs_on_that_of_the_process(local_session: SparkSession) -> None:
+    @tfos_magic.distributed(workers=1, **OPTIONS)
+    def size(offset: int) -> int:
+        return int(tfos_magic.size()) + offset
+
+    try:
+        assert size(10) == 11
+        first = SHARED.cluster
+        assert size(20) == 21
+        assert SHARED.cluster is first
+    finally:
+        assert SHARED.end()
