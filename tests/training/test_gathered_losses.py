@@ -51,6 +51,12 @@ def contrast(truth, made):
     return -tf.linalg.diag_part(tf.nn.log_softmax(tf.matmul(made, made, transpose_b=True), -1))
 
 
+def balanced(truth, made):
+    of_rows = keras.losses.sparse_categorical_crossentropy(truth, made)
+    shares = ops.mean(made, axis=0)
+    return of_rows + 1e-5 * ops.sum(shares * ops.log(shares))
+
+
 def of_shares(truth, made):
     of_rows = keras.losses.sparse_categorical_crossentropy(truth, made)
     weight = ops.cast(truth[:, 0] > 0, of_rows.dtype)
@@ -110,6 +116,10 @@ PROGRAMS = {
     "hardest rows": "model, loss, compiled = one(), hard, {'run_eagerly': True}",
     "shares of a softmax": "model, loss, labels = one(3), of_shares, (total > 0).astype('int64') + (x[:, :1] > 0)\n"
     "model.add(layers.Softmax())",
+    "a little of the batch": "model, loss, labels = one(3), balanced, (total > 0).astype('int64')\n"
+    "model.add(layers.Softmax())",
+    "a little, at first alike": "model, loss, labels = one(3), balanced, (total > 0).astype('int64')\n"
+    "model.layers[-1].kernel.assign(np.zeros((6, 3)))\nmodel.add(layers.Softmax())",
     "in the batch": "model, loss, labels = one(3), contrast, rare",
     "row weights": "model, loss, kwargs = one(), hard, {'sample_weight': x[:, 0] ** 2}",
     "several": "model, labels = dense(a=1, b=3, c=1), {'a': total, 'b': rare, 'c': flagged}\n"

@@ -124,11 +124,11 @@ def regularized(model, truth, made):
 
 model = Own(regularized)
 fit(model, total, 3)
-fit(model, total, 60)
+fit(model, total, 20)
 weights, steps = model.get_weights(), int(model.optimizer.iterations)
 """
     )
     expected = groups.plain(cell, "weights", "steps").values
     outcomes = succeeded(groups[2].run(cell, "weights", "steps"))
     assert_same_weights(outcomes, expected["weights"], 1e-4)
-    assert {outcome.values["steps"] for outcome in outcomes} == {expected["steps"]} == {np.int64(63 * 12)}
+    assert {outcome.values["steps"] for outcome in outcomes} == {expected["steps"]} == {np.int64(23 * 12)}

@@ -184,7 +184,7 @@ class TFOSMagics(Magics):
             private_files=self.runtime.files.path,
             payload=captured.payload,
             main=self.shell.user_ns,
-            notices=captured.hints,
+            notices=[*captured.hints, *self.runtime.warnings_for(captured.values)],
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Runtime:
         self.files = LateFolder("tfos-files-")
         self.last_run: Run | None = None
         self._detached: list[tuple[Run, View]] = []
+        self._asked_back: dict[str, set[str]] = {}
         self._runs = 0
         close_at_exit(self)
 
@@ -137,6 +138,7 @@ class Runtime:
         self.session(self.requested_cluster(args).slots)
         run = self._new_run(request, args, view)
         view.detach(run.ask_to_stop)
+        self._asked_back[run.name] = set(request.outputs)
         self._detached = [(run, view), *((other, its) for other, its in self._detached if not other.done)]
         return run.start()
 
@@ -144,6 +146,16 @@ class Runtime:
     def detached(self) -> list[tuple[Run, View]]:
         """The detached runs that have not ended, the newest first, each with its view."""
         return [(run, view) for run, view in self._detached if not run.done]
+
+    def warnings_for(self, names: Iterable[str]) -> list[str]:
+        """What to know of values that go along with a run and that runs before it are still to change."""
+        waiting = [(run.name, self._asked_back[run.name].intersection(names)) for run, _ in self.detached]
+        return [
+            f"{', '.join(sorted(asked))} goes along as it is now. {name}, which has not ended, brings it back too: "
+            "wait for that run first where this one is to go on from it."
+            for name, asked in waiting
+            if asked
+        ]
 
     def _new_run(self, request: RunRequest, args: Any, view: View) -> Run:
         connect = partial(self.start, args, wait_for_trainers=False)

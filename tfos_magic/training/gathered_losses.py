@@ -21,6 +21,9 @@ _ATTACHED = ("_keras_mask", "_keras_logits")
 """Attributes of Keras's outputs: their mask, and what a softmax or a sigmoid was made of, by which losses go instead.
 """
 
+EXACT, ROUNDED = 1e-11, 2e-6
+"""How far, by the largest, losses of the same outputs may be apart in float64 and in other types."""
+
 MOST_BYTES_PER_ROW = 1 << 16
 """Of labels and outputs: more than that would take longer to exchange than gradients."""
 
@@ -41,7 +44,7 @@ class GatheredLosses:
         self._unfit: set[Any] = set()
         self._possible: dict[Any, list[Any]] = {}
         self._owners: dict[int, Any] = {}
-        self._is_number = False
+        self._values: Any = None
 
     def call(self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
         """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights."""
@@ -62,7 +65,7 @@ class GatheredLosses:
 
     def note(self, values: Any) -> None:
         """A loss gave ``values``, before their reduction."""
-        self._is_number = len(getattr(values, "shape", (None,))) == 0
+        self._values = values
 
     def gather_all(self) -> bool:
         """Gather all losses that can be; whether there is one that was not."""
@@ -83,9 +86,10 @@ class GatheredLosses:
     def _noted(self, name: Any, compute: Callable[..., Any], arguments: Sequence[Any], loss: Any, step: Step) -> Any:
         """Compute a loss of all rows of a trial, and see what it is."""
         self._tried.add(name)
-        self._is_number = False
+        self._values = None
         result = compute(*arguments)
-        is_number, leaves, rows = self._is_number, _leaves(arguments), int(step.rows)
+        values, leaves, rows = self._values, _leaves(arguments), int(step.rows)
+        is_number = len(getattr(values, "shape", (None,))) == 0
         by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
         if getattr(loss, "reduction", None) in (None, "none") or not by_rows:
             self._gathered.discard(name)
@@ -95,8 +99,43 @@ class GatheredLosses:
             self._gathered.discard(name)
             return result
         self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]
-        self._gathered |= {name} if is_number else set()
+        if is_number or self._compares_rows(compute, arguments, values, rows):
+            self._gathered.add(name)
         return result
+
+    def _compares_rows(self, compute: Callable[..., Any], arguments: Sequence[Any], whole: Any, rows: int) -> bool:
+        """Whether a loss gives a row another value beside other rows: of the same outputs it is to be the very same.
+
+        It is tried on other outputs as well, for those of a model may be alike in all rows before its first step.
+        """
+        if not _has_rows(whole, rows) or not whole.dtype.is_floating:
+            return False
+        leaves = _leaves(arguments)
+        if self._tells_parts_apart(compute, arguments, leaves, whole):
+            return True
+        labels = len(_leaves(arguments[:1]))
+        others = [leaf if n < labels else _varied(leaf, n) for n, leaf in enumerate(leaves)]
+        self._values = None
+        compute(*_replaced(arguments, others))
+        of_others = self._values
+        return _has_rows(of_others, rows) and self._tells_parts_apart(compute, arguments, others, of_others)
+
+    def _tells_parts_apart(
+        self, compute: Callable[..., Any], arguments: Sequence[Any], leaves: Sequence[Any], whole: Any
+    ) -> bool:
+        if not bool(tf.reduce_all(tf.math.is_finite(whole))):
+            return False
+        rows = int(whole.shape[0])
+        allowed = (EXACT if whole.dtype == tf.float64 else ROUNDED) * tf.reduce_max(tf.abs(whole))
+        for part in (apart(rows), ~apart(rows)):
+            self._values, numbers = None, np.flatnonzero(part)
+            compute(*_replaced(arguments, [tf.gather(leaf, numbers) for leaf in leaves]))
+            of_part = tf.gather(whole, numbers)
+            if getattr(self._values, "shape", None) != of_part.shape:
+                return True
+            if not bool(tf.reduce_all(tf.abs(self._values - of_part) <= allowed)):
+                return True
+        return False
 
     def _fits(self, name: Any, arguments: Sequence[Any]) -> bool:
         """Whether what a part of the rows gives has the shape of what all gave, as scores of all by all have not."""
@@ -123,16 +162,9 @@ class GatheredLosses:
         step: Step,
         gather: Callable[[list[Any], Step], list[Any]],
     ) -> tf.Tensor:
-        rest = iter(gather(_leaves(arguments), step))
-        flat = [next(rest) if _is_tensor(leaf) else leaf for leaf in tf.nest.flatten(list(arguments))]
-        given = tf.nest.flatten(list(arguments))
-        for attribute in _ATTACHED:
-            for leaf, own in zip(flat, given, strict=True):
-                if _attached(own, attribute) is not None:
-                    setattr(leaf, attribute, next(rest))
         self.at_work = True
         try:
-            value = compute(*tf.nest.pack_sequence_as(list(arguments), flat))
+            value = compute(*_replaced(arguments, gather(_leaves(arguments), step)))
         finally:
             self.at_work = False
         return _of_own_rows(value, step)
@@ -154,6 +186,25 @@ def _leaves(arguments: Sequence[Any]) -> list[Any]:
         *(tf.convert_to_tensor(leaf) for leaf in given if _is_tensor(leaf)),
         *(value for value in attached if value is not None),
     ]
+
+
+def _replaced(arguments: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    """The arguments with other tensors in the places of their :func:`_leaves`."""
+    given, rest = tf.nest.flatten(list(arguments)), iter(leaves)
+    flat = [next(rest) if _is_tensor(leaf) else leaf for leaf in given]
+    for attribute in _ATTACHED:
+        for leaf, own in zip(flat, given, strict=True):
+            if _attached(own, attribute) is not None:
+                setattr(leaf, attribute, next(rest))
+    return tf.nest.pack_sequence_as(list(arguments), flat)
+
+
+def _varied(leaf: Any, seed: int) -> Any:
+    """Other numbers in a floating-point tensor, of the same signs; where all are zero, of both."""
+    if not leaf.dtype.is_floating:
+        return leaf
+    drawn = tf.constant(np.random.default_rng(seed).uniform(-0.5, 0.5, leaf.shape), leaf.dtype)
+    return leaf * (1 + drawn) if bool(tf.reduce_any(leaf != 0)) else drawn
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:

@@ -71,20 +71,32 @@ def reduce(dataset: Any) -> Any:
             how, inputs, given = "with_options", (dataset._input_dataset,), (dataset.options(),)
         case "_UnbatchDataset":  # of what is made dense by a map, and has its old structure
             how, inputs = "unbatch", (dataset._input_dataset._input_dataset._input_dataset,)
-        case "_VariantDataset" if graph := _graph_of(dataset):  # as in enumerate()
-            how, given = "from_variant", (graph, dataset.element_spec)
         case "_FlatMapDataset" if generator := _generator_of(dataset):
             how, given = "from_generator", generator
         case kind if kind in _CALLS:
             how, *names = _CALLS[kind]
             inputs, given = (dataset._input_dataset,), {name: _argument(dataset, name) for name in names}
             seed = _seeds_of(dataset)
+        case _ if graph := _graph_of(dataset):
+            how, given = "from_variant", (graph, dataset.element_spec)
         case kind:
             raise pickle.PicklingError(
                 f"a tf.data.Dataset made by {kind.strip('_').removesuffix('Dataset')} reads data where it was made: "
                 "make it in the cell"
             )
-    return empty, (type(dataset), how, inputs, given, seed)
+    known = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}  # such as class_names
+    return empty, (_kind(dataset, how), known, how, inputs, given, seed)
+
+
+def _kind(dataset: Any, how: str) -> Any:
+    """The class of what will be made."""
+    import tensorflow as tf
+
+    return (
+        type(tf.data.experimental.from_variant(dataset._variant_tensor, dataset.element_spec))
+        if how == "from_variant"
+        else type(dataset)
+    )
 
 
 @dataclass(frozen=True)
@@ -92,12 +104,19 @@ class Unbuilt:
     """A dataset without anything in it, and what :func:`build` makes it of."""
 
     dataset: Any
+    known: dict[str, Any]
     made_by: tuple[Any, ...]
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it comes in an order that follows from a seed and from the passes before."""
+        how, _, given, seeds = self.made_by
+        return how == "shuffle" and any(seeds) and bool(given["reshuffle_each_iteration"])
 
-def empty(kind: Any, *made_by: Any) -> Unbuilt:
+
+def empty(kind: Any, known: dict[str, Any], *made_by: Any) -> Unbuilt:
     """A dataset of that ``kind``, which is there to be referred to, and is yet to be built."""
-    return Unbuilt(kind.__new__(kind), made_by)
+    return Unbuilt(kind.__new__(kind), known, made_by)
 
 
 def build(unbuilt: Iterable[Unbuilt]) -> None:
@@ -107,7 +126,7 @@ def build(unbuilt: Iterable[Unbuilt]) -> None:
         for each in unbuilt:
             made = _make(*each.made_by)
             each.dataset.__class__ = type(made)
-            each.dataset.__dict__.update(made.__dict__)
+            each.dataset.__dict__.update({**made.__dict__, **each.known})
     finally:
         random_state.restored(states)
 

@@ -27,15 +27,21 @@ from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
 
 
-def fill(names: dict[str, Any], cell: RunCell) -> list[Unbuilt]:
+def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) -> list[Unbuilt]:
     """Give the cell its global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets.
 
     Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process. Gives
-    datasets of the notebook that :func:`execute` is to build, as if the cell had made them.
+    datasets of the notebook that :func:`execute` is to build, as if the cell had made them; ``notify`` is told of those
+    that one process would have in another order.
     """
     names.update({"display": display, "tfos": tfos_magic})
     unbuilt: list[Unbuilt] = []
     names.update(unpack(cell.payload, names, unbuilt))
+    if any(each.begins_anew for each in unbuilt):
+        notify(
+            "A tf.data.Dataset of the notebook that shuffles by a seed begins its first pass in the cell. In one "
+            "process, passes before, as a look at its first batch, would have moved it on to another order."
+        )
     keras_state.register(names.pop(CUSTOM_OBJECTS, {}))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)

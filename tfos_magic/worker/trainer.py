@@ -178,7 +178,7 @@ class Trainer:
             try:
                 view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
-                    unbuilt = fill(namespace, cell)
+                    unbuilt = fill(namespace, cell, self._note)
                     given = Given(namespace)
                     self._send(RunStarted(cell.run_id, self._rank))
                     with showing(lambda data, metadata: self._show(cell, data, metadata)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_a_run_that_was_stopped_keeps_its_names_and_says_so_to_whoever_waits() -
         run.wait()
     with pytest.raises(RunInterrupted):
         run["weights"]
+
+
+def test_a_callback_may_stop_the_run_that_calls_it() -> None:
+    def train(execution: Scripted) -> dict[str, Any]:
+        for _ in range(3):
+            execution.observer.update(execution.state)
+            time.sleep(0.3)
+        return stopped(execution)
+
+    execution: Any = Scripted(train)
+    run = Run(execution)
+    run.on_change(lambda run: run.stop())
+    with pytest.raises(RunInterrupted):
+        run.execute()
+    assert not execution.stops.acquire(blocking=False), "it was asked once: a second time ends the workers"
 
 
 def test_an_error_is_raised_where_the_run_is_waited_for() -> None:
@@ -193,13 +209,13 @@ def test_a_run_that_no_longer_waits_lets_those_behind_it_pass() -> None:
 def test_a_function_is_called_with_what_it_takes_of_names_and_frames() -> None:
     def train(data: Any, *, rate: float = 0.1) -> None: ...
 
-    assert call_of(train, ["rate", "data", "other"]).endswith("(rate=rate, data=data)")
-    assert call_of(lambda **everything: None, ["a", "b"]).endswith("(a=a, b=b)")
+    assert call_of(train, "fit", ["rate", "data", "other"]) == "returned_ = fit(rate=rate, data=data)"
+    assert call_of(lambda **everything: None, "f", ["a", "b"]).endswith("f(a=a, b=b)")
     with pytest.raises(UsageError, match="train takes 'data', which is neither in names nor in frames"):
-        call_of(train, ["rate"])
+        call_of(train, "train", ["rate"])
     request = request_of(train, names={"data": 3}, outputs=["x"], batch_size=8, seed=1)
-    assert (request.batch_size, request.seed, request.outputs) == (8, 1, ["x", "_tfos_returned"])
-    assert request.names["data"] == 3
+    assert (request.batch_size, request.seed, request.outputs) == (8, 1, ["x", "returned_"])
+    assert request.names == {"data": 3, "train": train}
 
 
 def test_an_option_that_there_is_not_is_refused() -> None:
@@ -209,7 +225,7 @@ def test_an_option_that_there_is_not_is_refused() -> None:
 
 def test_what_is_called_as_a_function_is_named_in_the_error() -> None:
     with pytest.raises(UsageError, match="the function takes 'x'"):
-        call_of(Nameless(), [])
+        call_of(Nameless(), "f", [])
 
 
 class Nameless:

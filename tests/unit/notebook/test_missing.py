@@ -59,7 +59,7 @@ def test_options_on_columns_without_a_dataframe_are_refused(option: str) -> None
 def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
     plan = plan_feed(StructType().add("x", "float").add("y", "long"), label="y", missing=missing("--null-mask x"))
     captured: Any = SimpleNamespace(
-        values={}, payload=b"", modules=(), hint="", frames={"df": SimpleNamespace(plan=plan, label="y")}
+        values={}, payload=b"", modules=(), hints=[], frames={"df": SimpleNamespace(plan=plan, label="y")}
     )
     request: Any = SimpleNamespace(strategy="sync", shuffle=True, batch_size=32, outputs=[], log_dir="")
     said = describe_plan(request, captured, size=2, running=False)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any, TypedDict
 
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.errors import UsageError
 from tfos_magic.transport.messages import StrategyOptions
-
-FUNCTION = "_tfos_function"
-"""The name of a function that is run as a cell, within it."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -69,7 +67,8 @@ def request_of(
     """
     names, frames = dict(names or {}), frames or {}
     if not isinstance(cell, str):
-        cell, names = call_of(cell, [*names, *frames]), {**names, FUNCTION: cell}
+        called = _free_name(cell, {*names, *frames})
+        cell, names = call_of(cell, called, [*names, *frames]), {**names, called: cell}
         outputs = [*outputs, RETURNED]
     return RunRequest(
         source=cell,
@@ -82,15 +81,23 @@ def request_of(
     )
 
 
-def call_of(function: Callable[..., Any], names: Iterable[str]) -> str:
-    """The text of a cell that calls ``function`` with those of ``names`` that it takes."""
+def call_of(function: Callable[..., Any], called: str, names: Iterable[str]) -> str:
+    """The text of a cell that calls a function, ``called`` so there, with those of ``names`` that it takes."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     taken = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     given = [name for name in names if takes_all or name in taken]
     if missing := [p.name for p in parameters if p.default is p.empty and p.name in taken and p.name not in given]:
         raise UsageError(f"{_name(function)} takes {missing[0]!r}, which is neither in names nor in frames.")
-    return f"{RETURNED} = {FUNCTION}({', '.join(f'{name}={name}' for name in given)})"
+    return f"{RETURNED} = {called}({', '.join(f'{name}={name}' for name in given)})"
+
+
+def _free_name(function: Callable[..., Any], taken: Collection[str]) -> str:
+    name = str(getattr(function, "__name__", ""))
+    name = name if name.isidentifier() and not iskeyword(name) else "function"
+    while name in {*taken, RETURNED}:
+        name += "_"
+    return name
 
 
 def _name(function: Callable[..., Any]) -> str:

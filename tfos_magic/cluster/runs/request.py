@@ -13,7 +13,7 @@ from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
 
-RETURNED = "_tfos_returned"
+RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
 
 SEEDS = 2**32

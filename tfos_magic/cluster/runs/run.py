@@ -36,7 +36,8 @@ class Run(Observer):
         self._execution, self._observer = execution, observer or Observer()
         self._callbacks: list[Callable[[Run], object]] = []
         self._due = 0.0
-        self._muted = self._opened = False
+        self._muted = self._opened = self._asked = False
+        self._thread = 0
         self._end: Future[dict[str, Any]] = Future()
 
     def start(self) -> Run:
@@ -49,6 +50,7 @@ class Run(Observer):
     def execute(self) -> dict[str, Any]:
         """Go on in the caller's thread to the end, and give what :meth:`wait` gives. An interrupt ends the run."""
         self._open()
+        self._thread = threading.get_ident()
         try:
             values = self._execution.execute(self)
         except BaseException as error:
@@ -140,8 +142,13 @@ class Run(Observer):
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the run at its next step, and wait for that; where ``timeout`` seconds are not enough, end its workers.
 
-        A cluster that is being started is waited for. The cluster stays for the next run.
+        A cluster that is being started is waited for. The cluster stays for the next run. In a callback of
+        :meth:`on_change` it asks for the end, and does not wait.
         """
+        if threading.get_ident() == self._thread:
+            if not self._asked:
+                self.ask_to_stop()
+            return
         for _ in range(2):
             if self.done:
                 return
@@ -154,6 +161,7 @@ class Run(Observer):
 
     def ask_to_stop(self) -> None:
         """Ask the run to end at its next step, and when asked again at once, without waiting for that."""
+        self._asked = True
         self._execution.stop()
 
     def on_change(self, callback: Callable[[Run], object]) -> Callable[[], None]:
