@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import tfos_magic
 from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
-from tfos_magic.errors import DataError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.errors import ClusterError, DataError, RunInterrupted, UsageError, WorkerError
 
 ROWS = 202
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as functions of a program's main module are
@@ -35,7 +35,6 @@ def fit(data: Any, rate: float, epochs: int = 2) -> Any:
     import keras
 
     keras.utils.set_random_seed(1)
-    keras.config.set_floatx("float64")
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(rate), "mse")
     model.fit(data, epochs=epochs, verbose=0)
@@ -103,6 +102,18 @@ def test_mistakes_are_told_where_they_are_made(cluster: TFCluster, local_session
         failed.wait()
     with pytest.raises(UsageError, match="by its place alone"):
         tfos_magic.distributed(cluster=cluster)(lambda *args: args)(1, 2)
+
+
+def test_runs_end_with_their_cluster_and_it_takes_no_other_then(
+    local_session: SparkSession, cluster: TFCluster
+) -> None:
+    cluster.stop()
+    with TFCluster(local_session, workers=1) as made:
+        runs = [made.submit("import time\nwhile True: time.sleep(0.01)") for _ in range(2)]
+        made.wait_ready()
+    assert [run.phase.value for run in runs] == ["stopped", "stopped"]
+    with pytest.raises(ClusterError, match="takes no run, for it is stopped"):
+        made.submit("x = 1")
 
 
 def test_without_a_cluster_of_its_own_a_function_runs_on_that_of_the_process(local_session: SparkSession) -> None:

@@ -114,7 +114,7 @@ class Runtime:
         """The cluster that ``args`` and the defaults ask for."""
         servers = servers_for(args, self.config)
         return Wanted(
-            workers=args.workers or self.config.workers,
+            workers=self.size_for(args),
             servers=self.config.ps if servers is None else servers,
             cores=args.cores or self.config.cores,
             driver_host=self.config.driver_host,

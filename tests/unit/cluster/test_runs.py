@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ class Scripted:
 def run_of(work: Callable[[Scripted], dict[str, Any]]) -> Run:
     execution: Any = Scripted(work)
     return Run(execution)
+
+
+def in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine gives in a loop of its own: this thread may be in one already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(30)
 
 
 def stopped(execution: Scripted) -> dict[str, Any]:
@@ -99,11 +106,11 @@ def test_a_run_can_be_awaited_and_a_stop_is_no_interrupt_of_the_loop() -> None:
     async def end(run: Run) -> dict[str, Any]:
         return await run
 
-    assert asyncio.run(end(run_of(lambda _: {"model": 1}).start())) == {"model": 1}
+    assert in_a_loop(end(run_of(lambda _: {"model": 1}).start())) == {"model": 1}
     run = run_of(stopped).start()
     run.ask_to_stop()
     with pytest.raises(RunStopped):
-        asyncio.run(end(run))
+        in_a_loop(end(run))
 
 
 def test_waiting_for_a_run_in_a_loop_may_be_given_up_without_ending_the_run() -> None:
@@ -114,7 +121,7 @@ def test_waiting_for_a_run_in_a_loop_may_be_given_up_without_ending_the_run() ->
         await asyncio.wait_for(run, 0.01)
 
     with pytest.raises(TimeoutError):
-        asyncio.run(impatient())
+        in_a_loop(impatient())
     begin.set()
     assert run["model"] == 1
 
