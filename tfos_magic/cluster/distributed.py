@@ -73,21 +73,27 @@ class Distributed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, run on the workers. An interrupt ends the run."""
-        return self._run_of(args, kwargs, detached=False).execute()[RETURNED]
+        options = self._options_of(args, kwargs)
+        if self._cluster is not None:
+            return self._cluster.run(self._function, **options)
+        return self._shared_run(options, detached=False).execute()[RETURNED]
 
     def submit(self, *args: Any, **kwargs: Any) -> Run:
         """Begin the run when those before it have ended, and give a handle on it at once."""
-        return self._run_of(args, kwargs, detached=True).start()
+        options = self._options_of(args, kwargs)
+        if self._cluster is not None:
+            return self._cluster.submit(self._function, **options)
+        return self._shared_run(options, detached=True).start()
 
-    def _run_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, detached: bool) -> Run:
+    def _options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         given = self._named(args, kwargs)
         frames = {name: value for name, value in given.items() if is_dataframe(value)}
         names = {name: value for name, value in given.items() if name not in frames}
-        options = {"name": self._function.__name__, **self._options}
+        return {"name": self._function.__name__, **self._options, "names": names, "frames": frames}
+
+    def _shared_run(self, options: dict[str, Any], *, detached: bool) -> Run:
         observer = options.pop("observer", None)
-        request = request_of(self._function, names=names, frames=frames, detached=detached, **options)
-        if self._cluster is not None:
-            return Run(Execution(request, self._cluster.size, self._connect, self._cluster.queue), observer)
+        request = request_of(self._function, detached=detached, **options)
         return Run(Execution(request, SHARED.size_for(self._workers, 2), self._connect, SHARED.queue), observer)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +110,6 @@ class Distributed:
         return given
 
     def _connect(self, run_id: str) -> TFCluster:
-        if self._cluster is not None:
-            return self._cluster
         make = functools.partial(TFCluster, workers=self._workers or 2, servers=self._servers or 0)
         return SHARED.ensure(make, workers=self._workers, servers=self._servers, run_id=run_id, wait_for_trainers=False)
 

@@ -99,7 +99,7 @@ class GatheredLosses:
             self._gathered.discard(name)
             return result
         self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]
-        if is_number or self._compares_rows(compute, arguments, values, rows):
+        if is_number or name in self._gathered or self._compares_rows(compute, arguments, values, rows):
             self._gathered.add(name)
         return result
 

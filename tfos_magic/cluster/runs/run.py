@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from contextvars import copy_context
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -196,8 +196,13 @@ class Run(Observer):
             self._observer.show(data, metadata, rank)
 
     def _work(self) -> None:
-        with suppress(BaseException):  # raised again where the run is waited for
+        try:
             self.execute()
+        except RunInterrupted:
+            pass
+        except BaseException as error:  # raised again where the run is waited for
+            if not self._muted:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
 
     def _open(self) -> None:
         if not self._opened:

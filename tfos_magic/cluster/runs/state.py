@@ -56,7 +56,6 @@ class FeedState:
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
-    ``earlier`` holds the histories of the cell's ``fit``s before that one.
 
     ``history`` is that of the cell's ``fit``-th fit, counted from 0; ``earlier`` has those before, by their numbers.
     ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
