@@ -61,7 +61,6 @@ def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Part
     from tfos_magic.cluster.runs import execution
     from tfos_magic.cluster.runs.options import request_of
     from tfos_magic.cluster.runs.request import Observer
-    from tfos_magic.cluster.runs.run_queue import RunQueue
 
     parts: Parts = {}
 
@@ -74,12 +73,12 @@ def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Part
 
     started = time.time()
     request = request_of(CELL, frames={"train": frame}, label="label", batch_size=128, outputs=["began", "stepped"])
-    run = execution.Execution(request, size, timed("agents", connect), RunQueue())
+    run = execution.Execution(request, size, timed("agents", connect))
     steps = {"feed_all": "feed", "await_trainers": "TensorFlow loaded, what is left of it"}
     with ExitStack() as stack:
         for function, name in steps.items():
             stack.enter_context(mock.patch.object(execution, function, timed(name, getattr(execution, function))))
-        values = run.execute(Observer())
+        values = run.execute(Observer(), lambda meanwhile: None)
     parts["send"] = values["began"] - started - sum(parts.values())
     parts["first line to first step"] = values["stepped"][0] - values["began"]
     return parts
@@ -99,8 +98,8 @@ def cluster_start(began: float, pipe: Connection) -> None:
     pixels = F.array_repeat((F.col("id") % 255 / 255).cast("float"), 784)
     frame = spark.range(0, ROWS, 1, 4).select(pixels.alias("pixels"), (F.col("id") % 10).alias("label"))
     cluster = TFCluster(spark, workers=2)
-    parts.update(run_to_first_step(lambda: cluster.start(wait_for_trainers=False), frame, 2))
-    warm = [run_to_first_step(lambda: cluster, frame, 2) for _ in range(WARM_CELLS)]
+    parts.update(run_to_first_step(lambda _: cluster.start(wait_for_trainers=False), frame, 2))
+    warm = [run_to_first_step(lambda _: cluster, frame, 2) for _ in range(WARM_CELLS)]
     cluster.stop()
     spark.stop()
     pipe.send((parts, warm))

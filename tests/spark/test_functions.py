@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,10 +122,18 @@ def test_without_a_cluster_of_its_own_a_function_runs_on_that_of_the_process(loc
     def size(offset: int) -> int:
         return int(tfos_magic.size()) + offset
 
+    @tfos_magic.distributed
+    def forever() -> None:
+        while True:
+            time.sleep(0.01)
+
     try:
         assert size(10) == 11
         first = SHARED.cluster
         assert size(20) == 21
         assert SHARED.cluster is first
+        assert SHARED.queue.runs == []
+        runs = [forever.submit() for _ in range(2)]
     finally:
-        assert SHARED.end()
+        assert SHARED.stop()
+    assert [run.phase.value for run in runs] == ["stopped", "stopped"]

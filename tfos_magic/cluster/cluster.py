@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.options import RunOptions, request_of
 from tfos_magic.cluster.runs.request import RETURNED, Observer
-from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus
 from tfos_magic.errors import ClusterError
@@ -35,8 +34,6 @@ class TFCluster(WorkerGroup):
     The idea of a cluster living in Spark tasks is TensorFlowOnSpark's.
     """
 
-    _submitted: Sequence[Run] = ()
-
     def __enter__(self) -> TFCluster:
         return self.start()
 
@@ -57,9 +54,7 @@ class TFCluster(WorkerGroup):
         the others, :class:`DataError` and :class:`FeedError` from the feed, :class:`WorkerLost` when a worker was lost
         and no restart is left.
         """
-        run = self._run_of(cell, detached=True, **options).start()
-        self._submitted = (run, *(other for other in self._submitted if not other.done))
-        return run
+        return self._run_of(cell, detached=True, **options).start()
 
     def run(self, cell: str | Callable[..., Any], **options: Unpack[RunOptions]) -> Any:
         """Run Keras code as :meth:`submit` does, with the same ``options``, and wait for its end.
@@ -71,14 +66,13 @@ class TFCluster(WorkerGroup):
         return values if isinstance(cell, str) else values[RETURNED]
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
-        """End the runs that were submitted, unless by ``force``, and the cluster, as the ``with`` block's end does.
+        """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.
 
         Waits for Spark to have its slots back. The session and its other jobs are not touched. Stopping twice is
         harmless.
         """
-        for run in self._submitted if not force else ():  # the newest first: none may begin as those before it end
-            with suppress(TimeoutError):
-                run.stop(timeout)
+        if not force:
+            end_runs(self.queue, timeout)
         super().stop(force, timeout)
 
     def _run_of(
@@ -87,7 +81,7 @@ class TFCluster(WorkerGroup):
         if self.phase is not ClusterPhase.RUNNING:
             raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}: start() one.")
         request = request_of(cell, detached=detached, **options)
-        return Run(Execution(request, self.size, lambda _: self, self.queue), observer)
+        return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

@@ -94,7 +94,7 @@ class Distributed:
     def _shared_run(self, options: dict[str, Any], *, detached: bool) -> Run:
         observer = options.pop("observer", None)
         request = request_of(self._function, detached=detached, **options)
-        return Run(Execution(request, SHARED.size_for(self._workers, 2), self._connect, SHARED.queue), observer)
+        return Run(Execution(request, SHARED.size_for(self._workers, 2), self._connect), SHARED.queue, observer)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self._function)

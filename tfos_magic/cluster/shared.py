@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.runs.run import STOP_SECONDS, Run, end_runs
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError
@@ -19,7 +20,7 @@ class SharedCluster:
 
     def __init__(self) -> None:
         self.cluster: TFCluster | None = None
-        self.queue = RunQueue()
+        self.queue: RunQueue[Run] = RunQueue()
 
     @property
     def running(self) -> bool:
@@ -51,7 +52,7 @@ class SharedCluster:
         if cluster is not None and self.running:
             if workers in (None, cluster.size) and (servers is None or servers <= len(cluster.servers)):
                 return cluster
-            if self.queue.first not in ("", run_id):
+            if any(run.run_id != run_id for run in self.queue.runs[:1]):
                 raise ClusterError(
                     f"The cluster of {cluster.size} workers and {len(cluster.servers)} parameter servers is busy with "
                     "a run, and cannot get another size: wait for the run, or stop it."
@@ -59,13 +60,17 @@ class SharedCluster:
         made = make()
         if cluster is not None and self.running:
             made.check_room(cluster)
-        self.end()
+        if cluster is not None:
+            cluster.queue = RunQueue()  # those who wait have their turn on the next one
+            cluster.stop()
         self.cluster, made.queue = made, self.queue
         made.start(wait_for_trainers)
         return made
 
-    def end(self, force: bool = False) -> bool:
-        """End the cluster if there is one; True when there was."""
+    def stop(self, force: bool = False) -> bool:
+        """End the runs that go on or wait, unless by ``force``, and the cluster; True when there was one."""
+        if not force:
+            end_runs(self.queue, STOP_SECONDS)
         cluster, self.cluster = self.cluster, None
         if cluster is not None:
             cluster.stop(force=force)

@@ -63,7 +63,7 @@ class WorkerGroup:
             )
         self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
         self.size = workers
-        self.queue = RunQueue()
+        self.queue: RunQueue[Any] = RunQueue()
         self.membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
         self._start_timeout = start_timeout
         self._address = (driver_host, control_port)

@@ -104,7 +104,8 @@ class TFOSMagics(Magics):
     def _show_run(self) -> None:
         """Show the runs that go on or wait, the newest first, or say how the last one ended."""
         detached, last = self.runtime.detached, self.runtime.last_run
-        for run, view in detached:
+        for run in detached:
+            view = run.observer if isinstance(run.observer, View) else View()
             view.again(run.state)
         if not detached and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")

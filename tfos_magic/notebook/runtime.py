@@ -39,8 +39,6 @@ class Runtime:
         self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.files = LateFolder("tfos-files-")
         self.last_run: Run | None = None
-        self._detached: list[tuple[Run, View]] = []
-        self._asked_back: dict[str, set[str]] = {}
         self._runs = 0
         close_at_exit(self)
 
@@ -138,18 +136,16 @@ class Runtime:
         self.session(self.requested_cluster(args).slots)
         run = self._new_run(request, args, view)
         view.detach(run.ask_to_stop)
-        self._asked_back[run.name] = set(request.outputs)
-        self._detached = [(run, view), *((other, its) for other, its in self._detached if not other.done)]
         return run.start()
 
     @property
-    def detached(self) -> list[tuple[Run, View]]:
-        """The detached runs that have not ended, the newest first, each with its view."""
-        return [(run, view) for run, view in self._detached if not run.done]
+    def detached(self) -> list[Run]:
+        """The detached runs that have not ended, the newest first."""
+        return [run for run in reversed(self.shared.queue.runs) if run.request.detached]
 
     def warnings_for(self, names: Iterable[str]) -> list[str]:
         """What to know of values that go along with a run and that runs before it are still to change."""
-        waiting = [(run.name, self._asked_back[run.name].intersection(names)) for run, _ in self.detached]
+        waiting = [(run.name, set(run.request.outputs).intersection(names)) for run in self.detached]
         return [
             f"{', '.join(sorted(asked))} goes along as it is now. {name}, which has not ended, brings it back too: "
             "wait for that run first where this one is to go on from it."
@@ -159,7 +155,7 @@ class Runtime:
 
     def _new_run(self, request: RunRequest, args: Any, view: View) -> Run:
         connect = partial(self.start, args, wait_for_trainers=False)
-        run = Run(Execution(request, self.size_for(args), connect, self.shared.queue), view)
+        run = Run(Execution(request, self.size_for(args), connect), self.shared.queue, view)
         if not request.alone:
             self.last_run = run
         return run
@@ -185,19 +181,13 @@ class Runtime:
         with interruptible():
             return self.boards.ensure(os.path.expanduser(logdir))
 
-    def close_cluster(self, force: bool = False) -> bool:
-        """End the cluster if there is one; True when there was."""
-        return self.shared.end(force)
-
     def stop(self, force: bool = False) -> bool:
         """End the runs that were detached, unless by ``force``, and the cluster; True when there was one."""
-        for run, _ in self.detached if not force else ():  # the newest first: none may begin as those before it end
-            run.stop()
-        return self.close_cluster(force)
+        return self.shared.stop(force)
 
     def close_quickly(self) -> None:
         """At the kernel's exit. The cluster closes itself."""
-        for run, _ in self.detached:
+        for run in self.detached:
             run.mute()
         self.boards.close()
         self.logs.close()

@@ -26,7 +26,8 @@ class Scripted:
         self.state, self._work = new_state(), work
         self.stops = threading.Semaphore(0)
 
-    def execute(self, observer: Any) -> dict[str, Any]:
+    def execute(self, observer: Any, await_turn: Callable[[Callable[[], None]], None]) -> dict[str, Any]:
+        await_turn(lambda: None)
         self.observer = observer
         return self._work(self)
 
@@ -36,7 +37,7 @@ class Scripted:
 
 def run_of(work: Callable[[Scripted], dict[str, Any]]) -> Run:
     execution: Any = Scripted(work)
-    return Run(execution)
+    return Run(execution, RunQueue())
 
 
 def in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
@@ -86,7 +87,7 @@ def test_a_callback_may_stop_the_run_that_calls_it() -> None:
         return stopped(execution)
 
     execution: Any = Scripted(train)
-    run = Run(execution)
+    run = Run(execution, RunQueue())
     run.on_change(lambda run: run.stop())
     with pytest.raises(RunInterrupted):
         run.execute()
@@ -177,7 +178,9 @@ def test_a_run_shows_itself_as_a_card_and_in_a_line() -> None:
 
 
 def test_runs_have_the_workers_in_the_order_in_which_they_were_asked_for() -> None:
-    queue, order, waited = RunQueue(), [], threading.Event()
+    queue: RunQueue[str] = RunQueue()
+    order: list[str] = []
+    waited = threading.Event()
     for run_id in "abc":
         queue.join(run_id)
 
@@ -198,7 +201,7 @@ def test_runs_have_the_workers_in_the_order_in_which_they_were_asked_for() -> No
 
 
 def test_a_run_that_no_longer_waits_lets_those_behind_it_pass() -> None:
-    queue = RunQueue()
+    queue: RunQueue[str] = RunQueue()
     queue.join("a")
     queue.join("b")
 

@@ -13,7 +13,6 @@ from tfos_magic.notebook import runtime as runtimes
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.options import COMMANDS, parse
 from tfos_magic.notebook.runtime import Runtime
-from tfos_magic.notebook.views.view import View
 
 
 class Cluster:
@@ -28,20 +27,20 @@ class Cluster:
     def start(self, wait_for_trainers: bool) -> None:
         """Nothing is started."""
 
-    def stop(self, force: bool) -> None:
+    def stop(self, force: bool = False) -> None:
         self.stopped = True
 
 
 class Detached:
     """Stands for a run that was detached and goes on."""
 
-    done = False
-    state = SimpleNamespace(name="run 1")
+    name, run_id = "run 1", "1"
+    request = SimpleNamespace(detached=True, outputs=["model"])
 
     def __init__(self) -> None:
         self.stopped = False
 
-    def stop(self) -> None:
+    def stop(self, timeout: float) -> None:
         self.stopped = True
 
 
@@ -69,7 +68,8 @@ def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_
 ) -> None:
     failed: Any = Cluster()
     run: Any = Detached()
-    runtime.shared.cluster, runtime._detached = failed, [(run, View())]
+    runtime.shared.cluster = failed
+    runtime.shared.queue.join(run)
     assert runtime.start(parse(COMMANDS["start"], "")) is not failed
     assert failed.stopped
     assert not run.stopped
@@ -78,7 +78,8 @@ def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_
 def test_stopping_the_cluster_stops_the_detached_run_first(runtime: Runtime) -> None:
     cluster: Any = Cluster()
     run: Any = Detached()
-    runtime.shared.cluster, runtime._detached = cluster, [(run, View())]
+    runtime.shared.cluster = cluster
+    runtime.shared.queue.join(run)
     assert runtime.stop()
     assert run.stopped
     assert cluster.stopped
@@ -94,3 +95,11 @@ def test_an_interrupt_means_after_a_session_was_made_what_it_meant_before(monkey
     before = signal.getsignal(signal.SIGINT)
     assert Runtime({}, TFOS()).session(3) == "a session"
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_names_that_a_waiting_run_brings_back_are_warned_of(runtime: Runtime) -> None:
+    run: Any = Detached()
+    runtime.shared.queue.join(run)
+    assert runtime.detached == [run]
+    assert runtime.warnings_for(["rate", "model"])[0].startswith("model goes along as it is now. run 1, which has not")
+    assert runtime.warnings_for(["rate"]) == []

@@ -18,7 +18,6 @@ from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
-from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.worker_group import WorkerGroup
@@ -47,15 +46,15 @@ from tfos_magic.values import keras_state, pack, process_state
 class Execution:
     """Executes a :class:`RunRequest` on a cluster of ``size`` workers, once. ``state`` is there from the start.
 
-    It waits in ``queue``, from when it is made, until the runs before it have ended. ``connect`` gives the cluster, its
-    agents running, to the run with that id; it is called first then, so that the start of a cluster is part of the run.
+    ``connect`` gives the cluster, its agents running, to the run with that id; it is called when the run has its turn,
+    so that the start of a cluster is part of the run.
     """
 
     _cluster: WorkerGroup
 
-    def __init__(self, request: RunRequest, size: int, connect: Callable[[str], WorkerGroup], queue: RunQueue) -> None:
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[str], WorkerGroup]) -> None:
         self.run_id = uuid4().hex[:12]
-        self._request, self._connect, self._queue = request, connect, queue
+        self.request, self._connect = request, connect
         # As the names are now: the notebook may change them while the run waits.
         self._payload = pack(request.names) if request.payload is None else request.payload
         self._randomness = Randomness(request)
@@ -77,10 +76,9 @@ class Execution:
         )
         self._mirror = EventMirror(self.state, request.private_logs)
         self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
-        queue.join(self.run_id)
 
-    def execute(self, observer: Observer) -> dict[str, Any]:
-        """Run to the end and give the names asked back; by name and rank where the ranks run the cell alone.
+    def execute(self, observer: Observer, await_turn: Callable[[Callable[[], None]], None]) -> dict[str, Any]:
+        """Run to the end, once it has its turn, and give the names asked back, by name and rank where ranks run alone.
 
         Raises what the cell raised as :class:`WorkerError`, :class:`WorkerLost` when a worker was lost and no restart
         is left, what the feed raised, and :class:`RunInterrupted` after an interrupt; in each case the cluster can run
@@ -88,7 +86,7 @@ class Execution:
         """
         self._observer = observer
         try:
-            self._queue.await_turn(self.run_id, self._wait)
+            await_turn(self._wait)
             self.state.begin()
             self._observer.update(self.state)
             self._open_store()
@@ -107,13 +105,12 @@ class Execution:
             raise
         finally:
             self._close_store()
-            left, meanwhile = self._results.left, self._request.detached
+            left, meanwhile = self._results.left, self.request.detached
             self._randomness.give_back(left.random)
             keras_state.go_on(self._names, left.names_given, meanwhile=meanwhile)
             process_state.go_on(left, meanwhile=meanwhile)
             if self._scalars is not None:
                 self._scalars.close()
-            self._queue.leave(self.run_id)
 
     def stop(self) -> None:
         """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
@@ -128,7 +125,7 @@ class Execution:
 
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
-        request = self._request
+        request = self.request
         if request.alone:
             return
         if request.resume and not request.checkpoint_dir:
@@ -159,19 +156,19 @@ class Execution:
                 self._attempt()
                 return
             except WorkerLost as loss:
-                if self._request.alone:
+                if self.request.alone:
                     raise
                 self._prepare_restart(loss)
 
     def _attempt(self) -> None:
         """Feed what the cell names and run it once on every rank that is to."""
-        ranks = self._request.ranks_of(self._cluster.size)
+        ranks = self.request.ranks_of(self._cluster.size)
         revive(self._cluster, self.state, self._draw)
         assert self._cluster.feeds is not None
         streams = self._cluster.feeds.streams
         try:
             before = self._store.feeds if self._store is not None else {}
-            feeds = feed_all(self._cluster, self._request.frames, self.state, self._draw, before)
+            feeds = feed_all(self._cluster, self.request.frames, self.state, self._draw, before)
             await_trainers(self._cluster, self.state, self._draw)
             self._run_cell(feeds, ranks)
         except WorkerError:
@@ -182,7 +179,7 @@ class Execution:
             streams.end()
 
     def _run_cell(self, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
-        request = self._request
+        request = self.request
         assert self._cluster.feeds is not None
         attempt = Attempt(
             self._cluster,
@@ -206,7 +203,7 @@ class Execution:
 
     def _prepare_restart(self, loss: WorkerLost) -> None:
         """Count a restart and say so; raises the loss with what to do where none is left."""
-        request, state = self._request, self.state
+        request, state = self.request, self.state
         if state.restarts >= request.max_restarts:
             raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
         where = f" in epoch {state.epoch + 1}" if state.epochs else ""
@@ -221,7 +218,7 @@ class Execution:
         self._draw()
 
     def _send(self, attempt: Attempt, feeds: Mapping[str, SpooledFeed]) -> None:
-        request = self._request
+        request = self.request
         cell = RunCell(
             run_id=self.run_id,
             source=request.source,
@@ -271,7 +268,7 @@ class Execution:
         self._draw()
 
     def _shown(self, rank: int) -> bool:
-        return rank == 0 or self._request.alone
+        return rank == 0 or self.request.alone
 
     def _take_notices(self) -> None:
         """What the thread that writes checkpoints has to say: the run's own thread alone changes its state."""

@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.request import RETURNED, Observer
+from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
+from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import RunInterrupted, RunStopped, UsageError
 
@@ -32,13 +35,14 @@ class Run(Observer):
     a function returned is ``run.returned``. ``await run`` waits as :meth:`wait` does. The run ends with its process.
     """
 
-    def __init__(self, execution: Execution, observer: Observer | None = None) -> None:
-        self._execution, self._observer = execution, observer or Observer()
+    def __init__(self, execution: Execution, queue: RunQueue[Run], observer: Observer | None = None) -> None:
+        self._execution, self._queue, self.observer = execution, queue, observer or Observer()
         self._callbacks: list[Callable[[Run], object]] = []
         self._due = 0.0
         self._muted = self._opened = self._asked = False
         self._thread = 0
         self._end: Future[dict[str, Any]] = Future()
+        queue.join(self)
 
     def start(self) -> Run:
         """Go on in a thread of its own, in this one's context: what is shown finds the cell it belongs to by that."""
@@ -52,7 +56,7 @@ class Run(Observer):
         self._open()
         self._thread = threading.get_ident()
         try:
-            values = self._execution.execute(self)
+            values = self._execution.execute(self, partial(self._queue.await_turn, self))
         except BaseException as error:
             self._close()
             self._end.set_exception(error)
@@ -87,6 +91,16 @@ class Run(Observer):
     def name(self) -> str:
         """What the run is called."""
         return self.state.name
+
+    @property
+    def run_id(self) -> str:
+        """What tells the run from all others."""
+        return self._execution.run_id
+
+    @property
+    def request(self) -> RunRequest:
+        """What the run was asked to do."""
+        return self._execution.request
 
     @property
     def state(self) -> RunState:
@@ -182,18 +196,18 @@ class Run(Observer):
     def update(self, state: RunState) -> None:
         if self._muted:
             return
-        self._observer.update(state)
+        self.observer.update(state)
         if self._callbacks and time.monotonic() >= self._due:
             self._due = time.monotonic() + SECONDS_BETWEEN
             self._tell()
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
         if not self._muted:
-            self._observer.output(text, stream, rank)
+            self.observer.output(text, stream, rank)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
         if not self._muted:
-            self._observer.show(data, metadata, rank)
+            self.observer.show(data, metadata, rank)
 
     def _work(self) -> None:
         try:
@@ -207,11 +221,12 @@ class Run(Observer):
     def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            self._observer.open(self.state)
+            self.observer.open(self.state)
 
     def _close(self) -> None:
+        self._queue.leave(self)
         if not self._muted:
-            self._observer.close(self.state)
+            self.observer.close(self.state)
 
     def _await_end(self, seconds: float) -> None:
         ended = threading.Event()
@@ -262,6 +277,13 @@ class RunResult(Mapping[str, Any]):
             if not self._run.done:  # the wait was interrupted
                 raise
             return dict(getattr(error, "values", {}))
+
+
+def end_runs(queue: RunQueue[Run], timeout: float = STOP_SECONDS) -> None:
+    """End all runs that have the workers or wait for them, the newest first: none may begin as those before it end."""
+    for run in reversed(queue.runs):
+        with suppress(TimeoutError):
+            run.stop(timeout)
 
 
 def _quietly(end: Future[dict[str, Any]]) -> Future[dict[str, Any]]:

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 TICK = 0.1
 
+Queued = TypeVar("Queued")
 
-class RunQueue:
-    """The runs that have the workers of one cluster or wait for them, by their ids; the first has them."""
+
+class RunQueue(Generic[Queued]):
+    """The runs that have the workers of one cluster or wait for them; the first has them."""
 
     def __init__(self) -> None:
-        self._runs: list[str] = []
+        self._runs: list[Queued] = []
         self._changed = threading.Condition()
 
-    def join(self, run_id: str) -> None:
+    def join(self, run: Queued) -> None:
         """Stand behind all others."""
         with self._changed:
-            self._runs.append(run_id)
+            self._runs.append(run)
 
-    def leave(self, run_id: str) -> None:
+    def leave(self, run: Queued) -> None:
         """Let the next one begin. Leaving twice is harmless."""
         with self._changed:
-            if run_id in self._runs:
-                self._runs.remove(run_id)
+            if run in self._runs:
+                self._runs.remove(run)
             self._changed.notify_all()
 
     @property
-    def first(self) -> str:
-        """The run that has the workers, or is about to; empty where none does."""
+    def runs(self) -> list[Queued]:
+        """All that have not ended, in their order."""
         with self._changed:
-            return self._runs[0] if self._runs else ""
+            return list(self._runs)
 
-    def await_turn(self, run_id: str, meanwhile: Callable[[], None]) -> None:
+    def await_turn(self, run: Queued, meanwhile: Callable[[], None]) -> None:
         """Wait until the workers are the run's own, and call ``meanwhile`` now and then; it may raise."""
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._runs[:1] == [run_id], TICK):
+                if self._changed.wait_for(lambda: self._runs[:1] == [run], TICK):
                     return
             meanwhile()
