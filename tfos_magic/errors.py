@@ -104,7 +104,7 @@ class RunInterrupted(KeyboardInterrupt):
     """
 
     def __init__(self, values: dict[str, object], brought: str, begun: bool = True) -> None:
-        message = "the run was stopped; the cluster is there for the next cell."
+        message = "the run was stopped; its workers are free again."
         super().__init__((message if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
         self.values = values
 

@@ -14,6 +14,7 @@ from tfos_magic.cluster.runs.state import FeedState, RunState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
 from tfos_magic.notebook.views.picture import seconds_by_phase
+from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.processes.orphans import Orphan
 
 _MEGABYTE = 1e6
@@ -23,7 +24,8 @@ def describe_status(status: ClusterStatus) -> str:
     """A few lines: the cluster, then each worker."""
     versions = f", TensorFlow {status.tensorflow}, Keras {status.keras}" if status.tensorflow else ""
     servers = sum(worker.role == "ps" for worker in status.workers)
-    count = f"{len(status.workers) - servers} workers" + (f" and {servers} parameter servers" if servers else "")
+    count = count_of(len(status.workers) - servers, "worker")
+    count += f" and {count_of(servers, 'parameter server')}" if servers else ""
     lines = [f"Cluster {status.phase} on {status.master}: {count}{versions}."]
     if status.reason:
         lines.append(status.reason)
@@ -86,7 +88,7 @@ def describe_orphans(orphans: list[Orphan]) -> str:
 def describe_plan(request: RunRequest, captured: Captured, size: int, running: bool) -> str:
     """What a run would do, for ``--dry-run``."""
     lines = [
-        f"Cluster: {'the running one' if running else 'a new one'}, {size} workers, strategy {request.strategy}.",
+        f"Cluster: {'the running one' if running else 'a new one'}, {count_of(size, 'worker')}, strategy {request.strategy}.",
         f"Values sent: {', '.join(captured.values) or 'none'} ({len(captured.payload) / _MEGABYTE:.2f} MB pickled).",
         f"Modules imported: {', '.join(captured.modules) or 'none'}.",
     ]

@@ -42,6 +42,8 @@ class Run(Observer):
         self._muted = self._opened = self._asked = False
         self._thread = 0
         self._end: Future[dict[str, Any]] = Future()
+        if queue.runs:
+            self.state.phase = RunPhase.QUEUED
         queue.join(self)
 
     def start(self) -> Run:
