@@ -56,11 +56,13 @@ class Captured:
 def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captured:
     """What the cell needs, as the options of its magic say. Raises what :func:`capture` raises."""
     names = analyse(source, "<cell>")
+    outputs = getattr(args, "output", None) or ()
+    refuse_undefined(names, namespace, outputs)
     return capture(
         names,
         namespace,
         feeds=dict(args.feed),
-        push=[*args.push, *_kept(names, namespace, getattr(args, "output", None) or ())],
+        push=[*args.push, *_kept(names, namespace, outputs)],
         features=args.features,
         label=args.label,
         missing=Missing.of(args.fill, args.pad, args.null_mask),
@@ -105,6 +107,18 @@ def capture(
         large=_largest(values) if len(payload) > HINT_BYTES else "",
         unknown=unknown,
     )
+
+
+def refuse_undefined(names: CellNames, namespace: Mapping[str, Any], outputs: Sequence[str]) -> None:
+    """Raise :class:`CaptureError` for a name asked back that neither the cell nor the notebook defines."""
+    if names.open_ended or names.dynamic:
+        return
+    for name in outputs:
+        if name in names.defines or name in namespace or any(_sets(value, name) for value in namespace.values()):
+            continue
+        near = difflib.get_close_matches(name, sorted(names.defines), n=1, cutoff=0.6)
+        hint = f"Did you mean {near[0]!r}?" if near else "Give it a value there, or take it out of -o."
+        raise CaptureError(f"-o asks for {name!r} back, which the cell does not define. {hint} Nothing was started.")
 
 
 def _kept(names: CellNames, namespace: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:

@@ -88,7 +88,8 @@ def describe_orphans(orphans: list[Orphan]) -> str:
 def describe_plan(request: RunRequest, captured: Captured, size: int, running: bool) -> str:
     """What a run would do, for ``--dry-run``."""
     lines = [
-        f"Cluster: {'the running one' if running else 'a new one'}, {count_of(size, 'worker')}, strategy {request.strategy}.",
+        f"Cluster: {'the running one' if running else 'a new one'}, {count_of(size, 'worker')}, "
+        f"strategy {request.strategy}.",
         f"Values sent: {', '.join(captured.values) or 'none'} ({len(captured.payload) / _MEGABYTE:.2f} MB pickled).",
         f"Modules imported: {', '.join(captured.modules) or 'none'}.",
     ]

@@ -24,6 +24,7 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
 }
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+_DEFINING = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr"})
 # What a worker puts into every cell, unless the notebook has a name of its own for it.
 GIVEN = frozenset({"tfos"})
 
@@ -33,13 +34,14 @@ class CellNames:
     """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
 
     ``later`` are those that functions alone read, which need not be called. ``open_ended`` is true after
-    ``from … import *``, which may define anything.
+    ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or the like, which may too.
     """
 
     reads: tuple[str, ...]
     defines: frozenset[str]
     open_ended: bool
     later: frozenset[str] = frozenset()
+    dynamic: bool = False
 
 
 def analyse(source: str, filename: str) -> CellNames:
@@ -52,7 +54,13 @@ def analyse(source: str, filename: str) -> CellNames:
     reads = [name for name in loads if name not in _ALWAYS_THERE]
     reads += [name for name in nested_loads if name not in defines and name not in _ALWAYS_THERE]
     later = frozenset(nested_loads).difference(loads, at_once)
-    return CellNames(tuple(dict.fromkeys(reads)), defines, "import *" in source and _imports_star(source), later)
+    return CellNames(
+        tuple(dict.fromkeys(reads)),
+        defines,
+        open_ended="import *" in source and _imports_star(source),
+        later=later,
+        dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
+    )
 
 
 def compile_cell(source: str, filename: str) -> CodeType:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.notebook.capture import Captured, capture
+from tfos_magic.notebook.capture import Captured, capture, refuse_undefined
 from tfos_magic.notebook.names import analyse
 
 READS = {
@@ -93,3 +93,30 @@ def test_values_of_a_hundred_megabytes_draw_a_hint_that_names_the_largest(monkey
     (hint,) = captured(cell, names).hints
     assert "'table' the most" in hint
     assert "Spark DataFrame" in hint
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "model = 1",
+        "def f():\n    global model\n    model = 1\nf()",
+        "from helpers import *",
+        "exec('model = 1')",
+        "globals()['model'] = 1",
+        "helper()",
+    ],
+)
+def test_a_name_that_the_cell_may_define_can_be_asked_back(source: str) -> None:
+    def helper() -> None:
+        global model
+        model = 1
+
+    refuse_undefined(analyse(source, "<cell>"), {"helper": helper, "rows": []}, ["model", "rows"])
+
+
+def test_a_name_asked_back_that_nobody_defines_is_refused_before_anything_starts() -> None:
+    names = analyse("model = 1", "<cell>")
+    with pytest.raises(CaptureError, match=r"asks for 'modl' back.* Did you mean 'model'"):
+        refuse_undefined(names, {}, ["modl"])
+    with pytest.raises(CaptureError, match="take it out of -o"):
+        refuse_undefined(names, {}, ["history"])
