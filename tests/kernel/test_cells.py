@@ -414,7 +414,13 @@ def test_more_workers_than_slots_says_what_is_missing(kernel: Kernel) -> None:
 
 
 def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
-    for source in ("%%tfos_train --help\npass", "%tfos start --help", "%tfos"):
+    for source in (
+        "%%tfos_train --help\npass",
+        "%%tfos_train -n 2 --help",
+        "%tfos_train --help",
+        "%tfos start --help",
+        "%tfos",
+    ):
         result = kernel.run(source)
         assert not result.error
         assert "--" in result.text

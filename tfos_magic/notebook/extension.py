@@ -17,6 +17,7 @@ def load(shell: Any) -> None:
     shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
+    shell.input_transformers_cleanup.append(help_needs_no_body)
     magics.runtime.add_formats()
     magics.listener = watch()
 
@@ -31,6 +32,16 @@ def unload(shell: Any) -> None:
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != IDENTIFIER]
+    if help_needs_no_body in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(help_needs_no_body)
     for kind, names in TFOSMagics.magics.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
+
+
+def help_needs_no_body(lines: list[str]) -> list[str]:
+    """``%%tfos_train --help`` alone in a cell as the line magic, for IPython takes no cell magic without a body."""
+    first, rest = (lines[0].split(), lines[1:]) if lines else ([], [])
+    if first[:1] and first[0].startswith("%%tfos_") and "--help" in first and not "".join(rest).strip():
+        return [lines[0].lstrip()[1:], *rest]
+    return lines
