@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -14,14 +11,15 @@ from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
-from tfos_magic.cluster.workers import ClusterPhase, Worker
+from tfos_magic.cluster.trainer_group import TrainerGroup
+from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.messages import Message, Shutdown, StartTrainer
+from tfos_magic.transport.messages import Message, Shutdown
 
 EXECUTOR_PATIENCE = 15.0
 LEAST_HEARTBEAT_TIMEOUT = 3.0
@@ -32,7 +30,7 @@ QUICK_STOP_TIMEOUT = 1.5
 Group = TypeVar("Group", bound="WorkerGroup")
 
 
-class WorkerGroup:
+class WorkerGroup(TrainerGroup):
     """The workers and parameter servers of a cluster: started, spoken to, replaced where they were lost, and ended.
 
     The arguments are those of :class:`~tfos_magic.cluster.cluster.TFCluster`.
@@ -62,13 +60,10 @@ class WorkerGroup:
                 f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
             )
         self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
-        self.size = workers
+        super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
         self.queue: RunQueue[Any] = RunQueue()
-        self.membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
-        self._start_timeout = start_timeout
         self._address = (driver_host, control_port)
         self._token = secrets.token_urlsafe(32)
-        self._secret = ""
         self._agents = Agents(
             self.spark,
             self.membership,
@@ -79,9 +74,7 @@ class WorkerGroup:
             spool_gb=spool_gb,
         )
         self._files = LateFolder("tfos-files-")
-        self._listener: Callable[[Message], None] | None = None
         self._control: ControlServer | None = None
-        self.feeds: FeedStore | None = None
 
     def start(self: Group, wait_for_trainers: bool = True) -> Group:
         """Start agents and trainers. Returns when all are there; with ``wait_for_trainers=False`` when the agents are.
@@ -117,10 +110,6 @@ class WorkerGroup:
         return self._control
 
     def revive(self) -> None:
-        """Replace agents that were lost, each by that of a new Spark job; what they held is to be fed anew.
-
-        Returns while the new trainers load. Raises :class:`StartTimeout` when Spark has no room for the agents.
-        """
         assert self._control is not None
         assert self.feeds is not None
         replaced = self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
@@ -137,76 +126,18 @@ class WorkerGroup:
         """The public half of the control socket's key, by which an agent knows that it talks to this kernel."""
         return self._control.keys.server_public if self._control else b""
 
-    def spawn_trainers(self) -> None:
-        """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
-        self.membership.begin_generation()
-        self._secret = secrets.token_urlsafe(32)
-        for worker in self.membership.members:
-            self._spawn(worker)
-
-    def replace_trainer(self, rank: int) -> None:
-        """Start a trainer in the place of one that died, in the same generation: it can take part in strategy ``async``
-        alone, so the next run begins a new generation."""
-        self._spawn(self.workers[rank], late=True)
-
-    def _spawn(self, worker: Worker, late: bool = False) -> None:
-        message = StartTrainer(
-            generation=self.membership.generation,
-            rank=worker.rank,
-            addresses=[worker.address for worker in self.workers],
-            local_rank=worker.local_rank,
-            local_size=worker.local_size,
-            sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
-            timeout=self._start_timeout,
-            role=worker.role,
-            servers=[server.address for server in self.servers],
-            secret=self._secret,
-            late=late,
-        )
-        self.tell(worker.rank, message)
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until every trainer has TensorFlow loaded; what was lost is started anew first."""
-        self.membership.check()
-        if self.membership.lost:
-            self.revive()
-        if self.membership.stale:
-            self.spawn_trainers()
-        self.membership.await_trainers(self._start_timeout if timeout is None else timeout)
-
     @property
     def phase(self) -> ClusterPhase:
         return self.membership.phase
 
-    @property
-    def workers(self) -> list[Worker]:
-        """The workers by rank; empty until all agents are there."""
-        return self.membership.workers
-
-    @property
-    def servers(self) -> list[Worker]:
-        """The parameter servers; empty until all agents are there."""
-        return self.membership.servers
-
-    @property
-    def ready(self) -> bool:
-        """True when a cell can run at once."""
-        return self.membership.ready
-
     def private_files(self) -> str:
-        """A folder for temporary files of cells, which goes with the cluster; empty where there is no room for one."""
         with suppress(OSError):
             return self._files.path()
         return ""
 
     def tell(self, rank: int, message: Message) -> None:
-        """Send a command to a rank's agent; nothing happens when the cluster has ended."""
         if self._control is not None:
             self._control.send(self.membership.members[rank].peer, message)
-
-    def listen(self, listener: Callable[[Message], None] | None) -> None:
-        """Set who hears the workers' messages, in the control thread; one run at a time."""
-        self._listener = listener
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         worker = self.membership.note(peer, message)

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from tfos_magic.cluster.runs.outcome import Outcome
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
-from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import WorkerLost
 from tfos_magic.transport.messages import (
     Message,
@@ -47,7 +47,7 @@ class Attempt:
 
     def __init__(
         self,
-        cluster: WorkerGroup,
+        cluster: TrainerGroup,
         run_id: str,
         take: Callable[[Message | None], None],
         *,
@@ -159,7 +159,7 @@ class Attempt:
         self._cluster.replace_trainer(rank)
 
 
-def revive(cluster: WorkerGroup, state: RunState, draw: Callable[[], None]) -> None:
+def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
     """Replace agents that were lost, in the attempt before or while nothing ran."""
     lost = cluster.membership.lost
     if not lost:
@@ -170,7 +170,7 @@ def revive(cluster: WorkerGroup, state: RunState, draw: Callable[[], None]) -> N
     cluster.revive()
 
 
-def await_trainers(cluster: WorkerGroup, state: RunState, draw: Callable[[], None]) -> None:
+def await_trainers(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
     """Wait for trainers that still load TensorFlow, drawing meanwhile; ``state`` gets to know who they are."""
     if not cluster.ready:
         draw()

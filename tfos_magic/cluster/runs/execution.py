@@ -20,7 +20,7 @@ from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.runs.worker_state import WorkerState
-from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
 from tfos_magic.disk.place import tell_place
@@ -50,9 +50,9 @@ class Execution:
     so that the start of a cluster is part of the run.
     """
 
-    _cluster: WorkerGroup
+    _cluster: TrainerGroup
 
-    def __init__(self, request: RunRequest, size: int, connect: Callable[[str], WorkerGroup]) -> None:
+    def __init__(self, request: RunRequest, size: int, connect: Callable[[str], TrainerGroup]) -> None:
         self.run_id = uuid4().hex[:12]
         self.request, self._connect = request, connect
         # As the names are now: the notebook may change them while the run waits.

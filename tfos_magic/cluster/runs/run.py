@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
 from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.runs.run_result import RunResult, quietly
 from tfos_magic.cluster.runs.state import RunPhase, RunState
-from tfos_magic.errors import RunInterrupted, RunStopped, UsageError
+from tfos_magic.errors import RunInterrupted
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +88,7 @@ class Run(Observer):
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         """As :meth:`wait`, but a run that was stopped raises :class:`RunStopped`: it is no interrupt of the loop."""
-        return asyncio.shield(asyncio.wrap_future(_quietly(self._end))).__await__()
+        return asyncio.shield(asyncio.wrap_future(quietly(self._end))).__await__()
 
     @property
     def name(self) -> str:
@@ -136,7 +137,7 @@ class Run(Observer):
     @property
     def result(self) -> RunResult:
         """The names that came back. Looking into it waits for the end."""
-        return RunResult(self)
+        return RunResult(self.name, self._end)
 
     @property
     def returned(self) -> Any:
@@ -250,54 +251,8 @@ class Run(Observer):
             self._callbacks.remove(callback)
 
 
-class RunResult(Mapping[str, Any]):
-    """The names that a run brought back, also where it failed or was stopped; looking into it waits for the end."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __getitem__(self, name: str) -> Any:
-        values = self._values()
-        if name in values:
-            return values[name]
-        there = ", ".join(self._run.wait()) or "nothing"  # raises what ended the run, if anything did
-        raise UsageError(f"{name!r} was not asked back: add it to -o, or to outputs. There is {there}.")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
-
-    def __repr__(self) -> str:
-        return f"<{self._run.name}: {', '.join(self._values()) if self._run.done else 'under way'}>"
-
-    def _values(self) -> dict[str, Any]:
-        try:
-            return self._run.wait()
-        except BaseException as error:
-            if not self._run.done:  # the wait was interrupted
-                raise
-            return dict(getattr(error, "values", {}))
-
-
 def end_runs(queue: RunQueue[Run], timeout: float = STOP_SECONDS) -> None:
     """End all runs that have the workers or wait for them, the newest first: none may begin as those before it end."""
     for run in reversed(queue.runs):
         with suppress(TimeoutError):
             run.stop(timeout)
-
-
-def _quietly(end: Future[dict[str, Any]]) -> Future[dict[str, Any]]:
-    """The same end, with an error of its own for a run that was stopped."""
-    made: Future[dict[str, Any]] = Future()
-
-    def pass_on(ended: Future[dict[str, Any]]) -> None:
-        error = ended.exception()
-        if error is None:
-            made.set_result(ended.result())
-        else:
-            made.set_exception(RunStopped(str(error)) if isinstance(error, RunInterrupted) else error)
-
-    end.add_done_callback(pass_on)
-    return made

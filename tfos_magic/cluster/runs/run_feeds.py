@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
-from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import DataError, FeedError
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
-from tfos_magic.feed.driver.spooled_feeds import FeedJobThread, columns_of
+from tfos_magic.feed.driver.feed_thread import FeedJobThread
+from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
 from tfos_magic.transport.messages import FeedUse
 
@@ -19,7 +19,7 @@ LOSS_NEWS_SECONDS = 2.0
 
 
 def feed_all(
-    cluster: WorkerGroup,
+    cluster: TrainerGroup,
     frames: Mapping[str, FrameUse],
     state: RunState,
     draw: Callable[[], None],
@@ -39,15 +39,16 @@ def feed_all(
         if (streaming := as_streaming(use.frame)) is not None:
             fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
             continue
-        if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan)):
+        if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan, cluster.feed_world)):
             state.notices.append(f"{name}: {notice}")
-        known = cluster.feeds.find(use.frame, use.plan)
+        known = cluster.feeds.find(use.frame, use.plan, cluster.feed_world)
         seconds = 0.0
         if reused := known is not None:
             fed[name] = known
         else:
             state.phase = RunPhase.FEEDING
-            fed[name] = _follow(cluster, cluster.feeds.start(use.frame, use.plan), name, state, draw)
+            job = cluster.feeds.start(use.frame, use.plan, cluster.feed_world)
+            fed[name] = _follow(cluster, job, name, state, draw)
             seconds = fed[name].seconds
         feed = fed[name]
         columns = tuple(map(str, feed.columns))
@@ -73,7 +74,7 @@ def feed_all(
 
 
 def _await_first_rows(
-    cluster: WorkerGroup,
+    cluster: TrainerGroup,
     name: str,
     frame: StreamingSource,
     use: FrameUse,
@@ -110,7 +111,7 @@ def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Spool
 
 
 def uses_of(
-    cluster: WorkerGroup, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
+    cluster: TrainerGroup, request: RunRequest, feeds: Mapping[str, SpooledFeed], seed: int
 ) -> dict[str, FeedUse]:
     """What the workers need to know of each DataFrame: its feed, or a lease of a streamed one, and how it is read."""
     assert cluster.feeds is not None
@@ -134,7 +135,7 @@ def uses_of(
 
 
 def _follow(
-    cluster: WorkerGroup, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
+    cluster: TrainerGroup, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
 ) -> SpooledFeed:
     started = time.monotonic()
     try:

@@ -62,18 +62,20 @@ def feed_dataframe(
     schema: str = "",
     first_partition: int = 0,
     ranks: Sequence[int] = (),
+    world: int = 0,
 ) -> FeedReport:
     """Send the planned columns of ``df`` to the receivers at ``endpoints`` (Flight URIs by rank) and wait for the end.
 
     Uses the DataFrame API alone, so a classic and a Connect session serve alike. The caller tags the job to be able to
     cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. A feed with a settled ``schema`` is
-    streamed, its partitions numbered from ``first_partition``, to ``ranks`` alone where these are given.
+    streamed, its partitions numbered from ``first_partition``, to ``ranks`` alone where these are given. Each ``world``
+    of the receivers share out all rows among them; 0: all do.
 
     Raises :class:`DataError` for nulls, a DataFrame without rows or one that Spark cannot compute, :class:`FeedError`
     when rows cannot be delivered, and :class:`Overflow` when there is no room for them all.
     """
     started = time.monotonic()
-    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout, schema, first_partition, tuple(ranks))
+    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout, schema, first_partition, tuple(ranks), world)
     rows = _run(df, job)
     widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in rows), ListLengths())
     _raise_errors(plan, rows, widths)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,8 +15,8 @@ from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
-from tfos_magic.feed.driver.sources.feed import columns_of as columns_of
+from tfos_magic.feed.driver.feed_thread import FeedJobThread
+from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
 from tfos_magic.feed.driver.sources.files import GONE, files_mark
 from tfos_magic.feed.driver.streamed_feeds import StreamedFeeds
 from tfos_magic.spark.session import Session, cancel_tag, job_tag, repeats
@@ -33,12 +34,18 @@ from tfos_magic.transport.messages import (
     TrainerExited,
 )
 
+FeedKey = tuple[int, FeedPlan, int]
+"""The DataFrame object's id, its columns, and among how many workers its rows are shared out."""
+
 FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped | TrainerExited
 
 
 class FeedStore:
     """The feeds of one cluster. A feed goes when its DataFrame object is garbage in the notebook, or with the cluster,
     or when the spools are full and it is the one that no run has used for longest.
+
+    A ``world`` of fewer workers than there are has all rows, shared out among so many; the next such group as well. 0
+    is all workers.
 
     ``tell(rank, message)`` sends to an agent; what they say is handed in through :meth:`note` by whoever listens.
     """
@@ -47,7 +54,8 @@ class FeedStore:
         self, spark: Session, endpoints: Sequence[str], token: str, tell: Callable[[int, Message], None]
     ) -> None:
         self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
-        self._feeds: dict[tuple[int, FeedPlan], SpooledFeed] = {}
+        self._feeds: dict[FeedKey, SpooledFeed] = {}
+        self._turn = threading.Lock()
         self._in_use: set[str] = set()
         self._under_way: set[str] = set()
         self._answers = Answers()
@@ -69,9 +77,9 @@ class FeedStore:
         with self._lock:
             self._in_use.clear()
 
-    def find(self, df: Any, plan: FeedPlan) -> SpooledFeed | None:
+    def find(self, df: Any, plan: FeedPlan, world: int = 0) -> SpooledFeed | None:
         """The feed of this very DataFrame object with these columns, if all of it is there."""
-        key = (id(df), plan)
+        key = (id(df), plan, world)
         with self._lock:
             feed = self._feeds.pop(key, None)
             if feed is not None:
@@ -79,26 +87,43 @@ class FeedStore:
                 self._in_use.add(feed.feed_id)
             return None if feed is None or feed.missing else feed
 
-    def check_files(self, df: Any, plan: FeedPlan) -> str:
+    def check_files(self, df: Any, plan: FeedPlan, world: int = 0) -> str:
         """Forget the feed of ``df`` where its files were rewritten since; gives what the user should know, or nothing.
 
         Rows whose files are gone cannot be fed again, so these stay.
         """
         with self._lock:
-            feed = self._feeds.get((id(df), plan))
+            feed = self._feeds.get((id(df), plan, world))
         if feed is None or feed.streamed or feed.files in ("", GONE) or (mark := files_mark(df)) in ("", feed.files):
             return ""
         if mark == GONE:
             return "files that it was read from are gone, so the rows are those that were fed before. Read it anew."
-        self._forget((id(df), plan))
+        self._forget((id(df), plan, world))
         return "its files were rewritten since it was fed, so it is fed anew."
 
-    def start(self, df: Any, plan: FeedPlan) -> FeedJobThread:
+    def start(self, df: Any, plan: FeedPlan, world: int = 0) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
-        raises what went wrong."""
+        raises what went wrong. What another run feeds meanwhile is waited for."""
         with self._lock:
-            known = self._feeds.get((id(df), plan))
-        return FeedJobThread(self, df, plan, known)
+            known = self._feeds.get((id(df), plan, world))
+        feed_id = known.feed_id if known is not None else uuid4().hex[:12]
+
+        def bring(job: FeedJobThread) -> SpooledFeed:
+            with self._turn:
+                job.check()
+                return self.find(df, plan, world) or self._bring(df, plan, world, job)
+
+        return FeedJobThread(feed_id, bring, partial(cancel_tag, self._spark))
+
+    def _bring(self, df: Any, plan: FeedPlan, world: int, job: FeedJobThread) -> SpooledFeed:
+        with self._lock:
+            known = self._feeds.get((id(df), plan, world))
+        feed = None
+        if known is not None:
+            job.feed_id = known.feed_id
+            feed = self._mend(df, plan, world, known, job.tag)
+            job.feed_id = uuid4().hex[:12] if feed is None else job.feed_id
+        return feed or self._feed(df, plan, world, job)
 
     def note(self, rank: int, message: FeedMessage) -> None:
         """Take what an agent says about feeds."""
@@ -112,19 +137,20 @@ class FeedStore:
             case TrainerExited():
                 self.streams.lose(rank)
 
-    def feed(self, df: Any, plan: FeedPlan, feed_id: str, tag: str) -> SpooledFeed:
+    def _feed(self, df: Any, plan: FeedPlan, world: int, job: FeedJobThread) -> SpooledFeed:
         """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left.
 
         A feed that has no room is given back as one that is to be streamed.
         """
-        ranks, files = range(len(self._endpoints)), files_mark(df)
+        feed_id, ranks, files = job.feed_id, self._ranks(world), files_mark(df)
         with self._lock:
             self._under_way.add(feed_id)
         try:
             with self._answers.expected(feed_id):
-                self._open(feed_id, plan, ranks)
-                report = self._send(df, plan, feed_id, tag)
-                feed = _whole(feed_id, report, self._commit(feed_id, report, ranks))
+                self._open(feed_id, plan, ranks, world)
+                report = self._send(df, plan, feed_id, job.tag, ranks, world)
+                copies = len(ranks) // world if world else 1
+                feed = _whole(feed_id, report, self._commit(feed_id, report, ranks), copies)
         except Overflow as overflow:
             self._release(feed_id)
             feed = SpooledFeed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
@@ -134,9 +160,9 @@ class FeedStore:
         finally:
             with self._lock:
                 self._under_way.discard(feed_id)
-        return self._keep(df, plan, replace(feed, files=files))
+        return self._keep((id(df), plan, world), df, replace(feed, files=files))
 
-    def mend(self, df: Any, plan: FeedPlan, known: SpooledFeed, tag: str) -> SpooledFeed | None:
+    def _mend(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         """Send the ranks whose share is missing that share again.
 
         None, and all of it forgotten, where that cannot be: where Spark does not vouch that the DataFrame has the same
@@ -145,33 +171,48 @@ class FeedStore:
         feed = None
         try:
             with suppress(Overflow):
-                feed = self._mended(df, plan, known, tag) if repeats(df) and files_mark(df) == known.files else None
+                if repeats(df) and files_mark(df) == known.files:
+                    feed = self._mended(df, plan, world, known, tag)
             return feed
         finally:
             if feed is None:
-                self._forget((id(df), plan))
+                self._forget((id(df), plan, world))
 
-    def _mended(self, df: Any, plan: FeedPlan, known: SpooledFeed, tag: str) -> SpooledFeed | None:
-        ranks = sorted(known.missing)
+    def _mended(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
+        ranks = sorted(known.missing.intersection(self._ranks(world)))
         with self._answers.expected(known.feed_id):
-            self._open(known.feed_id, plan, ranks)
-            report = self._send(df, plan, known.feed_id, tag, ranks)
+            self._open(known.feed_id, plan, ranks, world)
+            report = self._send(df, plan, known.feed_id, tag, ranks, world)
             if _sizes(report) != known.sizes:
                 return None
             self._commit(known.feed_id, report, ranks)
         feed = replace(known, missing=frozenset(), seconds=report.seconds)
         with self._lock:
-            self._feeds[(id(df), plan)] = feed
+            self._feeds[(id(df), plan, world)] = feed
         return feed
 
-    def _open(self, feed_id: str, plan: FeedPlan, ranks: Collection[int]) -> None:
+    def _ranks(self, world: int) -> range:
+        """Those that have rows: the ones after the last whole group have none."""
+        count = len(self._endpoints)
+        return range(count // world * world if world else count)
+
+    def _open(self, feed_id: str, plan: FeedPlan, ranks: Collection[int], world: int) -> None:
+        world = world or len(self._endpoints)
         for rank in ranks:
-            self._tell(rank, OpenFeed(feed_id, rank, len(self._endpoints), plan.schema))
+            self._tell(rank, OpenFeed(feed_id, rank % world, world, plan.schema))
         self._answers.await_all(feed_id, FeedOpened, ranks)
 
-    def _send(self, df: Any, plan: FeedPlan, feed_id: str, tag: str, ranks: Sequence[int] = ()) -> FeedReport:
+    def _send(self, df: Any, plan: FeedPlan, feed_id: str, tag: str, ranks: Sequence[int], world: int) -> FeedReport:
         with job_tag(self._spark, tag):
-            return feed_dataframe(df, plan, feed_id=feed_id, endpoints=self._endpoints, token=self._token, ranks=ranks)
+            return feed_dataframe(
+                df,
+                plan,
+                feed_id=feed_id,
+                endpoints=self._endpoints,
+                token=self._token,
+                ranks=ranks,
+                world=world,
+            )
 
     def _commit(self, feed_id: str, report: FeedReport, ranks: Collection[int]) -> list[Any]:
         partitions = [list(partition) for partition in report.partitions]
@@ -179,8 +220,7 @@ class FeedStore:
             self._tell(rank, CommitFeed(feed_id, partitions, report.schema))
         return self._answers.await_all(feed_id, FeedAttached, ranks)
 
-    def _keep(self, df: Any, plan: FeedPlan, feed: SpooledFeed) -> SpooledFeed:
-        key = (id(df), plan)
+    def _keep(self, key: FeedKey, df: Any, feed: SpooledFeed) -> SpooledFeed:
         with self._lock:
             self._feeds[key] = feed
             self._in_use.add(feed.feed_id)
@@ -200,7 +240,7 @@ class FeedStore:
         for rank in range(len(self._endpoints)):
             self._tell(rank, RefuseFeed(message.feed_id, "the feed is larger than --spool-gb allows"))
 
-    def _forget(self, key: tuple[int, FeedPlan]) -> None:
+    def _forget(self, key: FeedKey) -> None:
         with self._lock:
             feed = self._feeds.pop(key, None)
         if feed is not None and not feed.streamed:
@@ -210,14 +250,11 @@ class FeedStore:
         for rank in range(len(self._endpoints)):
             self._tell(rank, ReleaseFeed(feed_id))
 
-    def cancel(self, tag: str) -> None:
-        cancel_tag(self._spark, tag)
 
-
-def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> SpooledFeed:
-    """The feed that all workers hold their shares of."""
-    rows = sum(answer.rows for answer in attached)
-    if rows != report.rows:
+def _whole(feed_id: str, report: FeedReport, attached: list[Any], copies: int) -> SpooledFeed:
+    """The feed that all workers hold their shares of, so many times."""
+    rows, rest = divmod(sum(answer.rows for answer in attached), copies)
+    if rows != report.rows or rest:
         raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
     size = sum(answer.bytes for answer in attached)
     return SpooledFeed(
@@ -227,48 +264,3 @@ def _whole(feed_id: str, report: FeedReport, attached: list[Any]) -> SpooledFeed
 
 def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
     return tuple((partition, rows) for partition, _, rows in report.partitions)
-
-
-class FeedJobThread:
-    """A feed under way in a thread of its own, so that the notebook's thread can draw, and be interrupted."""
-
-    def __init__(self, store: FeedStore, df: Any, plan: FeedPlan, known: SpooledFeed | None = None) -> None:
-        self.feed_id = known.feed_id if known is not None else uuid4().hex[:12]
-        self._store, self._df, self._plan, self._known = store, df, plan, known
-        self._tag = f"tfos-feed-{uuid4().hex[:12]}"
-        self._result: SpooledFeed | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            if self._known is not None:
-                self._result = self._store.mend(self._df, self._plan, self._known, self._tag)
-                self.feed_id = uuid4().hex[:12] if self._result is None else self.feed_id
-            if self._result is None:
-                self._result = self._store.feed(self._df, self._plan, self.feed_id, self._tag)
-        except BaseException as error:  # raised again where the result is asked for
-            self._error = error
-        self._df = None
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def wait(self, timeout: float) -> bool:
-        """True when the feed has ended, well or not, within ``timeout`` seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def result(self) -> SpooledFeed:
-        """The feed, or the error that ended it. Call it when the feed has ended."""
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
-
-    def cancel(self, timeout: float = 5.0) -> None:
-        """Cancel the feed's Spark job and wait for its end."""
-        self._store.cancel(self._tag)
-        self._thread.join(timeout)

@@ -43,7 +43,7 @@ class FeedJob:
 
     A ``schema`` that is settled, base64 of its IPC form, says that rows go to streams, which want to hear of partitions
     without rows as well. Spark's partition 0 is the feed's ``first_partition``. Where ``ranks`` are given, the rows of
-    others are not sent.
+    others are not sent. Each ``world`` of the ranks, one after another, share out all rows; 0: all of them do.
     """
 
     feed_id: str
@@ -54,6 +54,12 @@ class FeedJob:
     schema: str = ""
     first_partition: int = 0
     ranks: tuple[int, ...] = ()
+    world: int = 0
+
+    @property
+    def shares(self) -> int:
+        """Among how many ranks rows are shared out."""
+        return self.world or len(self.endpoints)
 
 
 @dataclass(frozen=True)
@@ -153,8 +159,9 @@ class RankWriters:
     def send(self, shares: Shares, end: End | None = None) -> None:
         """Wait for the group before, then send this one in the background; with ``end`` it is the last one."""
         self.wait()
-        for rank, share in enumerate(shares):
-            if rank not in self._clients or (not share and end is None):
+        for rank in self._clients:
+            share = shares[rank % len(shares)]
+            if not share and end is None:
                 continue
             self.bytes += sum(batch.nbytes for batch in share) + (end.tail.nbytes if end else 0)
             self._sending.append(self._threads.submit(self._put, rank, share, end))
@@ -206,7 +213,7 @@ def _send_batches(
     job: FeedJob, converter: WireConverter, batches: Iterable[pa.RecordBatch], writers: RankWriters
 ) -> tuple[int, int]:
     """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows and their digest."""
-    dealer = RowPartitioner(len(job.endpoints))
+    dealer = RowPartitioner(job.shares)
     gathered = digest = 0
     for batch in batches:
         if not batch.num_rows:
