@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tfos_magic.tracebacks import folded
+
+ITEM_LENGTH = 80
 
 
 class TFOSError(Exception):
@@ -111,6 +115,17 @@ class RunInterrupted(KeyboardInterrupt):
     def _render_traceback_(self) -> list[str]:
         """What IPython prints: a line, for the stack would show only how this package waits."""
         return [f"{type(self).__name__}: {self}"]
+
+
+class ItemError(TFOSError):
+    """An item of ``cluster.map`` has failed: ``index``, ``item``, ``ranks`` that had it, and the ``cause``."""
+
+    def __init__(self, index: int, item: object, ranks: Sequence[int], cause: BaseException) -> None:
+        shown = repr(item)
+        shown = shown if len(shown) <= ITEM_LENGTH else f"{shown[:ITEM_LENGTH]}…"
+        where = f" on worker {', '.join(map(str, ranks))}" if ranks else ""
+        super().__init__(f"Item {index}, {shown}{where}: {cause}")
+        self.index, self.item, self.ranks, self.cause = index, item, tuple(ranks), cause
 
 
 class WorkerError(TFOSError):

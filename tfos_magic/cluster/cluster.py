@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, request_of
+from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
 from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus
-from tfos_magic.errors import ClusterError
+from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.feed.driver.streaming_query import StreamingSource
 from tfos_magic.spark import session as sessions
 
@@ -65,6 +66,29 @@ class TFCluster(WorkerGroup):
         values = self._run_of(cell, detached=False, **options).execute()
         return values if isinstance(cell, str) else values[RETURNED]
 
+    def map(
+        self,
+        cell: str | Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        workers_per_item: int = 1,
+        **options: Unpack[RunOptions],
+    ) -> MapRun:
+        """Run Keras code once for each of ``items``, on whichever workers are free, and give a handle at once.
+
+        ``cell`` is a function, whose first argument is the item, or a text, which has it by the name ``item``; all else
+        is as in :meth:`submit`. ``workers_per_item`` workers train an item together, by themselves: ``frames`` are fed
+        once, all rows to each such group. Every item begins in fresh processes; where those of one are lost, it is run
+        again, at most ``max_restarts`` times. It begins when the runs that were submitted before it have ended.
+
+        Raises what :meth:`submit` raises, and :class:`UsageError` where a group is larger than the cluster.
+        """
+        self._check_running()
+        if not 1 <= workers_per_item <= self.size:
+            raise UsageError(f"workers_per_item is {workers_per_item}, and the cluster has {self.size} workers.")
+        observer, items = options.pop("observer", None), list(items)
+        return MapRun(self, items, map_requests(cell, items, **options), workers_per_item, observer).start()
+
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.
 
@@ -78,10 +102,13 @@ class TFCluster(WorkerGroup):
     def _run_of(
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
-        if self.phase is not ClusterPhase.RUNNING:
-            raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}: start() one.")
+        self._check_running()
         request = request_of(cell, detached=detached, **options)
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
+
+    def _check_running(self) -> None:
+        if self.phase is not ClusterPhase.RUNNING:
+            raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}: start() one.")
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

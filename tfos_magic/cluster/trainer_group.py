@@ -25,7 +25,7 @@ class TrainerGroup(ABC):
         self.size, self.membership = size, membership
         self.feeds: FeedStore | None = None
         self.feed_world = 0
-        self._start_timeout = start_timeout
+        self.start_timeout = start_timeout
         self._secret = ""
         self._listener: Callable[[Message], None] | None = None
 
@@ -64,7 +64,7 @@ class TrainerGroup(ABC):
             local_rank=worker.local_rank,
             local_size=worker.local_size,
             sys_path=[os.path.abspath(path or os.getcwd()) for path in sys.path],
-            timeout=self._start_timeout,
+            timeout=self.start_timeout,
             role=worker.role,
             servers=[server.address for server in self.servers],
             secret=self._secret,
@@ -79,7 +79,7 @@ class TrainerGroup(ABC):
             self.revive()
         if self.membership.stale:
             self.spawn_trainers()
-        self.membership.await_trainers(self._start_timeout if timeout is None else timeout)
+        self.membership.await_trainers(self.start_timeout if timeout is None else timeout)
 
     @property
     def workers(self) -> list[Worker]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -75,6 +77,8 @@ class WorkerGroup(TrainerGroup):
         )
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None
+        self._revival = threading.Lock()
+        self.hearers: list[Callable[[bytes, Message], None]] = []
 
     def start(self: Group, wait_for_trainers: bool = True) -> Group:
         """Start agents and trainers. Returns when all are there; with ``wait_for_trainers=False`` when the agents are.
@@ -82,7 +86,7 @@ class WorkerGroup(TrainerGroup):
         Raises :class:`StartTimeout` naming what was missing, :class:`ExecutorError` when an executor cannot run a
         trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
         """
-        deadline = time.monotonic() + self._start_timeout
+        deadline = time.monotonic() + self.start_timeout
         sessions.refuse_dynamic_allocation(self.spark)
         self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
@@ -110,11 +114,18 @@ class WorkerGroup(TrainerGroup):
         return self._control
 
     def revive(self) -> None:
+        self.relaunch()
+        self.spawn_trainers()
+
+    def relaunch(self) -> None:
+        """Replace the agents that are lost. From several threads at once: one does it, the others wait."""
         assert self._control is not None
         assert self.feeds is not None
-        replaced = self._agents.relaunch(self._control, time.monotonic() + self._start_timeout)
-        self.feeds.move([worker.agent.feed_uri for worker in self.workers], replaced)
-        self.spawn_trainers()
+        with self._revival:
+            if not self.membership.lost:
+                return
+            replaced = self._agents.relaunch(self._control, time.monotonic() + self.start_timeout)
+            self.feeds.move([worker.agent.feed_uri for worker in self.workers], replaced)
 
     @property
     def endpoint(self) -> str:
@@ -150,6 +161,8 @@ class WorkerGroup(TrainerGroup):
             self.feeds.note(worker.rank, message)
         if listener := self._listener:
             listener(message)
+        for hear in list(self.hearers):
+            hear(peer, message)
 
     def _dismiss(self, peer: bytes) -> None:
         if self._control is not None:

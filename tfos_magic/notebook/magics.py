@@ -105,8 +105,11 @@ class TFOSMagics(Magics):
         """Show the runs that go on or wait, the newest first, or say how the last one ended."""
         detached, last = self.runtime.detached, self.runtime.last_run
         for run in detached:
-            view = run.observer if isinstance(run.observer, View) else View()
-            view.again(run.state)
+            view = getattr(run, "observer", None)
+            if isinstance(view, View):
+                view.again(run.state)
+            else:
+                print(repr(run))
         if not detached and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
         if self.runtime.fed:

@@ -28,9 +28,12 @@ def pack(values: Mapping[str, Any]) -> bytes:
 
 
 def unpack(payload: bytes, main: dict[str, Any] | None = None, later: list[Unbuilt] | None = None) -> dict[str, Any]:
-    """The values of :func:`pack`, the text of their functions where :mod:`linecache` finds it.
+    """The values of one :func:`pack` or several, the text of their functions where :mod:`linecache` finds it.
 
     Functions of the main module see the names ``main``, where it is given. Datasets are yet to be built where there is
     a list ``later`` for them.
     """
-    return Unpickler(io.BytesIO(payload), main=main, later=later).load_all() if payload else {}
+    file, values = io.BytesIO(payload), dict[str, Any]()
+    while file.tell() < len(payload):
+        values.update(Unpickler(file, main=main, later=later).load_all())
+    return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,19 @@ def test_a_module_is_read_anew_for_each_cell_and_the_import_path_is_put_back(fol
             assert beside_one.inner.deep == 2
         assert "beside_one" not in sys.modules
     assert sys.path == before
+
+
+def test_imports_of_every_form_are_found(folder: Path) -> None:
+    for name in ("one", "two", "three", "four"):
+        (folder / f"{name}.py").touch()
+    found = local_sources(
+        "def late():\n    import one.inner as other\n\nclass A:\n    from two import z\n"
+        "if 0:\n    pass\nelse:\n    import numpy, three\nlambda: __import__('none')\nfrom four import x, y\n"
+    )
+    assert set(found) == {"one.py", "two.py", "three.py", "four.py"}
+
+
+def test_runs_in_several_threads_may_look_at_once(folder: Path) -> None:
+    text = "\n".join(f"a{i} = [" * 20 + "1" + "]" * 20 for i in range(300))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(local_sources, [text] * 40)) == [{}] * 40

@@ -237,7 +237,7 @@ class Execution:
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
             module_states=changed_states(),
-            payload=self._payload,
+            payload=self._payload + request.item,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():
             self._cluster.tell(0, part)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from keyword import iskeyword
 from typing import Any, TypedDict
 
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
+from tfos_magic.values import pack
+
+ITEM = "item"
+"""What a cell that is mapped calls its item."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -79,6 +84,51 @@ def request_of(
         options=StrategyOptions.of(strategy, options or {}),
         **rest,
     )
+
+
+def map_requests(
+    cell: str | Callable[..., Any],
+    items: Sequence[Any],
+    *,
+    name: str = "map",
+    names: Mapping[str, Any] | None = None,
+    log_dir: str = "",
+    checkpoint_dir: str = "",
+    **options: Any,
+) -> list[RunRequest]:
+    """The requests for runs of ``cell``, one for each of ``items``, which the text has by the name ``item``, and a
+    function as its first argument. Each keeps its logs and checkpoints in a folder of its own, called by its number.
+
+    Raises what :func:`request_of` raises, and :class:`CaptureError` for an item that cannot be sent.
+    """
+    if not items:
+        raise UsageError("There are no items to map.")
+    values, called = dict(names or {}), ITEM
+    if not isinstance(cell, str):
+        called = next(iter(inspect.signature(cell).parameters), ITEM)
+    if called in values or called in options.get("frames", ()):
+        raise UsageError(f"{called!r} is the item's name: call the value in names or frames by another one.")
+    request = request_of(cell, names={**values, called: None}, **options)
+    payload = pack({name: value for name, value in request.names.items() if name != called})
+    return [
+        replace(
+            request,
+            name=f"{name} {index}",
+            payload=payload,
+            item=_packed_item(called, item, index),
+            log_dir=log_dir and f"{log_dir}/{index}",
+            checkpoint_dir=checkpoint_dir and f"{checkpoint_dir}/{index}",
+            detached=True,
+        )
+        for index, item in enumerate(items)
+    ]
+
+
+def _packed_item(name: str, item: Any, index: int) -> bytes:
+    try:
+        return pack({name: item})
+    except Exception as error:  # any object of the user's may refuse in its own way
+        raise CaptureError(f"Item {index} cannot be sent to the workers: {type(error).__name__}: {error}") from None
 
 
 def call_of(function: Callable[..., Any], called: str, names: Iterable[str]) -> str:

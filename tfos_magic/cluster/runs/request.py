@@ -80,6 +80,7 @@ class RunRequest:
 
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
     another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
+    ``item`` holds more names, packed by themselves: those in which runs of one kind differ.
     ``main`` is the namespace that functions which come back see, and what they name; None: each run's are apart.
     """
 
@@ -100,6 +101,7 @@ class RunRequest:
     private_logs: Callable[[str], str] | None = None
     private_files: Callable[[], str] | None = None
     payload: bytes | None = None
+    item: bytes = b""
     main: dict[str, Any] | None = None
     checkpoint_dir: str = ""
     checkpoint_every: int = 0

@@ -1,0 +1,96 @@
+"""A part of a cluster's workers, which train by themselves beside the other parts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.trainer_group import TrainerGroup
+from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.cluster.workers import LOG_LINES, ClusterPhase, Worker
+from tfos_magic.errors import ClusterError
+from tfos_magic.transport.messages import Message
+
+
+class SubsetMembership(Membership):
+    """The members with ``ranks`` of the ``whole``, whose ranks here are from 0. It ends and loses agents as that does,
+    and has generations of its own, with numbers that no other part has."""
+
+    def __init__(self, whole: Membership, ranks: Sequence[int]) -> None:
+        super().__init__(len(ranks), whole.heartbeat_timeout)
+        self._whole, self._ranks = whole, ranks
+        self.renew()
+        self.phase = ClusterPhase.RUNNING
+
+    def renew(self) -> None:
+        """Know the agents that there are now; their trainers are to be started."""
+        with self._changed:
+            self.members = [
+                replace(self._whole.members[slot], rank=rank, ready=None, log=deque(maxlen=LOG_LINES))
+                for rank, slot in enumerate(self._ranks)
+            ]
+            self._missing.clear()
+            self.lost, self.stale = "", True
+
+    def begin_generation(self) -> int:
+        """Forget the trainers there were; the number is the next of the whole cluster."""
+        with self._changed:
+            number = self._whole.begin_generation()
+            super().begin_generation()
+            self.generation = number
+            return number
+
+    def check(self, kind: type[ClusterError] = ClusterError) -> None:
+        """Raise ``kind`` when the cluster has ended, saying why."""
+        self._whole.check(kind)
+
+    def check_agents(self) -> None:
+        """Raise :class:`WorkerLost` when an agent of this part was lost, :class:`ClusterError` at the cluster's end."""
+        with self._whole.lock:
+            self._whole.check()
+            self._whole._note_silence()
+            lost = [rank for rank, slot in enumerate(self._ranks) if slot in self._whole._missing]
+        for rank in lost:
+            self.lose("it was lost", rank)
+        super().check_agents()
+
+    def _note_worker(self, worker: Worker, message: Message) -> None:
+        super()._note_worker(worker, message)
+        self._whole.members[self._ranks[worker.rank]].ready = worker.ready  # for who asks how the cluster is
+
+
+class WorkerSubset(TrainerGroup):
+    """The workers with ``ranks`` of the cluster ``whole``: they get all rows of what is fed, shared out among them.
+
+    While there is such a part the whole runs nothing; :meth:`close` ends that.
+    """
+
+    membership: SubsetMembership
+
+    def __init__(self, whole: WorkerGroup, ranks: Sequence[int]) -> None:
+        super().__init__(len(ranks), SubsetMembership(whole.membership, ranks), whole.start_timeout)
+        self.ranks, self._whole = ranks, whole
+        self.feeds, self.feed_world = whole.feeds, len(ranks)
+        whole.hearers.append(self._hear)
+
+    def tell(self, rank: int, message: Message) -> None:
+        self._whole.tell(self.ranks[rank], message)
+
+    def revive(self) -> None:
+        self._whole.relaunch()
+        self.membership.renew()
+        self.spawn_trainers()
+
+    def private_files(self) -> str:
+        return self._whole.private_files()
+
+    def close(self) -> None:
+        """Leave the workers to the whole, whose trainers are started with its next run."""
+        self._whole.hearers.remove(self._hear)
+        self._whole.membership.stale = True
+
+    def _hear(self, peer: bytes, message: Message) -> None:
+        if self.membership.note(peer, message) is not None and (listener := self._listener):
+            listener(message)
