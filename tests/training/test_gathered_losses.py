@@ -161,3 +161,60 @@ def test_shares_of_fed_rows_with_none_for_a_worker_and_single_batches_too(groups
     assert_same_weights(outcomes, expected["weights"], 1e-9)
     for metric, values in expected["history"].items():
         np.testing.assert_allclose(outcomes[-1].values["history"][metric], values, rtol=1e-9, err_msg=metric)
+
+
+NUMBERS = """
+def rmse(truth, made):
+    return ops.sqrt(ops.mean((truth - made) ** 2))
+
+
+def pearson(truth, made):
+    truth, made = truth - ops.mean(truth), made - ops.mean(made)
+    return ops.sum(truth * made) / ops.sqrt(ops.sum(truth**2) * ops.sum(made**2) + 1e-9)
+
+
+def off(truth, made):
+    return ops.abs(truth - made)[:, 0]
+
+
+class ByError(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.02 * float(logs["a_rmse"])
+
+
+hidden = layers.Dense(8, "relu")(entrance := keras.Input((12,)))
+outputs = {"a": layers.Dense(1, name="a")(hidden), "b": layers.Dense(2, "softmax", name="b")(hidden)}
+model = keras.Model(entrance, outputs)
+model.compile(
+    "adam",
+    {"a": "mse", "b": "sparse_categorical_crossentropy"},
+    metrics={"a": [rmse, pearson, off, "mae"], "b": "accuracy"},
+    run_eagerly=EAGER,
+)
+best = keras.callbacks.EarlyStopping("val_a_pearson", mode="max", patience=1, restore_best_weights=True)
+truth = {"a": total + np.sin(9 * total), "b": rare[:, 0]}
+history = model.fit(
+    x, truth, batch_size=16, epochs=4, validation_split=0.3, callbacks=[ByError(), best], verbose=0
+).history
+weights = model.get_weights()
+scores = model.evaluate(x, truth, batch_size=7, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("size", [2, 3])
+def test_metrics_that_give_one_number_for_a_batch_are_of_all_rows(groups, size: int, eager: bool) -> None:
+    cell = f"EAGER = {eager}\n" + DATA + BEGIN + NUMBERS
+    plain = groups.plain(cell, "weights", "history", "scores").values
+    notices: list[str] = []
+
+    def hear(rank: int, message: Any) -> None:
+        notices.extend([message.text] if type(message).__name__ == "Notice" else [])
+
+    for outcome in succeeded(groups[size].run(cell, "weights", "history", "scores", on_message=hear)):
+        assert_same_weights([outcome], plain["weights"], 1e-11)
+        assert outcome.values["scores"] == pytest.approx(plain["scores"], abs=1e-11)
+        assert {name: len(values) for name, values in outcome.values["history"].items()} == {
+            name: len(values) for name, values in plain["history"].items()
+        }
+    assert not any("sums over rows" in notice for notice in notices)

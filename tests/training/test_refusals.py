@@ -77,6 +77,41 @@ Noisy(ROWS).fit(x[:96], y[:96], batch_size=48, verbose=0)
             ) is is_told
 
 
+ROWS_OF_SHAPE = """
+class Doubled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+        self.compile(keras.optimizers.SGD(0.1))
+
+    def train_step(self, data):
+        rows = data[0].shape[0]
+        wanted = tf.concat([tf.ones((rows, 3)), tf.zeros((rows, 3))], 0)
+        with tf.GradientTape() as tape:
+            made = self.net(tf.concat([data[0], 2 * data[0]], 0))
+            loss = tf.reduce_sum((made - wanted) ** 2) / rows
+        self.optimizer.apply(tape.gradient(loss, self.net.trainable_variables), self.net.trainable_variables)
+        return {"loss": loss}
+
+
+model = Doubled()
+history = model.fit(DATASET, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize("rows", [24, 25])
+def test_a_number_of_rows_that_a_shape_tells_is_that_of_the_share(groups, same_as_plain, rows: int) -> None:
+    dataset = f"tf.data.Dataset.from_tensor_slices((x, y)).batch({rows}, drop_remainder=True)"
+    same_as_plain(DATA + ROWS_OF_SHAPE.replace("DATASET", dataset), 2)
+
+
+def test_a_number_of_rows_that_no_shape_tells_is_said_to_be_unknown(groups) -> None:
+    dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(24)"
+    for outcome in groups[2].run(DATA + ROWS_OF_SHAPE.replace("DATASET", dataset)):
+        assert "Take tf.shape(x)[0]; or let batch_size be a multiple" in outcome.error
+
+
 def test_one_worker_alone_refuses_no_loss(groups) -> None:
     succeeded(groups[1].run(DATA + "model = mlp()\n" + REFUSED["circle"][0]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import dis
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ _DEFINE = (
     " Define it in this cell, or in one of the notebook's own: what a cell with %%tfos_train defines or imports stays "
     "on the workers, but for the names that its -o brings back."
 )
+
+
+_MAGIC = re.compile(r"get_ipython\(\)\.(\w+)\('([^']*)'(?:, '(.*)')?\)")
+"""What IPython makes of line magics and shell commands."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captur
     """What the cell needs, as the options of its magic say. Raises what :func:`capture` raises."""
     names = analyse(source, "<cell>")
     outputs = getattr(args, "output", None) or ()
+    refuse_magics(names, source)
     refuse_undefined(names, namespace, outputs)
     return capture(
         names,
@@ -109,6 +115,28 @@ def capture(
     )
 
 
+def refuse_magics(names: CellNames, source: str) -> None:
+    """Raise :class:`UsageError` for what the notebook alone can run, by its line and with what to write instead."""
+    if "get_ipython" not in names.reads:
+        return
+    lines = enumerate(source.splitlines(), 1)
+    number, line = next(((number, line) for number, line in lines if "get_ipython" in line), (0, ""))
+    call = _MAGIC.search(line)
+    kind, name, rest = call.groups() if call else ("", "", "")
+    advice = "Take it out, or put it in a cell of its own."
+    if kind == "run_line_magic":
+        what = f"the line magic %{name}"
+        if name in ("time", "timeit"):
+            advice = f"Leave %{name} out: write {rest}. How long a run takes is shown below the cell."
+        elif name == "matplotlib":
+            advice = "Leave it out: figures that a cell draws are shown without it."
+    elif kind:
+        what, advice = "a shell command", "Put it in a cell of its own, before this one, or call subprocess.run."
+    else:
+        what = "get_ipython()"
+    raise UsageError(f"Line {number} of the cell is {what}, which only the notebook can run. {advice}")
+
+
 def refuse_undefined(names: CellNames, namespace: Mapping[str, Any], outputs: Sequence[str]) -> None:
     """Raise :class:`CaptureError` for a name asked back that neither the cell nor the notebook defines."""
     if names.open_ended or names.dynamic:
@@ -136,10 +164,6 @@ def _missing(
     requested_names: Sequence[str], names: CellNames, namespace: Mapping[str, Any], push: Sequence[str]
 ) -> str:
     """A sentence on a name that there is not and that functions alone read; raises for one that is read at once."""
-    if "get_ipython" in requested_names:
-        raise UsageError(
-            "The cell holds a line magic or a shell command, which only the notebook can run: put it in its own cell."
-        )
     defined_names = namespace.keys() | GIVEN
     missing = [name for name in requested_names if name not in defined_names and (name in push or not names.open_ended)]
     missing = [name for name in missing if name in push or not any(_sets(value, name) for value in namespace.values())]

@@ -1,4 +1,4 @@
-"""Losses that are no mean or sum over rows, computed of the outputs for the rows of all workers.
+"""Losses and metrics that are no mean or sum over rows, computed of the outputs for the rows of all workers.
 
 The workers bring labels and outputs of a batch together, as SimCLR (Chen et al. 2020) does for its contrastive loss
 over several machines. Each computes the loss of the global batch, and its gradient by the outputs for its own rows.
@@ -6,9 +6,12 @@ over several machines. Each computes the loss of the global batch, and its gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -37,6 +40,8 @@ class GatheredLosses:
     def __init__(self) -> None:
         self.at_work = False
         """Whether the loss that is being reduced is that of all rows."""
+        self.counted_once = False
+        """Whether the number that was computed last is that of all rows."""
         self.large: set[str] = set()
         """Names of losses with one number for a batch whose outputs are too large to be exchanged."""
         self._gathered: set[Any] = set()
@@ -47,9 +52,17 @@ class GatheredLosses:
         self._values: Any = None
 
     def call(self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
-        """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights."""
+        """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights.
+
+        So is the number that a function among the metrics gives for a batch, ``loss`` being the metric then.
+        """
         name = id(loss), step.count(("gathered", id(loss)))
         self._owners[id(loss)] = loss
+        value = self._called(name, compute, loss, arguments, step)
+        self.counted_once = name in self._gathered
+        return value
+
+    def _called(self, name: Any, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
         if not isinstance(step, TrialStep):
             return self._of_all(compute, arguments, step, _exchanged) if name in self._gathered else compute(*arguments)
         if not tf.executing_eagerly():
@@ -62,6 +75,20 @@ class GatheredLosses:
         if name not in self._gathered:
             return compute(*arguments)
         return self._of_all(compute, arguments, step, self._merge(name))
+
+    @contextmanager
+    def metric(self, metric: Any, step: Step) -> Iterator[None]:
+        """While the function of ``metric`` is called, gather what it is given where it gives one number for a batch."""
+        function, given = metric._fn, vars(metric)
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            return self.call(partial(function, **options), metric, arguments, step)
+
+        given["_fn"] = called
+        try:
+            yield
+        finally:
+            given["_fn"], self.counted_once = function, False
 
     def note(self, values: Any) -> None:
         """A loss gave ``values``, before their reduction."""
@@ -88,14 +115,16 @@ class GatheredLosses:
         self._tried.add(name)
         self._values = None
         result = compute(*arguments)
-        values, leaves, rows = self._values, _leaves(arguments), int(step.rows)
+        is_metric = isinstance(loss, keras.metrics.Metric)
+        values, leaves, rows = result if is_metric else self._values, _leaves(arguments), int(step.rows)
         is_number = len(getattr(values, "shape", (None,))) == 0
         by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
-        if getattr(loss, "reduction", None) in (None, "none") or not by_rows:
+        known = is_number if is_metric else getattr(loss, "reduction", None) not in (None, "none")
+        if not (known and by_rows):
             self._gathered.discard(name)
             return result
         if sum(leaf.dtype.size * (leaf.shape.num_elements() or 0) for leaf in leaves) > MOST_BYTES_PER_ROW * rows:
-            self.large |= {loss.name} if is_number else set()
+            self.large |= {loss.name} if is_number and not is_metric else set()
             self._gathered.discard(name)
             return result
         self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]

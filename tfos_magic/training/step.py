@@ -152,6 +152,8 @@ def with_stand_in(data: Any, rows: tf.Tensor) -> Any:
     computes on a stand-in, and what comes of it counts with weight zero. Sparse and ragged data are left as they are.
     """
     leaves = [leaf for leaf in tf.nest.flatten(data) if _is_batch(leaf)]
+    if all(leaf.shape.rank and leaf.shape[0] for leaf in leaves):  # the number of rows is known, and is not 0
+        return data
     if any(isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in tf.nest.flatten(data)):
         return data
     filled = tf.cond(rows > 0, lambda: leaves, lambda: [_zero_row(leaf) for leaf in leaves])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.notebook.capture import Captured, capture, refuse_undefined
+from tfos_magic.notebook.capture import Captured, capture, refuse_magics, refuse_undefined
 from tfos_magic.notebook.names import analyse
 
 READS = {
@@ -120,3 +121,21 @@ def test_a_name_asked_back_that_nobody_defines_is_refused_before_anything_starts
         refuse_undefined(names, {}, ["modl"])
     with pytest.raises(CaptureError, match="take it out of -o"):
         refuse_undefined(names, {}, ["history"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%time history = model.fit(x)", "Line 2 .* line magic %time, .* write history = model.fit\\(x\\)"),
+        ("hist = %time model.fit(x)", "Leave %time out: write model.fit\\(x\\)"),
+        ("%matplotlib inline", "figures that a cell draws are shown without it"),
+        ("%pip install x", "line magic %pip, .*Take it out"),
+        ("!ls data", "a shell command, which only the notebook can run. Put it in a cell of its own"),
+        ("files = !ls data", "a shell command"),
+        ("shell = get_ipython()", "Line 2 of the cell is get_ipython"),
+    ],
+)
+def test_what_only_the_notebook_can_run_is_refused_by_its_line_with_what_to_write(line: str, words: str) -> None:
+    source = TransformerManager().transform_cell(f"x = 1\n{line}\ny = 2\n")
+    with pytest.raises(UsageError, match=words):
+        refuse_magics(analyse(source, "<cell>"), source)

@@ -19,6 +19,17 @@ KINDS = {
 """Kinds of numbers that weights are made of, what comes first in a step first."""
 
 
+_ASSIGNED = "What the step itself assigns to the weight {!r}"
+
+_OF_ASSIGNED = (
+    "Gradients are those of all rows where the optimizer applies them; a step that moves weights by its own rule, as "
+    "SAM and its like do, gives each worker's weights those of its own rows."
+)
+_OF_MASKED = (
+    "If it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
+    "sample_weight."
+)
+
 _OF_PYTHON = (
     "The step runs eagerly: where it goes by what an iterator, a file or an object of another library gives, it does "
     "other things each time it is tried. Keep that in an attribute of the model, or in a variable."
@@ -30,12 +41,17 @@ class Words:
 
     def __init__(self, model: Any, owners: Mapping[int, Any]) -> None:
         paths = {key: v.path for v in variables(model) for key in (id(v), id(v.value))}
+        self._weights = {key for v in model.trainable_variables for key in (id(v), id(getattr(v, "value", v)))}
         self._of_python = f" {_OF_PYTHON}" if model.run_eagerly else ""
         self._names = {**paths, **{key: str(getattr(o, "name", type(o).__name__)) for key, o in owners.items()}}
 
     def of(self, name: Any) -> str:
         """What a number of a step is called, empty for one that no weights are made of."""
-        return KINDS[name[0]].format(self._names.get(name[1], "a variable")) if name[0] in KINDS else ""
+        text = _ASSIGNED if self._assigns(name) else KINDS.get(name[0], "")
+        return text.format(self._names.get(name[1], "a variable"))
+
+    def _assigns(self, name: Any) -> bool:
+        return name[0] == "statistic" and name[1] in self._weights
 
     def refusal(self, name: Any, again: Loop | None = None) -> str:
         """Why a step is refused in which that number mixes rows, and what to do; ``again`` is where that showed."""
@@ -48,9 +64,8 @@ class Words:
             )
         return (
             f"{why}, so the weights would not be those of one process. Train with one worker (-n 1), or say "
-            "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. If "
-            "it is a mean over what is not masked, let Keras take that mean: by ignore_class=, mask_zero=True or "
-            f"sample_weight.{self._of_python}"
+            "--per-worker-batches: each worker's part is then a batch of its own, as Horovod and DDP have it. "
+            f"{_OF_ASSIGNED if self._assigns(name) else _OF_MASKED}{self._of_python}"
         )
 
     def of_zero(self, name: Any) -> str:
@@ -71,7 +86,13 @@ def of_untried(model: Any, why: str) -> str:
 
 def of_counts(error: str, workers: int) -> str:
     """What is told beside an error of shapes, one of which has as many rows as another on all ``workers``."""
-    numbers = {int(number) for number in re.findall(r"\d+", error)} if "shape" in error.lower() else set()
+    if "NoneType" in error:
+        return (
+            "If the step takes the number of rows from x.shape[0]: a worker's part of a batch may have any number of "
+            "rows, so that is None there. Take tf.shape(x)[0]; or let batch_size be a multiple of the workers, with "
+            "drop_remainder=True."
+        )
+    numbers = {int(number) for number in re.findall(r"(?<![\w/])\d+(?![\w/])", error)} if "shape" in error.lower() else set()
     if not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
         return ""
     return (
@@ -84,7 +105,7 @@ def of_metric(metric: Any) -> str:
     """What is told of a metric whose state is not added up."""
     return (
         f"Metric {metric.name!r} is not made of sums over rows, so that its value over several workers is not that of "
-        "one process. Weights are not concerned."
+        "one process. Weights are those of one process unless a callback acts on it."
     )
 
 

@@ -42,7 +42,15 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
             return original(metric, *_of_share(own_loop, metric, values, sample_weight))
         return original(metric, *_batch_mean(session, metric, values, sample_weight))
 
+    def update_of_function(original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
+        step = session.exact_step
+        if step is None or not callable(getattr(metric, "_fn", None)):
+            return original(metric, *args, **kwargs)
+        with session.first_step.gathered.metric(metric, step):
+            return original(metric, *args, **kwargs)
+
     wrap(stack, keras.layers.BatchNormalization, "_moments", moments)
+    wrap(stack, keras.metrics.MeanMetricWrapper, "update_state", update_of_function)
     for metric_type in (keras.metrics.Mean, keras.metrics.Sum):
         wrap(stack, metric_type, "update_state", update)
 
@@ -197,5 +205,6 @@ def _batch_mean(session: Session, metric: Any, values: Any, sample_weight: Any) 
     step = session.exact_step
     if values.shape.rank != 0 or sample_weight is not None or step is None:
         return values, sample_weight
-    values = session.first_step.scaled("metric", metric, values, step)
+    if not session.first_step.gathered.counted_once:
+        values = session.first_step.scaled("metric", metric, values, step)
     return values, tf.math.divide_no_nan(tf.cast(step.rows, values.dtype), tf.cast(step.total(), values.dtype))

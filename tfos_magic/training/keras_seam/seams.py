@@ -81,6 +81,7 @@ SEAMS = (
     Seam(f"{_KERAS}.metrics.metric:Metric", ("__getattribute__",), "results of all rows in loops of the cell's own"),
     Seam(f"{_KERAS}.metrics.reduction_metrics:Mean", ("update_state",), "means of all rows"),
     Seam(f"{_KERAS}.metrics.reduction_metrics:Sum", ("update_state",), "sums of all rows"),
+    Seam(f"{_KERAS}.metrics.reduction_metrics:MeanMetricWrapper", ("update_state",), "numbers of a batch of all rows"),
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("apply",), "every gradient passes here"),
     Seam(f"{_KERAS}.optimizers.loss_scale_optimizer:LossScaleOptimizer", ("apply",), "every gradient passes here"),
     Seam(f"{_KERAS}.optimizers.loss_scale_optimizer:LossScaleOptimizer", ("scale_loss",), "trials do not overflow"),
