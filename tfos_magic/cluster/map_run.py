@@ -90,9 +90,13 @@ class MapRun:
         except (Exception, RunInterrupted) as error:
             if not self.runs[index].done:
                 raise
-            place = self._places.get(self.runs[index].run_id)
-            raise ItemError(index, self.items[index], place.ranks if place else (), error) from error
+            raise ItemError(index, self.items[index], self.ranks(index), error) from error
         return values.get(RETURNED, values)
+
+    def ranks(self, index: int) -> Sequence[int]:
+        """The workers that have an item or had it; none before it begins."""
+        place = self._places.get(self.runs[index].run_id)
+        return place.ranks if place else ()
 
     def as_completed(self) -> Iterator[int]:
         """The indices of items as they end, well or not, those first that have ended already."""

@@ -10,7 +10,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import LOG_LINES, ClusterPhase, Worker
-from tfos_magic.errors import ClusterError
+from tfos_magic.errors import ClusterError, WorkerLost
 from tfos_magic.transport.messages import Message
 
 
@@ -55,6 +55,14 @@ class SubsetMembership(Membership):
         for rank in lost:
             self.lose("it was lost", rank)
         super().check_agents()
+
+    def await_loss(self, seconds: float) -> None:
+        """Raise :class:`WorkerLost` as soon as any agent of the cluster is known to be lost: a feed goes to all."""
+        try:
+            self._whole.await_loss(seconds)
+        except WorkerLost:
+            self.lost = self._whole.lost
+            raise
 
     def _note_worker(self, worker: Worker, message: Message) -> None:
         super()._note_worker(worker, message)

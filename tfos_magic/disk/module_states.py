@@ -42,11 +42,14 @@ def watch() -> ImportListener:
 def changed_states() -> dict[str, str]:
     """For each module of the working directory, by name, what ``set_states`` of the workers sets: new simple values.
 
+    For the thread that asks for a run: Python 3.11 fails where two threads make syntax trees of texts at once.
     These are numbers, texts, bytes and None, and lists, tuples, sets and dicts of such; ``MOST_BYTES`` of a module.
     """
     packed_states = {}
     for module in _loaded():
-        begun = _begun.setdefault(module.__name__, _written(module))
+        if module.__name__ not in _begun:
+            _begun[module.__name__] = _written(module)
+        begun = _begun[module.__name__]
         changed = {name: vars(module)[name] for name, text in _texts(module).items() if begun.get(name) != text}
         packed = pickle.dumps(changed)
         if changed and len(packed) <= MOST_BYTES:

@@ -61,6 +61,7 @@ class Execution:
         # Of the thread that asks for the run, which may be executed in another.
         self._names = keras_state.names()
         self._notebook = process_state.of_notebook(dict(self._names))
+        self._module_states = changed_states()
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
@@ -236,7 +237,7 @@ class Execution:
             notebook=self._notebook,
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
-            module_states=changed_states(),
+            module_states=self._module_states,
             payload=self._payload + request.item,
         )
         for part in self._store.parts(self.run_id) if self._store is not None else ():

@@ -56,6 +56,7 @@ class FeedStore:
         self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
         self._feeds: dict[FeedKey, SpooledFeed] = {}
         self._turn = threading.Lock()
+        self._moves = 0
         self._in_use: set[str] = set()
         self._under_way: set[str] = set()
         self._answers = Answers()
@@ -66,6 +67,7 @@ class FeedStore:
         """The agents of these ranks were replaced, and with them went their shares, which are to be fed again."""
         with self._lock:
             self._endpoints = list(endpoints)
+            self._moves += 1
             for key, feed in self._feeds.items():
                 if not feed.streamed:
                     self._feeds[key] = replace(feed, missing=feed.missing.union(replaced))
@@ -110,8 +112,14 @@ class FeedStore:
 
         def bring(job: FeedJobThread) -> SpooledFeed:
             with self._turn:
-                job.check()
-                return self.find(df, plan, world) or self._bring(df, plan, world, job)
+                while True:
+                    job.check()
+                    moves = self._moves
+                    try:
+                        return self.find(df, plan, world) or self._bring(df, plan, world, job)
+                    except FeedError:
+                        if moves == self._moves:
+                            raise  # else another run has replaced agents meanwhile
 
         return FeedJobThread(feed_id, bring, partial(cancel_tag, self._spark))
 
