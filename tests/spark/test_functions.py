@@ -117,6 +117,23 @@ def test_runs_end_with_their_cluster_and_it_takes_no_other_then(
         made.submit("x = 1")
 
 
+def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSession) -> None:
+    frame = rows(local_session)
+    with TFCluster(local_session, workers=1) as made:
+        given = {"names": {"rate": 0.1}, "frames": {"data": frame}, **OPTIONS}
+        alone = made.run(fit, **given)
+        made.scale(3)
+        assert (made.size, len(made.status().workers)) == (3, 3)
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(made.run(fit, **given), alone, strict=True))
+        with pytest.raises(ClusterError, match="9 workers and 1 feed slot asked"):
+            made.scale(9)
+        run = made.submit("import time\nwhile True: time.sleep(0.01)", name="long")
+        with pytest.raises(ClusterError, match="long goes on"):
+            made.scale(2)
+        run.stop()
+        assert made.run("x = 1", outputs=["x"]) == {"x": 1}
+
+
 def test_without_a_cluster_of_its_own_a_function_runs_on_that_of_the_process(local_session: SparkSession) -> None:
     @tfos_magic.distributed(workers=1, **OPTIONS)
     def size(offset: int) -> int:

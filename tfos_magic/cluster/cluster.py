@@ -89,6 +89,23 @@ class TFCluster(WorkerGroup):
         observer, items = options.pop("observer", None), list(items)
         return MapRun(self, items, map_requests(cell, items, **options), workers_per_item, observer).start()
 
+    def scale(self, workers: int) -> None:
+        """Go on with so many ``workers``, where nothing runs or waits. DataFrames are fed again to the new ones.
+
+        Raises :class:`ClusterError` where a run goes on or waits, and where Spark has no room for so many; the cluster
+        then stays as it is.
+        """
+        self._check_running()
+        if runs := self.queue.runs:
+            raise ClusterError(f"{runs[0].name} goes on: wait for it or stop it, then scale the cluster.")
+        if workers == self.size:
+            return
+        made = type(self)(self.spark, workers=workers, **self._options)
+        made.check_room(self)
+        super().stop()
+        vars(self).update({**vars(made), "queue": self.queue})
+        self.start()
+
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.
 

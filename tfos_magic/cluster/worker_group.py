@@ -65,6 +65,17 @@ class WorkerGroup(TrainerGroup):
         super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
         self.queue: RunQueue[Any] = RunQueue()
         self._address = (driver_host, control_port)
+        self._options: dict[str, Any] = {
+            "servers": servers,
+            "cores": cores,
+            "gpus": gpus,
+            "start_timeout": start_timeout,
+            "driver_host": driver_host,
+            "control_port": control_port,
+            "spool_dir": spool_dir,
+            "spool_gb": spool_gb,
+            "heartbeat_timeout": heartbeat_timeout,
+        }
         self._token = secrets.token_urlsafe(32)
         self._agents = Agents(
             self.spark,

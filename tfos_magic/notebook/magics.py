@@ -42,7 +42,7 @@ from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_o
 from tfos_magic.notebook.views.choice import choose_view, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
-from tfos_magic.notebook.views.view import View
+from tfos_magic.notebook.views.view import View, show_again
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.tensorboard.server_process import Serving, embed
 from tfos_magic.transport.messages import StrategyOptions
@@ -62,11 +62,12 @@ class TFOSMagics(Magics):
 
     @line_magic
     def tfos(self, line: str) -> None:
-        """The cluster: %tfos start | status | logs | stop | tensorboard | doctor | clean. Each command has --help.
+        """The cluster: %tfos start | status | logs | scale | stop | tensorboard | doctor | clean. Each has --help.
 
         start        start a TensorFlow cluster on this notebook's Spark session
         status       what the cluster and its workers are doing
         logs         the last lines that workers printed
+        scale        go on with another number of workers
         stop         end the cluster; the Spark session stays
         tensorboard  show TensorBoard for a log directory
         doctor       look whether a cluster could start, and say what to fix
@@ -105,11 +106,7 @@ class TFOSMagics(Magics):
         """Show the runs that go on or wait, the newest first, or say how the last one ended."""
         detached, last = self.runtime.detached, self.runtime.last_run
         for run in detached:
-            view = getattr(run, "observer", None)
-            if isinstance(view, View):
-                view.again(run.state)
-            else:
-                print(repr(run))
+            show_again(run)
         if not detached and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
         if self.runtime.fed:
@@ -122,6 +119,12 @@ class TFOSMagics(Magics):
         for rank, lines in self.runtime.cluster.logs(args.worker, args.tail).items():
             print(f"worker {rank}:")
             print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
+
+    def _scale(self, args: Any) -> None:
+        if self.runtime.cluster is None or not self.runtime.running:
+            raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
+        self.runtime.cluster.scale(args.workers)
+        print(describe_status(self.runtime.cluster.status()))
 
     def _stop(self, args: Any) -> None:
         stopped = self.runtime.stop(args.force)

@@ -257,6 +257,9 @@ COMMANDS = {
     "stop": command_parser(
         "%tfos_stop", argument("--force", action="store_true", help="Cancel the Spark job without asking the workers.")
     ),
+    "scale": command_parser(
+        "%tfos_scale", argument("workers", type=positive, help="How many workers the cluster is to have.")
+    ),
     "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
     "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
     "tensorboard": command_parser(

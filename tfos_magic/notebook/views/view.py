@@ -33,3 +33,12 @@ class View(Observer):
     def again(self, state: RunState) -> None:
         """Show the run once more, in another cell."""
         print(f"{state.name}: {summary(state)}")
+
+
+def show_again(run: Any) -> None:
+    """Show a run that goes on, in another cell: in the view it has, else in a line."""
+    view = getattr(run, "observer", None)
+    if isinstance(view, View):
+        view.again(run.state)
+    else:
+        print(repr(run))
