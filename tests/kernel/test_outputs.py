@@ -292,3 +292,16 @@ print(base.input is inputs, encoder.layers[1] is headed.layers[1], number(late) 
 """)
     assert not checked.error, checked.traceback
     assert checked.text.strip() == "True True 1"
+
+
+def test_a_model_of_the_notebook_that_is_trained_and_not_asked_back_is_told_of(kernel: Kernel) -> None:
+    assert not kernel.run("""import keras, numpy as np
+points = np.ones((8, 2))
+ours, other = (keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) for _ in range(2))
+for each in (ours, other):
+    each.compile("sgd", "mse")
+""").error
+    cell = "ours.fit(points, points[:, :1], verbose=0)\nother.evaluate(points, points[:, :1], verbose=0)\n"
+    told = kernel.run(f"%%tfos_train -n 2\n{cell}").text
+    assert "ours came from the notebook, was trained here, and is not among the names of -o" in told
+    assert "was trained here" not in kernel.run(f"%%tfos_train -n 2 -o ours\n{cell}").text

@@ -218,3 +218,60 @@ def test_metrics_that_give_one_number_for_a_batch_are_of_all_rows(groups, size: 
             name: len(values) for name, values in plain["history"].items()
         }
     assert not any("sums over rows" in notice for notice in notices)
+
+
+FORMS = """
+class Rmse(keras.losses.Loss):
+    def call(self, truth, made):
+        return ops.sqrt(ops.mean((truth - made) ** 2))
+
+
+class Contrast(keras.losses.Loss):
+    def __call__(self, truth, made, sample_weight=None):
+        alike = ops.cast(ops.equal(truth, ops.transpose(truth)), made.dtype)
+        scores = ops.matmul(made, ops.transpose(made))
+        return ops.mean(ops.categorical_crossentropy(alike / ops.sum(alike, 1, keepdims=True), scores, True))
+
+
+class Plain(keras.losses.Loss):
+    def __call__(self, truth, made, sample_weight=None):
+        return ops.mean((truth - made) ** 2)
+
+
+class Two(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="two")
+        self.error, self.rows = (self.add_weight(name=name, initializer="zeros") for name in ("error", "rows"))
+
+    def update_state(self, truth, made, sample_weight=None):
+        self.error.assign_add(ops.sum(ops.abs(truth - made)))
+        self.rows.assign_add(ops.cast(ops.shape(truth)[0], self.rows.dtype))
+
+    def result(self):
+        return {"two": self.error / self.rows, "rows": self.rows}
+
+
+def trained(loss, metrics, truth):
+    keras.utils.set_random_seed(3)
+    hidden = layers.Dense(4, "relu")(entrance := keras.Input((12,)))
+    model = keras.Model(entrance, layers.Dense(1)(hidden))
+    model.compile(keras.optimizers.SGD(0.05), loss, metrics=metrics)
+    past = model.fit(x, truth, batch_size=16, epochs=2, validation_split=0.2, verbose=0).history
+    return [np.array(values) for values in past.values()] + model.get_weights()
+
+
+twice = Rmse()
+weights = [
+    *trained(Rmse(), [keras.losses.Huber()], total),
+    *trained("mse", [Rmse(), Two()], total),
+    *trained(twice, [twice], total),
+    *trained(Contrast(), [], rare),
+    *trained(Plain(), [Plain()], total),
+]
+"""
+
+
+def test_losses_among_metrics_and_losses_that_are_called_in_their_own_way_are_of_all_rows(groups) -> None:
+    cell = DATA + BEGIN + FORMS
+    plain = groups.plain(cell, "weights").values["weights"]
+    assert_same_weights(succeeded(groups[3].run(cell, "weights")), plain, 1e-11)

@@ -69,9 +69,12 @@ def compile_cell(source: str, filename: str) -> CodeType:
         return compile(source, filename, "exec")
     except SyntaxError as error:
         line = error.lineno or 0
+        remedy = (
+            " A cell on workers is a script: let asyncio.run() run what is awaited." if "'await'" in error.msg else ""
+        )
         shown = mark_lines(source, [line])
         raise UsageError(
-            f"The cell is not valid Python: {error.msg} (line {line}). Nothing was started.\n{shown}"
+            f"The cell is not valid Python: {error.msg} (line {line}).{remedy} Nothing was started.\n{shown}"
         ) from None
     except ValueError as error:
         raise UsageError(f"The cell is not valid Python: {error}. Nothing was started.") from None

@@ -56,6 +56,8 @@ class GatheredLosses:
 
         So is the number that a function among the metrics gives for a batch, ``loss`` being the metric then.
         """
+        if self.at_work:  # within one that is: its rows are all there
+            return compute(*arguments)
         name = id(loss), step.count(("gathered", id(loss)))
         self._owners[id(loss)] = loss
         value = self._called(name, compute, loss, arguments, step)
@@ -113,13 +115,18 @@ class GatheredLosses:
     def _noted(self, name: Any, compute: Callable[..., Any], arguments: Sequence[Any], loss: Any, step: Step) -> Any:
         """Compute a loss of all rows of a trial, and see what it is."""
         self._tried.add(name)
-        self._values = None
-        result = compute(*arguments)
         is_metric = isinstance(loss, keras.metrics.Metric)
-        values, leaves, rows = result if is_metric else self._values, _leaves(arguments), int(step.rows)
+        self._values, self.at_work = None, is_metric
+        try:
+            result = compute(*arguments)
+        finally:
+            self.at_work = False
+        is_reduced = self._values is not None
+        values = self._values if is_reduced and not is_metric else result
+        leaves, rows = _leaves(arguments), int(step.rows)
         is_number = len(getattr(values, "shape", (None,))) == 0
         by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
-        known = is_number if is_metric else getattr(loss, "reduction", None) not in (None, "none")
+        known = getattr(loss, "reduction", None) not in (None, "none") if is_reduced and not is_metric else is_number
         if not (known and by_rows):
             self._gathered.discard(name)
             return result

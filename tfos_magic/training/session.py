@@ -216,7 +216,7 @@ class Session(TrainingState):
             logs, returned = flat(logs), logs
             made, mixed = self._derived.again(model, self.loops[-1].training, logs.keys() - result_names)
             refusals.note_derived(mixed, self.reporter)
-            results = model.get_metrics_result() if others else {}
+            results = flat(model.get_metrics_result()) if others else {}
             made.update({name: results[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
             refusals.note_mixed_logs(

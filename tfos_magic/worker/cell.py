@@ -87,12 +87,37 @@ def _parts_of(value: Any) -> list[Any]:
     return [part if isinstance(part, (bool, int, float, str, bytes)) else id(part) for part in parts]
 
 
-def execute(cell: RunCell, namespace: dict[str, Any], unbuilt: Sequence[Unbuilt] = ()) -> None:
-    """Build datasets and run the cell's code.
+def execute(
+    cell: RunCell,
+    namespace: dict[str, Any],
+    unbuilt: Sequence[Unbuilt] = (),
+    notify: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Build datasets and run the cell's code; ``notify`` is told of models of the notebook that are trained in vain.
 
     The value of a last expression is shown as a notebook does, unless a semicolon ends it.
     """
     datasets.build(unbuilt)
+    given = {name: steps for name in namespace.keys() - {*cell.outputs} if (steps := _steps_of(namespace[name])) >= 0}
+    try:
+        _execute(cell, namespace)
+    finally:
+        if trained := sorted(name for name, steps in given.items() if _steps_of(namespace.get(name)) > steps):
+            notify(
+                f"{', '.join(trained)} came from the notebook, was trained here, and is not among the names of -o: the "
+                "notebook keeps what it had. Add it to -o where the next cell is to go on from it."
+            )
+
+
+def _steps_of(value: Any) -> int:
+    """The steps that a compiled model was trained for; -1 for all else."""
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(value, keras.Model) or getattr(value, "optimizer", None) is None:
+        return -1
+    return int(value.optimizer.iterations)
+
+
+def _execute(cell: RunCell, namespace: dict[str, Any]) -> None:
     tree = ast.parse(cell.source, cell.filename)
     shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.source.rstrip().endswith(";")
     last = tree.body.pop() if shown else None

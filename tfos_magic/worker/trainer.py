@@ -233,7 +233,7 @@ class Trainer:
             return
         with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
             try:
-                execute(cell, namespace, unbuilt)
+                execute(cell, namespace, unbuilt, self._note)
             finally:
                 self._left = process_state.states_left() if self._rank == 0 else {}
 

@@ -68,6 +68,20 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
         finally:
             current.pop()
 
+    def call_all(original: Any, compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Heed losses whose class has a ``__call__`` of its own, too."""
+        parts = compiled._flat_losses
+        if session.exact_step is None or not any(_calls_itself(part.loss) for part in parts or ()):
+            return call(original, compiled, y_true, y_pred, sample_weight)
+        compiled._flat_losses = [
+            part._replace(loss=partial(call, _itself, part.loss)) if _calls_itself(part.loss) else part
+            for part in parts
+        ]
+        try:
+            return call(original, compiled, y_true, y_pred, sample_weight)
+        finally:
+            compiled._flat_losses = parts
+
     def reduce(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         reduction = kwargs.get("reduction", "sum_over_batch_size")
@@ -108,10 +122,21 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
 
     wrap(stack, tf.nn, "compute_average_loss", average)
     wrap(stack, loss_module.Loss, "__call__", call)
-    wrap(stack, CompileLoss, "__call__", call)
+    wrap(stack, CompileLoss, "__call__", call_all)
     wrap(stack, loss_module, "reduce_weighted_values", reduce)
     for loss_type in _OVERLAPS:
         wrap(stack, loss_type, "call", overlap)
+
+
+def _calls_itself(loss: Any) -> bool:
+    return isinstance(loss, loss_module.Loss) and type(loss).__call__ not in (
+        loss_module.Loss.__call__,
+        CompileLoss.__call__,
+    )
+
+
+def _itself(loss: Any, *arguments: Any) -> Any:
+    return loss(*arguments)
 
 
 def _globalised(reduced: tf.Tensor, values: Any, sample_weight: Any, mask: Any, reduction: str, step: Step) -> Any:

@@ -46,7 +46,7 @@ def results_in(model: Any, logs: Any) -> set[str]:
     """The names of those ``logs`` of a step that are what metrics of ``model`` with these names have on this rank."""
     if not isinstance(logs, Mapping):
         return set()
-    results = model.get_metrics_result()
+    results = flat(model.get_metrics_result())
     return {name for name, value in flat(logs).items() if name in results and _is_same(value, results[name])}
 
 
@@ -54,7 +54,7 @@ def under_other_names(model: Any, logs: Any) -> dict[str, str]:
     """Which of the ``logs`` of an eager step are the very result of one metric of another name, and of which one."""
     if not isinstance(logs, Mapping):
         return {}
-    results = {name: value for name, value in model.get_metrics_result().items() if np.ndim(value) == 0}
+    results = {name: value for name, value in flat(model.get_metrics_result()).items() if np.ndim(value) == 0}
     same = {
         name: [other for other, result in results.items() if np.array_equal(value, result)]
         for name, value in flat(logs).items()
@@ -75,7 +75,7 @@ def average_logs(
     But where every rank with rows has them in ``result_names``, results of metrics, they are read from these.
     """
     differ = [column.any() for column in collectives.gather([rows > 0 and name not in result_names for name in logs]).T]
-    results = model.get_metrics_result()
+    results = flat(model.get_metrics_result())
     read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
     values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
     scalars = [n for n, v in values.items() if v.shape.rank == 0 and (v.dtype.is_floating or n in sums)]
