@@ -63,3 +63,32 @@ def test_what_a_dataset_cannot_be_made_of_elsewhere_is_said(kernel: Kernel) -> N
     refused = kernel.run("%%tfos_train -n 2\nprint([int(n) for n in lines])")
     assert refused.error == "CaptureError"
     assert "a tf.data.Dataset made by Scan reads data where it was made: make it in the cell." in refused.traceback
+
+
+def test_a_pandas_dataframe_and_a_dict_of_arrays_are_fed_as_a_spark_dataframe_is(kernel: Kernel) -> None:
+    assert not kernel.run("""
+import numpy as np, pandas
+x = np.random.default_rng(0).normal(size=(53, 3)).astype("float32")
+table = pandas.DataFrame({"x": list(x), "y": x.sum(1)})
+arrays = {"x": x, "y": x.sum(1)}
+""").error
+    cell = """
+import keras
+keras.utils.set_random_seed(3)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+rows = sum(len(y) for _, y in train)
+model.fit(train, epochs=2, verbose=0)
+NAME = model.get_weights()
+"""
+    for source in ("table", "arrays"):
+        line = f"%%tfos_train -n 2 --feed train={source} --label y --no-shuffle -o {source}_weights"
+        result = kernel.run(line + cell.replace("NAME", f"{source}_weights"))
+        assert not result.error, result.traceback
+        assert f"{source} became a Spark DataFrame, as it is now, and is fed as one" in result.text
+        assert "train: 53 rows" in result.text
+    same = kernel.run("print(all(np.allclose(a, b, atol=1e-6) for a, b in zip(table_weights, arrays_weights)))")
+    assert same.text.strip() == "True"
+    kernel.run("number = 3")
+    refused = kernel.run("%%tfos_train --feed train=number\npass")
+    assert "is int, and no DataFrame of Spark, pandas or polars" in refused.traceback

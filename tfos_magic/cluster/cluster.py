@@ -15,6 +15,7 @@ from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.feed.driver.streaming_query import StreamingSource
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.tables import all_to_spark
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,6 +88,7 @@ class TFCluster(WorkerGroup):
         if not 1 <= workers_per_item <= self.size:
             raise UsageError(f"workers_per_item is {workers_per_item}, and the cluster has {self.size} workers.")
         observer, items = options.pop("observer", None), list(items)
+        options["frames"] = all_to_spark(options.get("frames") or {}, self.spark)
         return MapRun(self, items, map_requests(cell, items, **options), workers_per_item, observer).start()
 
     def scale(self, workers: int) -> None:
@@ -120,6 +122,7 @@ class TFCluster(WorkerGroup):
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
         self._check_running()
+        options["frames"] = all_to_spark(options.get("frames") or {}, self.spark)
         request = request_of(cell, detached=detached, **options)
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 

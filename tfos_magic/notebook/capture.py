@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import dis
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -15,9 +15,10 @@ import cloudpickle
 
 from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
-from tfos_magic.errors import CaptureError, UsageError
+from tfos_magic.errors import CaptureError, DataError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
 from tfos_magic.spark.session import is_dataframe
+from tfos_magic.spark.tables import is_table, to_spark
 from tfos_magic.values import CUSTOM_OBJECTS, keras_state, pack
 
 HINT_BYTES = 100_000_000
@@ -43,11 +44,13 @@ class Captured:
     large: str = ""
     unknown: str = ""
 
+    converted: str = ""
+
     @property
     def hints(self) -> list[str]:
         """What the user should know beforehand: of a name that functions alone read and that there is not, and of a
         payload larger than ordinary ones, which every worker is sent whole."""
-        return [text for text in (self.unknown, self._of_size()) if text]
+        return [text for text in (self.unknown, self.converted, self._of_size()) if text]
 
     def _of_size(self) -> str:
         if not self.large:
@@ -58,7 +61,9 @@ class Captured:
         )
 
 
-def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captured:
+def capture_cell(
+    source: str, namespace: Mapping[str, Any], args: Any, session: Callable[[], Any] | None = None
+) -> Captured:
     """What the cell needs, as the options of its magic say. Raises what :func:`capture` raises."""
     names = analyse(source, "<cell>")
     outputs = getattr(args, "output", None) or ()
@@ -72,6 +77,7 @@ def capture_cell(source: str, namespace: Mapping[str, Any], args: Any) -> Captur
         features=args.features,
         label=args.label,
         missing=Missing.of(args.fill, args.pad, args.null_mask),
+        session=session,
     )
 
 
@@ -84,10 +90,12 @@ def capture(
     features: Sequence[str] | None,
     label: str | None,
     missing: Missing = NOTHING_MISSING,
+    session: Callable[[], Any] | None = None,
 ) -> Captured:
     """Take from ``namespace`` what the cell reads, what ``push`` names, and under each name of ``feeds`` a DataFrame.
 
-    ``missing`` says what nulls and short arrays of the DataFrames become.
+    ``missing`` says what nulls and short arrays of the DataFrames become. ``session`` gives the session in which tables
+    of this process become DataFrames.
 
     Raises :class:`CaptureError` for a name that does not exist or cannot be pickled and :class:`DataError` for a
     DataFrame that cannot be fed as asked. Nothing has been started by then.
@@ -96,7 +104,7 @@ def capture(
     unknown = _missing([*requested_names, *feeds.values()], names, namespace, push)
     objects = {name: namespace[name] for name in requested_names if name in namespace}
     frames = {name: value for name, value in objects.items() if is_dataframe(value)}
-    frames.update({name: _as_dataframe(source, namespace) for name, source in feeds.items()})
+    frames.update({name: _as_dataframe(source, namespace, session) for name, source in feeds.items()})
     if (features or label or missing != NOTHING_MISSING) and not frames:
         raise UsageError(
             "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none. One "
@@ -112,6 +120,7 @@ def capture(
         frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
         large=_largest(values) if len(payload) > HINT_BYTES else "",
         unknown=unknown,
+        converted=_of_converted([source for source in feeds.values() if not is_dataframe(namespace[source])]),
     )
 
 
@@ -155,6 +164,10 @@ def _kept(names: CellNames, namespace: Mapping[str, Any], outputs: Sequence[str]
     return [name for name in there if not (is_dataframe(namespace[name]) or isinstance(namespace[name], ModuleType))]
 
 
+def _of_converted(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} became a Spark DataFrame, as it is now, and is fed as one." if names else ""
+
+
 def _largest(values: Mapping[str, Any]) -> str:
     """The name of the value with the most bytes, as values themselves tell or their pickles."""
     return max(values, key=lambda name: getattr(values[name], "nbytes", 0) or len(cloudpickle.dumps(values[name])))
@@ -191,13 +204,19 @@ def _sets(value: Any, name: str) -> bool:
     )
 
 
-def _as_dataframe(name: str, namespace: Mapping[str, Any]) -> Any:
+def _as_dataframe(name: str, namespace: Mapping[str, Any], session: Callable[[], Any] | None) -> Any:
     value = namespace[name]
-    if not is_dataframe(value):
+    if is_dataframe(value):
+        return value
+    if session is None or not is_table(value):
         raise UsageError(
-            f"--feed: {name!r} is no Spark DataFrame but {type(value).__name__}: spark.createDataFrame makes one."
+            f"--feed: {name!r} is {type(value).__name__}, and no DataFrame of Spark, pandas or polars, no Arrow table "
+            "and no dict of arrays."
         )
-    return value
+    try:
+        return to_spark(value, session)
+    except DataError as error:
+        raise DataError(f"--feed: {name!r}: {error}") from None
 
 
 def _pickle(values: Mapping[str, Any]) -> bytes:

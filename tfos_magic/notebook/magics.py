@@ -173,7 +173,7 @@ class TFOSMagics(Magics):
         view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
-        captured = capture_cell(source, self.shell.user_ns, args)
+        captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         name = self.runtime.next_name()
         request = RunRequest(
             source=source,
@@ -220,7 +220,7 @@ class TFOSMagics(Magics):
             return
         body = body_of("tfos_run", cell)
         source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(body)
-        captured = capture_cell(source, self.shell.user_ns, args)
+        captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         request = RunRequest(
             source=source,
             name="tfos_run",

@@ -127,7 +127,8 @@ data_options = grouped(
         type=pair,
         action="append",
         default=[],
-        help="NAME=DF: give DataFrame DF to the cell as NAME; repeatable.",
+        help="NAME=DF: give DataFrame DF to the cell as NAME; one of pandas or polars, an Arrow table or a dict of "
+        "arrays becomes one of Spark; repeatable.",
     ),
     argument("--push", type=names, default=[], help="Further names to send, with commas."),
     argument("-o", "--output", type=names, default=[], help="Names to bring back, with commas."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,10 @@ class Runtime:
                 spark = self.namespace["spark"] = make_local_session(slots)
             self.add_formats()
         return spark
+
+    def session_for(self, args: Any) -> Callable[[], Any]:
+        """Gives a session with room for the cluster that ``args`` ask for."""
+        return lambda: self.session(self.requested_cluster(args).slots)
 
     def add_formats(self) -> None:
         """Make TFRecord a format of the known session, if there is one; a session that refuses is told, no more."""
@@ -133,7 +137,7 @@ class Runtime:
 
     def detach(self, request: RunRequest, args: Any, view: View) -> Run:
         """Execute a request under ``view`` in a thread of its own."""
-        self.session(self.requested_cluster(args).slots)
+        self.session_for(args)()
         run = self._new_run(request, args, view)
         view.detach(run.ask_to_stop)
         return run.start()

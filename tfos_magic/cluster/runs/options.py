@@ -21,11 +21,12 @@ ITEM = "item"
 class RunOptions(TypedDict, total=False):
     """Options of a run, all of which may be left out.
 
-    ``name`` is what it is called. ``names`` are values the code may use; ``frames`` are DataFrames, each of which it
-    gets under its name as this worker's ``tf.data.Dataset``, in global batches of ``batch_size`` rows (32):
-    ``(features, label)`` where ``label`` names a column, else a dict of columns; ``features`` are all columns but the
-    label, unless named. ``missing`` says what nulls and short arrays become, as in ``Missing.of(fill={"age": 0},
-    pad=0)``. Names in ``outputs`` come back from rank 0. ``options`` are those of the ``strategy``, by the names of
+    ``name`` is what it is called. ``names`` are values the code may use; ``frames`` are DataFrames (of Spark, pandas or
+    polars, Arrow tables, or dicts of arrays), each of which it gets under its name as this worker's
+    ``tf.data.Dataset``, in global batches of ``batch_size`` rows (32): ``(features, label)`` where ``label`` names a
+    column, else a dict of columns; ``features`` are all columns but the label, unless named. ``missing`` says what
+    nulls and short arrays become, as in ``Missing.of(fill={"age": 0}, pad=0)``. Names in ``outputs`` come back from
+    rank 0. ``options`` are those of the ``strategy``, by the names of
     :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
     seed, checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`. ``observer``
     watches: its ``update(state)`` and ``output(text, stream)`` are called from the run's thread.
