@@ -539,3 +539,29 @@ float(rate) * 4
     assert checked.text.strip() == "in the cell 1.5 2.0", checked.traceback
     assert kernel.run("%%tfos_train -n 2 -o seen\nimport os\nseen = 'SEEN' in os.environ").error == ""
     assert kernel.run("print(seen)").text.strip() == "False"
+
+
+SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[3]").config("spark.ui.showConsoleProgress", "true").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+rows = spark.range(40).selectExpr("cast(id as float) as x", "cast(id as float) as y")
+"""
+
+
+def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frames_end_with_it(kernel: Kernel) -> None:
+    cell = "%%tfos_train -n 1 --label y\nlen(list(rows))\n"
+    kernel.run("%tfos stop\nspark.stop()")
+    assert not kernel.run(SESSION).error
+    first = kernel.run(cell)
+    assert not first.error, first.traceback
+    assert "Spark's progress bar is off in this session" in first.text
+    slow = kernel.run("spark.range(2, numPartitions=2).rdd.map(lambda row: __import__('time').sleep(2)).collect()")
+    assert "[Stage" not in slow.text
+    scaled = kernel.run("%tfos scale 2")
+    assert "2 workers" in scaled.text, scaled.traceback
+    assert "progress bar" not in scaled.text
+    kernel.run("%tfos stop\nspark.stop()")
+    assert not kernel.run(SESSION.replace("rows", "others")).error
+    late = kernel.run(cell)
+    assert "DataFrame 'rows' is of a Spark session that was stopped: make it anew" in late.traceback

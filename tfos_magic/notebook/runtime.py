@@ -24,7 +24,7 @@ from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import servers_for
 from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.temporary_folder import LateFolder
-from tfos_magic.spark.session import is_stopped, make_local_session
+from tfos_magic.spark.session import end_progress_bar, is_stopped, make_local_session
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 from tfos_magic.tensorboard.server_process import Result, TensorBoards
 from tfos_magic.tfrecord import register_tfrecord
@@ -104,8 +104,11 @@ class Runtime:
 
     def _make(self, args: Any) -> TFCluster:
         requested_cluster = self.requested_cluster(args)
+        session = self.session(requested_cluster.slots)
+        if end_progress_bar(session):
+            print("Spark's progress bar is off in this session: it would write into cells for as long as workers live.")
         return TFCluster(
-            self.session(requested_cluster.slots),
+            session,
             **dataclasses.asdict(requested_cluster),
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,

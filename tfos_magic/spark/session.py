@@ -1,6 +1,7 @@
 """The notebook's Spark session: classic or Connect, its slots, its address, its job tags.
 
-Everything here uses the user's session without changing it: no setting is written, no job but our own is cancelled.
+Everything here uses the user's session without changing it, but for its progress bar: no setting is written, no job but
+our own is cancelled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark.shipping import Session as Session
@@ -19,6 +21,7 @@ from tfos_magic.spark.shipping import is_connect as is_connect
 from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
+_WITHOUT_BAR: WeakSet[Any] = WeakSet()
 _DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
 
 
@@ -131,6 +134,20 @@ def cancel_tag(spark: Session, tag: str) -> None:
         spark.interruptTag(tag)
     elif spark.sparkContext._jsc is not None:
         spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def end_progress_bar(spark: Session) -> bool:
+    """End the bar that Spark writes while jobs run, as those of the workers do for long; True when there was one.
+
+    It does not come back.
+    """
+    if is_connect(spark) or spark.sparkContext in _WITHOUT_BAR:
+        return False
+    _WITHOUT_BAR.add(spark.sparkContext)
+    bar = spark.sparkContext._jsc.sc().progressBar()
+    if bar.isDefined():
+        bar.get().stop()
+    return bool(bar.isDefined())
 
 
 def is_stopped(spark: Session) -> bool:

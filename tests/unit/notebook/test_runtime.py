@@ -47,6 +47,7 @@ class Detached:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(runtimes, "TFCluster", Cluster)
+    monkeypatch.setattr(runtimes, "end_progress_bar", lambda session: False)
     made = Runtime({}, TFOS())
     monkeypatch.setattr(made, "session", lambda slots: f"session of {slots}")
     return made

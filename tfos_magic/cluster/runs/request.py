@@ -11,6 +11,7 @@ from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, UsageError
+from tfos_magic.spark.session import is_dataframe, is_stopped
 from tfos_magic.transport.messages import StrategyOptions
 
 RETURNED = "returned_"
@@ -53,6 +54,8 @@ def frame_use(
     name: str, frame: Any, features: Sequence[str] | None, label: str | None, missing: Missing = NOTHING_MISSING
 ) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
+    if is_dataframe(frame) and is_stopped(frame.sparkSession):
+        raise DataError(f"DataFrame {name!r} is of a Spark session that was stopped: make it anew in the present one.")
     try:
         plan = plan_feed(frame.schema, features, label, missing)
     except DataError as error:
