@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -67,7 +66,7 @@ class MapRun:
 
     def __repr__(self) -> str:
         ended = sum(run.done for run in self.runs)
-        under_way = sum(run.phase not in (RunPhase.QUEUED,) and not run.done for run in self.runs)
+        under_way = sum(run.phase is not RunPhase.QUEUED and not run.done for run in self.runs)
         return f"<{self.name}: {ended} of {len(self.runs)} items have ended, {under_way} under way>"
 
     @property
@@ -109,10 +108,9 @@ class MapRun:
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait for all items and give their results in order; raises what :meth:`result` raises for the first."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         if not self._over.wait(timeout):
             raise TimeoutError(f"{self!r} after {timeout:g} s; it goes on.")
-        return [self.result(index, deadline and 0.0) for index in range(len(self.runs))]
+        return list(self)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the items that are under way at their next step, and begin no other. Waits for that."""

@@ -37,6 +37,7 @@ def feed_all(
     fed: dict[str, SpooledFeed] = {}
     for name, use in frames.items():
         if (streaming := as_streaming(use.frame)) is not None:
+            _refuse_parts(cluster, name, "is a stream")
             fed[name] = _await_first_rows(cluster, name, streaming, use, state, draw)
             continue
         if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan, cluster.feed_world)):
@@ -51,6 +52,8 @@ def feed_all(
             fed[name] = _follow(cluster, job, name, state, draw)
             seconds = fed[name].seconds
         feed = fed[name]
+        if feed.streamed:
+            _refuse_parts(cluster, name, "is larger than the disk that the workers may take for feeds (--spool-gb)")
         columns = tuple(map(str, feed.columns))
         if feed.streamed and not reused:
             state.notices.append(
@@ -71,6 +74,14 @@ def feed_all(
     if not state.restarts:
         state.notices.extend(_changed_rows(before, fed))
     return fed
+
+
+def _refuse_parts(cluster: TrainerGroup, name: str, what: str) -> None:
+    """Refuse what only all workers of a cluster together can read."""
+    if cluster.feed_world:
+        raise DataError(
+            f"DataFrame {name!r} {what}, and cluster.map gives each item all rows: take cluster.run instead."
+        )
 
 
 def _await_first_rows(
