@@ -42,7 +42,7 @@ def test_a_cluster_gets_the_servers_that_async_needs_and_trains(kernel: Kernel) 
     assert not kernel.run("%tfos start -n 2").error
     result = kernel.run(train_cell("--label y --strategy async"))
     assert not result.error, result.traceback
-    assert "2 workers and 1 parameter servers" in kernel.run("%tfos status").text
+    assert "2 workers and 1 parameter server," in kernel.run("%tfos status").text
     result = kernel.run(train_cell("-n 2 --ps 1 --label y --strategy async --max-staleness 4 -o model,history"))
     assert not result.error, result.traceback
     assert "sent per epoch" in result.text

@@ -220,6 +220,28 @@ def test_metrics_that_give_one_number_for_a_batch_are_of_all_rows(groups, size: 
     assert not any("sums over rows" in notice for notice in notices)
 
 
+EAGERLY = """
+def many(truth, made):
+    return int((np.abs(np.asarray(truth) - np.asarray(made)) > 1).sum())
+
+
+def summed(truth, made):
+    return ops.sum((truth - made) ** 2) / 7
+
+
+model = keras.Sequential([keras.Input((12,)), layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.001), summed, metrics=[many], run_eagerly=True)
+history = model.fit(x[:31], total[:31], batch_size=10, epochs=2, verbose=0).history
+weights = [*model.get_weights(), np.array(history["many"]), np.array(history["loss"])]
+"""
+
+
+def test_a_first_step_that_only_numpy_can_take_is_tried_as_well(groups) -> None:
+    cell = DATA + BEGIN + EAGERLY
+    plain = groups.plain(cell, "weights").values["weights"]
+    assert_same_weights(succeeded(groups[2].run(cell, "weights")), plain, 1e-11)
+
+
 FORMS = """
 class Rmse(keras.losses.Loss):
     def call(self, truth, made):

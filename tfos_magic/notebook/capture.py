@@ -133,10 +133,11 @@ def refuse_magics(names: CellNames, source: str) -> None:
     call = _MAGIC.search(line)
     kind, name, rest = call.groups() if call else ("", "", "")
     advice = "Take it out, or put it in a cell of its own."
-    if kind == "run_line_magic":
-        what = f"the line magic %{name}"
+    if kind in ("run_line_magic", "run_cell_magic"):
+        what = f"the magic {'%' if kind == 'run_line_magic' else '%%'}{name}"
         if name in ("time", "timeit"):
-            advice = f"Leave %{name} out: write {rest}. How long a run takes is shown below the cell."
+            instead = f": write {rest}" if rest and not rest.startswith("-") else ""
+            advice = f"Leave it out{instead}. How long a run takes is shown below the cell."
         elif name == "matplotlib":
             advice = "Leave it out: figures that a cell draws are shown without it."
     elif kind:

@@ -51,15 +51,19 @@ class GatheredLosses:
         self._owners: dict[int, Any] = {}
         self._values: Any = None
 
-    def call(self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
+    def call(
+        self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step, known_by: Any = None
+    ) -> Any:
         """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights.
 
-        So is the number that a function among the metrics gives for a batch, ``loss`` being the metric then.
+        So is the number that a function among the metrics gives for a batch, ``loss`` being the metric then, which is
+        ``known_by`` the function: Keras makes metrics anew where a step that is tried was the first.
         """
         if self.at_work:  # within one that is: its rows are all there
             return compute(*arguments)
-        name = id(loss), step.count(("gathered", id(loss)))
-        self._owners[id(loss)] = loss
+        owner = loss if known_by is None else known_by
+        name = id(owner), loss is owner, step.count(("gathered", id(owner), loss is owner))
+        self._owners[id(owner)] = owner
         value = self._called(name, compute, loss, arguments, step)
         self.counted_once = name in self._gathered
         return value
@@ -84,7 +88,10 @@ class GatheredLosses:
         function, given = metric._fn, vars(metric)
 
         def called(*arguments: Any, **options: Any) -> Any:
-            return self.call(partial(function, **options), metric, arguments, step)
+            compute = partial(function, **options)
+            if isinstance(step, TrialStep) and tf.executing_eagerly():
+                compute = partial(_or_nothing, compute)
+            return self.call(compute, metric, arguments, step, known_by=function)
 
         given["_fn"] = called
         try:
@@ -122,7 +129,7 @@ class GatheredLosses:
         finally:
             self.at_work = False
         is_reduced = self._values is not None
-        values = self._values if is_reduced and not is_metric else result
+        values = self._values if is_reduced and not is_metric else tf.convert_to_tensor(result)
         leaves, rows = _leaves(arguments), int(step.rows)
         is_number = len(getattr(values, "shape", (None,))) == 0
         by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
@@ -203,7 +210,15 @@ class GatheredLosses:
             value = compute(*_replaced(arguments, gather(_leaves(arguments), step)))
         finally:
             self.at_work = False
-        return _of_own_rows(value, step)
+        return _of_own_rows(tf.convert_to_tensor(value), step)
+
+
+def _or_nothing(compute: Callable[..., Any], *arguments: Any) -> Any:
+    """What a metric gives in a trial, or 0 where it fails of so few rows: a step has all those of the batch."""
+    try:
+        return compute(*arguments)
+    except Exception:  # of the user's code, which raises it in the step where it is none of the rows
+        return tf.zeros([])
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -126,10 +126,11 @@ def test_a_name_asked_back_that_nobody_defines_is_refused_before_anything_starts
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("%time history = model.fit(x)", "Line 2 .* line magic %time, .* write history = model.fit\\(x\\)"),
-        ("hist = %time model.fit(x)", "Leave %time out: write model.fit\\(x\\)"),
+        ("%time history = model.fit(x)", "Line 2 .* magic %time, .* write history = model.fit\\(x\\)"),
+        ("hist = %time model.fit(x)", "Leave it out: write model.fit\\(x\\)"),
         ("%matplotlib inline", "figures that a cell draws are shown without it"),
-        ("%pip install x", "line magic %pip, .*Take it out"),
+        ("%pip install x", "magic %pip, .*Take it out"),
+        ("%timeit -n1 model.fit(x)", "magic %timeit, .*Leave it out. How long"),
         ("!ls data", "a shell command, which only the notebook can run. Put it in a cell of its own"),
         ("files = !ls data", "a shell command"),
         ("shell = get_ipython()", "Line 2 of the cell is get_ipython"),

@@ -156,7 +156,7 @@ class FeedStore:
         try:
             with self._answers.expected(feed_id):
                 self._open(feed_id, plan, ranks, world)
-                report = self._send(df, plan, feed_id, job.tag, ranks, world)
+                report = self._send(df, plan, feed_id, job.tag, ranks if world else (), world)
                 copies = len(ranks) // world if world else 1
                 feed = _whole(feed_id, report, self._commit(feed_id, report, ranks), copies)
         except Overflow as overflow:

@@ -86,7 +86,7 @@ def of_untried(model: Any, why: str) -> str:
 
 def of_counts(error: str, workers: int) -> str:
     """What is told beside an error of shapes, one of which has as many rows as another on all ``workers``."""
-    if "NoneType" in error:
+    if "NoneType" in error or "None values" in error:
         return (
             "If the step takes the number of rows from x.shape[0]: a worker's part of a batch may have any number of "
             "rows, so that is None there. Take tf.shape(x)[0]; or let batch_size be a multiple of the workers, with "

@@ -52,7 +52,8 @@ class Replicas:
                 continue
             finally:
                 attributes.restore(partial(self._trace, model, spec))
-        self._session.loops[-1].broadcast_late = True
+        # What runs eagerly alone, as a metric that takes NumPy's numbers, is built by the trial of the first step.
+        self._session.loops[-1].broadcast_late = not (self._session.loops[-1].runs_eagerly and _is_built(model))
 
     def trace_first(self, model: Any) -> None:
         """Trace a step as TensorFlow does before the one that stays, where Keras makes variables in it: Python code of
@@ -139,6 +140,10 @@ class Replicas:
         """Take over rank 0's values after the first step of a model that could not be built before."""
         loop.broadcast_late = False
         self._broadcast(model)
+        self._session.reporter.notice(
+            f"Model {model.name!r} was built by its first step, so that this one step was not tried before: its loss "
+            "was taken for a mean over rows. Call the model once, or give it an Input, and it is tried too."
+        )
 
 
 def _buildable(leaf: Any) -> Any:
