@@ -20,6 +20,8 @@ from tfos_magic.training.firststep.trial import TrialStep
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.step import Step
 
+Compute = Callable[..., Any]
+
 _ATTACHED = ("_keras_mask", "_keras_logits")
 """Attributes of Keras's outputs: their mask, and what a softmax or a sigmoid was made of, by which losses go instead.
 """
@@ -51,9 +53,7 @@ class GatheredLosses:
         self._owners: dict[int, Any] = {}
         self._values: Any = None
 
-    def call(
-        self, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step, known_by: Any = None
-    ) -> Any:
+    def call(self, compute: Compute, loss: Any, arguments: Sequence[Any], step: Step, known_by: Any = None) -> Any:
         """Compute ``loss`` in a step; ``compute`` takes ``arguments``: labels, outputs and weights.
 
         So is the number that a function among the metrics gives for a batch, ``loss`` being the metric then, which is
@@ -68,7 +68,7 @@ class GatheredLosses:
         self.counted_once = name in self._gathered
         return value
 
-    def _called(self, name: Any, compute: Callable[..., Any], loss: Any, arguments: Sequence[Any], step: Step) -> Any:
+    def _called(self, name: Any, compute: Compute, loss: Any, arguments: Sequence[Any], step: Step) -> Any:
         if not isinstance(step, TrialStep):
             return self._of_all(compute, arguments, step, _exchanged) if name in self._gathered else compute(*arguments)
         if not tf.executing_eagerly():
@@ -119,7 +119,7 @@ class GatheredLosses:
         """The step could not be tried: its losses are not gathered."""
         self._gathered -= self._tried
 
-    def _noted(self, name: Any, compute: Callable[..., Any], arguments: Sequence[Any], loss: Any, step: Step) -> Any:
+    def _noted(self, name: Any, compute: Compute, arguments: Sequence[Any], loss: Any, step: Step) -> Any:
         """Compute a loss of all rows of a trial, and see what it is."""
         self._tried.add(name)
         is_metric = isinstance(loss, keras.metrics.Metric)
@@ -146,7 +146,7 @@ class GatheredLosses:
             self._gathered.add(name)
         return result
 
-    def _compares_rows(self, compute: Callable[..., Any], arguments: Sequence[Any], whole: Any, rows: int) -> bool:
+    def _compares_rows(self, compute: Compute, arguments: Sequence[Any], whole: Any, rows: int) -> bool:
         """Whether a loss gives a row another value beside other rows: of the same outputs it is to be the very same.
 
         It is tried on other outputs as well, for those of a model may be alike in all rows before its first step.
@@ -163,9 +163,7 @@ class GatheredLosses:
         of_others = self._values
         return _has_rows(of_others, rows) and self._tells_parts_apart(compute, arguments, others, of_others)
 
-    def _tells_parts_apart(
-        self, compute: Callable[..., Any], arguments: Sequence[Any], leaves: Sequence[Any], whole: Any
-    ) -> bool:
+    def _tells_parts_apart(self, compute: Compute, arguments: Sequence[Any], leaves: Sequence[Any], whole: Any) -> bool:
         if not bool(tf.reduce_all(tf.math.is_finite(whole))):
             return False
         rows = int(whole.shape[0])
@@ -198,13 +196,7 @@ class GatheredLosses:
 
         return merged
 
-    def _of_all(
-        self,
-        compute: Callable[..., Any],
-        arguments: Sequence[Any],
-        step: Step,
-        gather: Callable[[list[Any], Step], list[Any]],
-    ) -> tf.Tensor:
+    def _of_all(self, compute: Compute, arguments: Sequence[Any], step: Step, gather: Compute) -> tf.Tensor:
         self.at_work = True
         try:
             value = compute(*_replaced(arguments, gather(_leaves(arguments), step)))
@@ -213,7 +205,7 @@ class GatheredLosses:
         return _of_own_rows(tf.convert_to_tensor(value), step)
 
 
-def _or_nothing(compute: Callable[..., Any], *arguments: Any) -> Any:
+def _or_nothing(compute: Compute, *arguments: Any) -> Any:
     """What a metric gives in a trial, or 0 where it fails of so few rows: a step has all those of the batch."""
     try:
         return compute(*arguments)
