@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
@@ -84,12 +84,11 @@ class TFCluster(WorkerGroup):
 
         Raises what :meth:`submit` raises, and :class:`UsageError` where a group is larger than the cluster.
         """
-        self._check_running()
+        given = self._taken(options)
         if not 1 <= workers_per_item <= self.size:
             raise UsageError(f"workers_per_item is {workers_per_item}, and the cluster has {self.size} workers.")
-        observer, items = options.pop("observer", None), list(items)
-        options["frames"] = all_to_spark(options.get("frames") or {}, self.spark)
-        return MapRun(self, items, map_requests(cell, items, **options), workers_per_item, observer).start()
+        observer, items = given.pop("observer", None), list(items)
+        return MapRun(self, items, map_requests(cell, items, **given), workers_per_item, observer).start()
 
     def scale(self, workers: int) -> None:
         """Go on with so many ``workers``, where nothing runs or waits. DataFrames are fed again to the new ones.
@@ -121,10 +120,13 @@ class TFCluster(WorkerGroup):
     def _run_of(
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
-        self._check_running()
-        options["frames"] = all_to_spark(options.get("frames") or {}, self.spark)
-        request = request_of(cell, detached=detached, **options)
+        request = request_of(cell, detached=detached, **self._taken(options))
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
+
+    def _taken(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a run that the cluster can take, with tables of this process as DataFrames of its session."""
+        self._check_running()
+        return {**options, "frames": all_to_spark(options.get("frames") or {}, self.spark)}
 
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:

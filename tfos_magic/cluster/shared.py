@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfos_magic.cluster.cluster import TFCluster
-from tfos_magic.cluster.runs.run import STOP_SECONDS, Run, end_runs
+from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError
@@ -70,7 +70,7 @@ class SharedCluster:
     def stop(self, force: bool = False) -> bool:
         """End the runs that go on or wait, unless by ``force``, and the cluster; True when there was one."""
         if not force:
-            end_runs(self.queue, STOP_SECONDS)
+            end_runs(self.queue)
         cluster, self.cluster = self.cluster, None
         if cluster is not None:
             cluster.stop(force=force)

@@ -43,7 +43,6 @@ class Captured:
     frames: Mapping[str, FrameUse] = field(default_factory=dict)
     large: str = ""
     unknown: str = ""
-
     converted: str = ""
 
     @property
