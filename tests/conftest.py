@@ -48,9 +48,7 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 # As the project promises for a kernel that goes.
 GRACE_SECONDS = 10.0
 THREAD_PREFIX = "tfos"
-# A classic session's JVM, and multiprocessing's own processes.
-JVM = "pyspark-shell"
-HELPERS = (JVM, "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Files that take long come first, so that two processes end at nearly the same time. Those of a folder stay together,
 # for they share what is slow to start.
 FOLDERS = ("notebooks", "spark", "faults", "kernel", "browser", "frames", "corpus", "training", "packaging", "unit")
@@ -74,8 +72,9 @@ def quick_jvms(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left_behind() -> Iterator[None]:
-    """Fail the suite when a process that it started outlives it."""
+    """Fail the suite when a process that it started outlives it, and its JVM as a kernel's does."""
     yield
+    _end_jvm()
     _, leaked = psutil.wait_procs(_processes_of_the_suite(), timeout=GRACE_SECONDS)
     leaked = [process for process in leaked if _is_marked(process)]  # and not ended, with a parent yet to take note
     reports = [_report(process) for process in leaked]
@@ -111,16 +110,26 @@ def artefacts(project: Path) -> Path:
     return folder
 
 
+def _end_jvm() -> None:
+    """End this process's JVM, if it has one, as a kernel does by ending.
+
+    Spark may leave a Python worker behind that it was about to start when the session stopped: the worker waits for a
+    word from the JVM, which keeps the connection until it ends.
+    """
+    spark = sys.modules.get("pyspark.core.context")
+    gateway = spark and spark.SparkContext._gateway
+    if gateway:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # then it is told of below
+            gateway.proc.wait(GRACE_SECONDS)
+
+
 def _processes_of_the_suite() -> list[psutil.Process]:
     """All marked processes but ourselves, and but helpers that end by themselves when this process does."""
     here = psutil.Process()
     spared = {here.pid, *(parent.pid for parent in here.parents())}
-    for child in here.children():
-        command = _command(child)
-        if any(helper in command for helper in HELPERS):
-            spared.add(child.pid)
-        if JVM in command:  # its Python workers go with it
-            spared |= {process.pid for process in child.children(recursive=True)}
+    spared |= {child.pid for child in here.children() if any(helper in _command(child) for helper in HELPERS)}
     return [process for process in psutil.process_iter() if process.pid not in spared and _is_marked(process)]
 
 

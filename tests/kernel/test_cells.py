@@ -357,7 +357,7 @@ BAD_CELLS = {
     "the session itself": ("", "spark", "CaptureError", "SparkSession"),
     "a name that does not exist": ("", "trian", "CaptureError", "'train'"),
     "a syntax error": ("", "train]", "UsageError", "not valid Python"),
-    "a line magic in the cell": ("", "train)\n%time 1\n(1", "UsageError", "line magic"),
+    "a line magic in the cell": ("", "train)\n%time 1\n(1", "UsageError", "is the magic %time"),
     "more workers than there is room for": ("-n 8 --label y", "train", "StartTimeout", "ask for fewer workers"),
     "an unknown option": ("--lable y", "train", "UsageError", "--label"),
     "an option without its value": ("--label", "train", "UsageError", "--label"),
