@@ -1,22 +1,50 @@
-"""The live panel of a run: a :class:`~tfos_magic.notebook.views.view.View` drawn by a Jupyter widget.
+"""Widgets of runs and clusters: the live panel of a cell, and the parts of which dashboards are made.
 
 Importing this loads neither IPython nor a widget library; using it does.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfos_magic.widgets.cluster_view import ClusterView
+    from tfos_magic.widgets.compare import Compare
+    from tfos_magic.widgets.launcher import Launcher
+    from tfos_magic.widgets.parts import Curves, FeedTable, LogView, Progress, RunPanel, StopButton, WorkerTable
     from tfos_magic.widgets.view import WidgetView
 
-__all__ = ["WidgetView"]
+_PARTS = ("Curves", "FeedTable", "LogView", "Progress", "RunPanel", "StopButton", "WorkerTable")
+_WHERE = {
+    **dict.fromkeys(_PARTS, "parts"),
+    "ClusterView": "cluster_view",
+    "Compare": "compare",
+    "Launcher": "launcher",
+    "WidgetView": "view",
+}
+
+__all__ = [
+    "ClusterView",
+    "Compare",
+    "Curves",
+    "FeedTable",
+    "Launcher",
+    "LogView",
+    "Progress",
+    "RunPanel",
+    "StopButton",
+    "WidgetView",
+    "WorkerTable",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the view when it is asked for."""
-    if name == "WidgetView":
-        from tfos_magic.widgets.view import WidgetView
-
-        return WidgetView
+    """Load a widget when it is asked for."""
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

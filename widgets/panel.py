@@ -1,20 +1,25 @@
-"""The widget behind the live panel: one synced message a tick, drawn by one ES module and one style sheet."""
+"""The values of a run in the page, sent once for all that shows them; shown by itself, it is the whole panel."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anywidget
 import traitlets
 
+from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.widgets.module import MODULE, STYLE
 
 LOG_LINES = 240
 LOG_COLUMNS = 200
-_STATIC = Path(__file__).parent / "static"
+LOG_SECONDS = 1.0
+
+_NOTHING = {"phase": "none", "ended": True, "headline": "No run yet", "elapsed": "", "position": "", "fraction": None}
 
 
 class Panel(anywidget.AnyWidget):
@@ -24,10 +29,11 @@ class Panel(anywidget.AnyWidget):
     worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds ``[rank, line]``
     in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has
     none. ``detached`` says that the kernel is free while the run goes on, and hears ``{"ask": "stop"}``.
+    Of metrics beyond the first ones those in ``wanted`` have charts. ``shared`` says that parts show it too.
     """
 
-    _esm = _STATIC / "panel.js"
-    _css = _STATIC / "panel.css"
+    _esm = MODULE
+    _css = STYLE
     picture = traitlets.Dict().tag(sync=True)
     workers: traitlets.List[Any] = traitlets.List().tag(sync=True)
     charts: traitlets.List[Any] = traitlets.List().tag(sync=True)
@@ -36,11 +42,27 @@ class Panel(anywidget.AnyWidget):
     kernel_id = traitlets.Unicode().tag(sync=True)
     detached = traitlets.Bool(False).tag(sync=True)
 
+    def __init__(self, state: RunState | None = None, **values: Any) -> None:
+        self.state = state
+        self.wanted: set[str] = set()
+        self.shared = False
+        self._logged = state.printed if state else 0
+        self._log_due = 0.0
+        super().__init__(**(values_of(state) if state else _values_of_none()), **values)
+
     def draw(self, state: RunState, log: bool = True) -> None:
         """Send what changed since the last call, in one message; the log only where asked for."""
+        self.state = state
         with self.hold_sync():
-            for name, value in values_of(state, log).items():
+            for name, value in values_of(state, log, self.wanted).items():
                 setattr(self, name, value)
+
+    def follow(self, state: RunState) -> None:
+        """Draw, and the log at most once a second."""
+        log = state.printed != self._logged and (time.monotonic() >= self._log_due or state.phase.ended)
+        if log:
+            self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS
+        self.draw(state, log)
 
     def close(self) -> None:
         """Close the panel and the layout model that every widget brings, which would stay in the kernel otherwise."""
@@ -50,9 +72,38 @@ class Panel(anywidget.AnyWidget):
             layout.close()
 
 
-def values_of(state: RunState, log: bool = True) -> dict[str, Any]:
+class _Panels:
+    """The panels of this process by their runs: a run has one, however many parts show it."""
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[str, Panel] = WeakValueDictionary()
+
+    def add(self, panel: Panel, run_id: str) -> None:
+        self._known[run_id] = panel
+
+    def of(self, run: Run | None) -> Panel:
+        """The panel of ``run``, which follows it; that of no run for None."""
+        run_id = run.run_id if run else ""
+        panel = self._known.get(run_id)
+        if panel is None or panel.comm is None:
+            panel = self._known[run_id] = Panel(run.state if run else None, detached=bool(run))
+            if run is not None:
+                _connect(panel, run)
+        panel.shared = True
+        return panel
+
+
+PANELS = _Panels()
+
+
+def _connect(panel: Panel, run: Run) -> None:
+    panel.on_msg(lambda _, content, __: run.ask_to_stop() if content == {"ask": "stop"} else None)
+    run.on_change(lambda run: panel.follow(run.state))
+
+
+def values_of(state: RunState, log: bool = True, wanted: Iterable[str] = ()) -> dict[str, Any]:
     """The panel's values for a run, by trait."""
-    picture = take_picture(state).as_json()
+    picture = take_picture(state, wanted).as_json()
     workers = [list(worker.values())[1:] for worker in picture.pop("workers")]
     values = {"workers": workers, "charts": picture.pop("charts"), "picture": picture}
     return {**values, "lines": last_lines(state)} if log else values
@@ -64,6 +115,11 @@ def last_lines(state: RunState) -> list[list[Any]]:
     each = max(2, LOG_LINES // max(1, len(state.workers)))
     lines = [(order, worker.rank, line) for worker in state.workers for order, line in _tail(worker, each)]
     return [[rank, line[:LOG_COLUMNS]] for _, rank, line in sorted(lines)]
+
+
+def _values_of_none() -> dict[str, Any]:
+    values = values_of(RunState("", "", "", []))
+    return {**values, "picture": {**values["picture"], **_NOTHING}}
 
 
 def _tail(worker: Any, count: int) -> Iterable[tuple[int, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
     from tfos_magic.widgets.panel import Panel
 
-LOG_SECONDS = 1.0
-
 
 class WidgetView(BelowView):
     """Shows the panel under the cell. On close the panel's output becomes the card, which needs no kernel.
@@ -32,18 +29,17 @@ class WidgetView(BelowView):
         self._panel: Panel | None = None
         self._handle: Any = None
         self._tensorboard_url = ""
-        self._logged = 0
-        self._log_due = 0.0
         self._answering: Answering | None = None
         self._stop: Callable[[], Any] | None = None
 
     def open(self, state: RunState) -> None:
         from tfos_magic.widgets.answering import Answering
-        from tfos_magic.widgets.panel import Panel, values_of
+        from tfos_magic.widgets.panel import PANELS, Panel
 
         self._answering = Answering()
         urls = {"tensorboard_url": self._tensorboard_url, "kernel_id": kernel_id()}
-        self._panel = Panel(**values_of(state), **urls, detached=self._stop is not None)
+        self._panel = Panel(state, **urls, detached=self._stop is not None)
+        PANELS.add(self._panel, state.run_id)
         self._panel.on_msg(self._hear)
         panel_bundle, _ = self._panel._repr_mimebundle_()
         self._handle = display({**panel_bundle, **card_bundle(state)}, raw=True, display_id=True)
@@ -51,10 +47,7 @@ class WidgetView(BelowView):
     def update(self, state: RunState) -> None:
         if self._panel is None:
             return
-        log = state.printed != self._logged and time.monotonic() >= self._log_due
-        if log:
-            self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS
-        self._panel.draw(state, log)
+        self._panel.follow(state)
         if self._answering is not None:
             self._answering.poll()
 
@@ -85,9 +78,10 @@ class WidgetView(BelowView):
             self._answering.close()
         if self._panel is None:
             return
-        if self._stop is not None or (self._answering is not None and self._answering.asked):
-            # A page loaded meanwhile, or another cell, knows the panel but not the display that became the card: the
-            # panel stays there.
+        asked = self._answering is not None and self._answering.asked
+        if self._stop is not None or asked or self._panel.shared:
+            # A page loaded meanwhile, another cell, or parts of a dashboard know the panel but not the display that
+            # became the card: the panel stays there.
             self._panel.draw(state)
         else:
             self._panel.close()

@@ -6,6 +6,7 @@ GitHub, what is left still reads in order: headline, metrics, one table row per 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -20,6 +21,7 @@ from tfos_magic.notebook.views.picture import Metric, Picture, summary, take_pic
 from tfos_magic.notebook.views.worker_rows import WorkerRow
 
 ROWS = 16
+LINES = 40
 _TEMPLATES = Path(__file__).parent / "templates"
 
 _BRAND = "var(--jp-brand-color1,#1976d2)"
@@ -35,6 +37,24 @@ def card_bundle(state: RunState) -> dict[str, str]:
     return {"text/html": render_card(state), "text/plain": summary(state)}
 
 
+def part_bundle(state: RunState | None, part: str) -> dict[str, str]:
+    """One side of a run, as the widget of that name shows it: ``progress``, ``curves``, ``workers``, ``feeds`` or
+    ``log``; all else is the card. Without a run it says so."""
+    if state is None:
+        return {"text/html": "<p>No run yet.</p>", "text/plain": "No run yet."}
+    picture = take_picture(state)
+    some = {
+        "curves": lambda: _curves(picture),
+        "workers": lambda: _table(replace(picture, feeds=[])),
+        "feeds": lambda: _table(replace(picture, workers=[])),
+        "log": lambda: _lines(state),
+        "progress": lambda: _render(state, replace(picture, charts=[], phases=[], workers=[], feeds=[])),
+        "stop": lambda: "",
+    }
+    html = some[part]() if part in some else _render(state, picture)
+    return {"text/html": html, "text/plain": summary(state)}
+
+
 def show_card(state: RunState) -> None:
     """Display the card under the cell that runs."""
     display(card_bundle(state), raw=True)
@@ -42,7 +62,10 @@ def show_card(state: RunState) -> None:
 
 def render_card(state: RunState) -> str:
     """Render ``state`` as self-contained HTML; all text from outside is escaped."""
-    picture = take_picture(state)
+    return _render(state, take_picture(state))
+
+
+def _render(state: RunState, picture: Picture) -> str:
     mark, tone = _TONES.get(state.phase, ("●", _BRAND))
     return _fill(
         "card",
@@ -93,6 +116,11 @@ def _table(picture: Picture) -> str:
     rows = (map(escape, row) for row in feeds + workers)
     names = ("first", "second", "third", "fourth")
     return _fill("table", rows="".join(_fill("row", **dict(zip(names, row, strict=True))) for row in rows))
+
+
+def _lines(state: RunState) -> str:
+    lines = sorted(pair for worker in state.workers for pair in zip(worker.log_order, worker.log, strict=False))
+    return f"<pre>{escape(chr(10).join(line for _, line in lines[-LINES:]))}</pre>"
 
 
 def _shown(workers: list[WorkerRow]) -> list[WorkerRow]:

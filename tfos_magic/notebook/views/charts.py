@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfos_magic.cluster.runs.state import RunState
@@ -31,14 +32,16 @@ class Chart:
     lines: list[Line]
 
 
-def take_charts(state: RunState) -> list[Chart]:
+def take_charts(state: RunState, wanted: Iterable[str] = ()) -> list[Chart]:
     """Loss first, then every metric with its validation, then rows per second; those without two points are left out.
 
-    However long the run, a line has at most about ``POINTS`` points.
+    Of more than ``METRICS`` those that are ``wanted`` have their own all the same. However long the run, a line has at
+    most about ``POINTS`` points.
     """
     last = state.history[-1] if state.history else {}
     names = dict.fromkeys(name.removeprefix("val_") for name in ("loss", *state.metrics, *last))
-    charts = [_metric(state, name) for name in list(names)[:METRICS]]
+    shown = [*list(names)[:METRICS], *(name for name in list(names)[METRICS:] if name in set(wanted))]
+    charts = [_metric(state, name) for name in shown]
     pace = Chart("rows/s", "seconds", [_line("rows/s", "solid", state.pace.points)])
     return [chart for chart in (*charts, pace) if sum(len(line.xs) for line in chart.lines) > 1]
 

@@ -34,6 +34,7 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     - no IPython kernel (terminal IPython, a script): text;
     - Colab, and VS Code's notebooks (the cell's id is a URI): html;
     - JupyterLab and Notebook 7, which send the cell's id with the request: widget;
+    - a widget's message, in whose callback the run is started: widget, for that page shows them;
     - a client that neither names the cell nor takes input (nbclient, papermill, nbconvert): text that ends in the card;
     - anything else: html, whose last update is a static card wherever it runs.
 
@@ -58,7 +59,7 @@ def detect(request: dict[str, Any] | None) -> str:
         return "text"
     if not shows_frames(request):
         return "html"
-    if request.get("metadata", {}).get("cellId"):
+    if request.get("metadata", {}).get("cellId") or request.get("header", {}).get("msg_type") == "comm_msg":
         return "widget"
     return "html" if request.get("content", {}).get("allow_stdin", True) else "text"
 

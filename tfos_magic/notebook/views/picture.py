@@ -5,6 +5,7 @@ Wording and number formats are decided here once, so that the panel, the card an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,8 +90,8 @@ class Picture:
         return asdict(self)
 
 
-def take_picture(state: RunState) -> Picture:
-    """Put ``state`` in words."""
+def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
+    """Put ``state`` in words. ``metrics`` have charts, however many there are before them."""
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
@@ -107,7 +108,7 @@ def take_picture(state: RunState) -> Picture:
         feeds=[FeedPicture(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
         phases=take_phases(state),
         workers=worker_rows(state),
-        charts=take_charts(state),
+        charts=take_charts(state, metrics),
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
     )

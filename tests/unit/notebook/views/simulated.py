@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState, apply
 from tfos_magic.cluster.runs.worker_state import WorkerState
@@ -82,3 +83,29 @@ def run_through(state: RunState, *, steps: int = 10, epochs: int = 3) -> Iterato
         yield state
     finish(state)
     yield state
+
+
+class ToldRun:
+    """As much of a run's handle as widgets need; ``go_on`` tells it up to its next change."""
+
+    def __init__(self, world: int = 2, number: int = 1, **names: float) -> None:
+        self.run_id, self.name = f"told-{number}", f"run {number}"
+        self.state = new_state(world)
+        self.state.run_id, self.state.name = RUN, self.name
+        self.request = SimpleNamespace(names=names, batch_size=32, strategy="sync", seed=None)
+        self.stops = 0
+        self.callbacks: list[Callable[[ToldRun], object]] = []
+        self._moments = run_through(self.state)
+
+    def on_change(self, callback: Callable[[ToldRun], object]) -> None:
+        self.callbacks.append(callback)
+
+    def ask_to_stop(self) -> None:
+        self.stops += 1
+
+    def go_on(self, times: int = 1000) -> ToldRun:
+        for _, _ in zip(range(times), self._moments, strict=False):
+            pass
+        for callback in self.callbacks:
+            callback(self)
+        return self

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import comm
-import ipykernel.kernelapp  # noqa: F401  before channels are recorded: loading it takes them over
 import pytest
-from comm.base_comm import BaseComm
-from ipywidgets import Widget
 
 from tfos_magic.transport.messages import Output
 from tfos_magic.widgets import WidgetView
-from tfos_magic.widgets.panel import Panel, last_lines, values_of
+from tfos_magic.widgets.panel import Panel, last_lines
 
 from .simulated import RUN, new_state, run_through, tell
 
 
-class RecordingComm(BaseComm):
-    """Stands in for the channel to a page, which needs a kernel."""
-
-    sent: list[tuple[str, Any]]
-
-    def publish_msg(self, msg_type: str, data: Any = None, *_: Any, **__: Any) -> None:
-        self.sent.append((msg_type, data))
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
-    messages: list[tuple[str, Any]] = []
-    monkeypatch.setattr(RecordingComm, "sent", messages, raising=False)
-    monkeypatch.setattr(comm, "create_comm", RecordingComm)
-    yield messages
-    Widget.close_all()
-
-
 def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]]) -> None:
     moments = run_through(new_state(world=200), steps=3)
-    panel = Panel(**values_of(next(moments)))
+    panel = Panel(next(moments))
     opened = len(sent)
     drawn = 0
     for moment in moments:
@@ -52,7 +29,7 @@ def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]])
 
 def test_what_did_not_change_is_not_sent(sent: list[tuple[str, Any]]) -> None:
     state = new_state()
-    panel = Panel(**values_of(state))
+    panel = Panel(state)
     opened = len(sent)
     panel.draw(state)
     assert len(sent) == opened
@@ -95,7 +72,7 @@ def test_tensorboard_and_the_kernel_are_named_to_the_page(
 
 
 def test_the_panel_brings_its_module_and_style_sheet(sent: list[tuple[str, Any]]) -> None:
-    Panel(**values_of(new_state()))
+    Panel(new_state())
     state = next(data["state"] for kind, data in sent if kind == "comm_open" and "_esm" in data.get("state", {}))
     assert "export default" in state["_esm"]
     assert ".tfos-panel" in state["_css"]

@@ -1,0 +1,141 @@
+"""Dashboards of parts in JupyterLab, over told runs in a real kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import BrowserContext, expect
+
+from .jupyter import Lab, Notebook, open_notebook
+
+TOLD = """
+import sys; sys.path.insert(0, {folder!r})
+from ipywidgets import HBox, Output, Tab, VBox, jslink
+from simulated import ToldRun
+from tfos_magic.widgets import *
+run, other = ToldRun(lr=0.1).go_on(25), ToldRun(number=2, lr=0.01).go_on()
+"""
+DASHBOARD = """
+progress, curves, workers = Progress(run), Curves(run), WorkerTable(run)
+VBox([
+    HBox([progress, StopButton(run)]),
+    HBox([curves, Curves(run, metrics=["loss"], smooth=0.6, log_y=True)]),
+    HBox([workers, LogView(run)]),
+    FeedTable(run),
+    Compare([run, other]),
+])
+"""
+EMPTY = "VBox([HBox([Progress(), Curves(), WorkerTable()]), HBox([LogView(), FeedTable(), Compare()]), ClusterView()])"
+
+
+@pytest.fixture
+def told(project: Path) -> str:
+    return TOLD.format(folder=str(project / "tests" / "unit" / "notebook" / "views"))
+
+
+def run_more(notebook: Notebook, code: str) -> str:
+    """What a cell more prints, run while the page stays."""
+    notebook.command("notebook:insert-cell-below")
+    content = "window.jupyterapp.shell.currentWidget.content"
+    notebook.page.evaluate(f"code => {{ {content}.activeCell.model.sharedModel.setSource(code); }}", code)
+    notebook.command("notebook:run-cell")
+    output = notebook.page.locator(".jp-CodeCell.jp-mod-active .jp-OutputArea-output")
+    return output.first.inner_text() if "print" in code else ""
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_parts_share_a_run_and_a_row_and_go_on_together(
+    theme: str, context: BrowserContext, lab: Lab, told: str, artefacts: Path
+) -> None:
+    path = lab.write(f"parts-{theme}", told, DASHBOARD, EMPTY, "RunPanel(run)")
+    notebook = open_notebook(context, lab, path, f"JupyterLab {theme}")
+    notebook.page.set_viewport_size({"width": 1300, "height": 2600})
+    notebook.start_run()
+    notebook.await_run()
+    parts = notebook.output(".tfos-part")
+    expect(parts).to_have_count(8 + 7)
+    widths = parts.evaluate_all("nodes => nodes.map((node) => [node.dataset.part, node.offsetWidth])")
+    assert min(width for part, width in widths if part != "stop") > 300, widths
+    assert min(width for part, width in widths if part == "stop") > 40, widths
+    expect(parts.locator(".tfos-headline").first).to_have_text("Training on 2 workers")
+    notebook.page.screenshot(path=artefacts / f"parts-{theme}.png")
+
+    said = run_more(
+        notebook, "run.go_on()\nprint(progress.phase, progress.epoch, progress.fraction, sorted(progress.metrics))"
+    )
+    assert said == "done 2 1.0 ['accuracy', 'loss', 'val_accuracy', 'val_loss']\n"
+    expect(parts.locator(".tfos-headline").first).to_have_text("Trained on 2 workers")
+    expect(notebook.output(".tfos-panel:not(.tfos-part) .tfos-headline")).to_have_text("Trained on 2 workers")
+    expect(notebook.output("[data-part=stop] button").first).to_be_hidden()
+    for width in (900, 600):
+        notebook.page.set_viewport_size({"width": width, "height": 2600})
+        notebook.page.screenshot(path=artefacts / f"parts-{theme}-{width}.png")
+    assert notebook.complaints == []
+
+
+def test_what_is_pointed_at_chosen_and_stopped_reaches_python_and_other_parts(
+    context: BrowserContext, lab: Lab, told: str
+) -> None:
+    linked = """
+one, two, table = Curves(run, metrics=["loss"]), Curves(run, metrics=["loss"]), WorkerTable(run)
+link = jslink((one, "cursor"), (two, "cursor"))
+VBox([one, two, table, StopButton(run)])
+"""
+    notebook = open_notebook(context, lab, lab.write("parts-linked", told, linked))
+    notebook.start_run()
+    notebook.await_run()
+    charts = notebook.output("[data-part=curves]").get_by_role("slider", name="loss by epoch")
+    charts.first.focus()
+    notebook.page.keyboard.press("Home")
+    expect(charts.nth(1).locator(".tfos-readout")).to_have_text("epoch 0.1: loss 0.9091")
+    notebook.output("[data-part=stop] button").click()
+    notebook.output("[data-part=workers] tbody tr").nth(1).click()
+    notebook.page.wait_for_timeout(500)  # what is pointed at is told ten times a second
+    assert run_more(notebook, "print(one.cursor, two.cursor, table.selected_worker, run.stops)") == "None None 1 1\n"
+    run_more(notebook, "two.cursor = 1.0")
+    expect(charts.first.locator(".tfos-readout")).to_have_text("epoch 1: loss 0.5 · val_loss 0.6")
+    run_more(notebook, "one.run, table.run = other, None")
+    expect(charts.first).to_have_attribute("aria-valuemax", "29")
+    expect(notebook.output("[data-part=workers]")).to_contain_text("Workers are shown as soon as there is a run.")
+    assert notebook.complaints == []
+
+
+def test_a_part_says_that_the_kernel_is_gone_and_is_a_picture_in_the_saved_notebook(
+    context: BrowserContext, lab: Lab, told: str
+) -> None:
+    notebook = open_notebook(
+        context, lab, lab.write("parts-gone", told, "HBox([Progress(run), StopButton(run)])", "Curves(run)")
+    )
+    notebook.start_run()
+    notebook.await_run()
+    headline = notebook.output("[data-part=progress] .tfos-headline")
+    expect(headline).to_have_text("Training on 2 workers")
+    run_more(notebook, "exit()")
+    expect(headline).to_have_text("Training on 2 workers, until the kernel went")
+    expect(notebook.output("[data-part=stop] button")).to_be_hidden()
+    expect(notebook.output("svg[role=img]").first).to_be_visible()
+    saved = notebook.save().cells[2].outputs[0].data
+    assert "application/vnd.jupyter.widget-view+json" not in saved
+    assert "<svg" in saved["text/html"]
+
+
+def test_curves_can_be_smoothed_and_compared_runs_ticked_off(context: BrowserContext, lab: Lab, told: str) -> None:
+    cell = "VBox([Curves(run, metrics=['loss'], smooth=0.9), Compare([run.go_on(), other])])"
+    notebook = open_notebook(context, lab, lab.write("parts-compare", told, cell))
+    notebook.start_run()
+    notebook.await_run()
+    smoothed = notebook.output("[data-part=curves]").get_by_role("slider")
+    expect(smoothed).to_have_count(1)
+    smoothed.focus()
+    notebook.page.keyboard.press("Home")
+    compared = notebook.output("[data-part=compare]")
+    expect(compared.locator("tbody tr")).to_have_count(2)
+    expect(compared.locator("thead")).to_contain_text("lr")
+    lines = compared.get_by_role("slider", name="loss by epoch").locator(".tfos-line")
+    expect(lines).to_have_count(4)
+    compared.get_by_role("checkbox", name="Show run 1").uncheck()
+    expect(lines).to_have_count(2)
+    assert nbformat.validate(notebook.save()) is None
+    assert notebook.complaints == []

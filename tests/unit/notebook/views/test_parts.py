@@ -1,0 +1,195 @@
+"""What the parts of a dashboard send to the page, and what they say of their run."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import ipywidgets
+import pytest
+
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
+from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.widgets import (
+    ClusterView,
+    Compare,
+    Curves,
+    FeedTable,
+    Launcher,
+    LogView,
+    Progress,
+    RunPanel,
+    StopButton,
+    WorkerTable,
+)
+from tfos_magic.widgets.launcher import _controls
+from tfos_magic.widgets.panel import PANELS
+
+from .simulated import ToldRun
+
+OF_A_RUN = (Progress, Curves, WorkerTable, LogView, StopButton, FeedTable, RunPanel)
+Sent = list[tuple[str, Any]]
+
+
+@pytest.mark.parametrize("part", OF_A_RUN)
+def test_a_part_follows_its_run_and_may_be_given_another(part: Any, sent: Sent) -> None:
+    shown, run = part(), ToldRun().go_on(12)
+    assert (shown.phase, shown.data.picture["headline"]) == ("none", "No run yet")
+    shown.run = run
+    assert (shown.phase, shown.epoch) == ("running", 0)
+    seen = []
+    shown.observe(lambda change: seen.append(change["new"]), "epoch")
+    run.go_on(14).go_on()
+    assert seen == [1, 2]
+    assert (shown.phase, shown.fraction) == ("done", 1.0)
+    assert shown.metrics["val_loss"] == pytest.approx(0.2)
+    shown.run = None
+    assert shown.data is PANELS.of(None)
+    shown.close()
+
+
+def test_parts_share_what_is_sent_of_a_run(sent: Sent) -> None:
+    """Twenty parts cost the channel less than twice what one does."""
+
+    def sent_for(parts: int, number: int) -> int:
+        run = ToldRun(world=20, number=number)
+        shown = [OF_A_RUN[index % len(OF_A_RUN)](run) for index in range(parts)]
+        opened = len(sent)
+        for _ in range(30):
+            run.go_on(1)
+        assert len(shown) == parts
+        return sum(len(json.dumps(data)) for kind, data in sent[opened:] if kind == "comm_msg")
+
+    assert sent_for(20, 2) < 2 * sent_for(1, 1)
+
+
+def test_only_the_panel_brings_the_drawing_code(sent: Sent) -> None:
+    run = ToldRun()
+    Progress(run)
+    opened = len(sent)
+    for part in OF_A_RUN:
+        part(run)
+    assert max(len(json.dumps(data)) for _, data in sent[opened:]) < 4_000
+
+
+def test_a_metric_that_is_asked_for_has_a_curve_however_many_there_are(sent: Sent) -> None:
+    run = ToldRun().go_on()
+    for history in run.state.history:
+        history.update({f"m{number}": float(number) for number in range(20)})
+    curves = Curves(run, metrics=["m17"])
+    assert "m17" in [chart["name"] for chart in curves.data.charts]
+    assert "m18" not in [chart["name"] for chart in curves.data.charts]
+
+
+def test_the_button_of_a_part_asks_the_run_to_stop(sent: Sent) -> None:
+    run = ToldRun()
+    StopButton(run).data._handle_custom_msg({"ask": "stop"}, [])
+    assert run.stops == 1
+
+
+def test_each_part_leaves_a_picture_of_its_own(sent: Sent) -> None:
+    run = ToldRun().go_on()
+    pictures = {part.__name__: part(run).picture()["text/html"] for part in OF_A_RUN}
+    assert "<svg" in pictures["Curves"]
+    assert "worker 0" in pictures["WorkerTable"]
+    assert "1,920 rows" in pictures["FeedTable"]
+    assert "Trained on 2 workers" in pictures["Progress"]
+    assert all(part in pictures["RunPanel"] for part in ("<svg", "worker 0", "1,920 rows", "Trained on"))
+    assert Progress().picture()["text/plain"] == "No run yet."
+
+
+def test_compared_runs_are_told_apart_by_what_differs(sent: Sent) -> None:
+    one, two = ToldRun(lr=0.1, units=8).go_on(), ToldRun(number=2, lr=0.01, units=8)
+    compare = Compare([one])
+    assert compare.about == [
+        {
+            "name": "run 1",
+            "settings": {"lr": "0.1", "units": "8", "batch size": "32", "strategy": "sync", "workers": "2"},
+        }
+    ]
+    compare.add(two, "the second")
+    assert compare.about == [
+        {"name": "run 1", "settings": {"lr": "0.1"}},
+        {"name": "the second", "settings": {"lr": "0.01"}},
+    ]
+    assert (compare.run, compare.phase) == (two, "starting")
+    assert compare.picture()["text/plain"].count("workers") == 2
+
+
+def train(digits: Any, lr: float = 0.01, units: int = 32, deep: bool = False, name: str = "m", loss: Any = None) -> Any:
+    raise AssertionError("a launcher submits")
+
+
+def test_controls_come_of_values_and_defaults() -> None:
+    frame = object()
+    controls, fixed = _controls(train, {"digits": frame, "lr": (1e-4, 1e-1, "log"), "units": [16, 32, 64]})
+    assert {name: type(control).__name__ for name, control in controls.items()} == {
+        "lr": "FloatLogSlider",
+        "units": "Dropdown",
+        "deep": "Checkbox",
+        "name": "Text",
+    }
+    assert fixed == {"digits": frame}
+    assert (controls["lr"].value, controls["units"].value) == (0.01, 32)
+    controls, _ = _controls(train, {"lr": (0.5, 1.0), "units": (1, 9), "loss": ipywidgets.IntSlider(value=3)})
+    assert [controls[name].value for name in ("lr", "units", "loss")] == [0.75, 5, 3]
+
+
+@pytest.mark.parametrize("bounds", [(1,), (2, 1), (0, 1, "log"), ("a", "b"), (1, 2, 3)])
+def test_bounds_that_are_none_are_refused(bounds: Any) -> None:
+    with pytest.raises(UsageError, match=r"lr=.*give \(low, high\)"):
+        _controls(train, {"lr": bounds})
+
+
+def test_a_launcher_keeps_its_runs_and_shows_what_went_wrong(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfos_magic.widgets.launcher.Run", ToldRun)
+    launcher = Launcher(lambda lr, units=8: ToldRun(number=len(launcher.runs) + 1, lr=lr), lr=[0.1, 0.2])
+    launcher._button.click()
+    launcher.controls["lr"].value = 0.2
+    launcher._button.click()
+    assert [run.request.names for run in launcher.runs] == [{"lr": 0.1}, {"lr": 0.2}]
+    assert [about["name"] for about in launcher.compare.about] == ["1: lr 0.1, units 8", "2: lr 0.2, units 8"]
+    failing = Launcher(lambda lr: 1 / 0, lr=1)
+    failing._button.click()
+    assert "ZeroDivisionError: division by zero" in failing._error.value
+    wrong = Launcher(lambda lr: lr, lr=1)
+    wrong._button.click()
+    assert "The function gave int, not a run" in wrong._error.value
+
+
+class ToldCluster:
+    size = 2
+
+    def __init__(self) -> None:
+        self.queue: RunQueue[Any] = RunQueue()
+        self.asked: list[Any] = []
+
+    def status(self) -> ClusterStatus:
+        worker = WorkerStatus(0, "127.0.0.1", 41, 40, "cpu", "idle", 512_000_000, 0)
+        return ClusterStatus("running", "local[4]", 1, (worker,), "2.21.0", "3.15.0")
+
+    def scale(self, workers: int) -> None:
+        self.asked.append(workers)
+        raise ClusterError("there is room for three.")
+
+
+def test_a_cluster_is_shown_and_asked_for_another_size(sent: Sent) -> None:
+    cluster: Any = ToldCluster()
+    view = ClusterView(cluster)
+    try:
+        assert view.status["about"] == "2 workers · local[4] · TensorFlow 2.21.0, Keras 3.15.0"
+        assert view.status["workers"] == [["0", "127.0.0.1 · pid 41", "idle", "cpu", "512 MB", "0 B"]]
+        assert view.status["runs"] == "Nothing runs."
+        cluster.queue.join(SimpleNamespace(name="run 7", phase=SimpleNamespace(value="running")))
+        view.look()
+        assert view.status["runs"] == "run 7 is running."
+        view._handle_custom_msg({"ask": "scale", "workers": 9}, [])
+        deadline = time.monotonic() + 10
+        while not view.status["error"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (cluster.asked, view.status["error"]) == ([9], "there is room for three.")
+    finally:
+        view.close()

@@ -1,0 +1,146 @@
+"""The cluster as a widget: its workers, what runs on it, its size and its end."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import traitlets
+
+from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.shared import SHARED
+from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
+from tfos_magic.notebook.describe import describe_status
+from tfos_magic.notebook.views.wording import count_of, size
+from tfos_magic.widgets.part import Part
+
+SECONDS = 1.0
+
+
+class ClusterView(Part):
+    """A cluster as it is now, ``cluster`` or the one that magics use, with its size to change and a button to end it.
+
+    It is looked at once a second. What scaling or stopping raises is shown, not raised.
+    """
+
+    kind = "cluster"
+    status: Any = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, cluster: TFCluster | None = None, **traits: Any) -> None:
+        self.cluster = cluster
+        self._error, self._busy = "", False
+        super().__init__(None, status=values_of(None, []), **traits)
+        self.on_msg(self._hear)
+        self.look()
+        _WATCH.add(self)
+
+    def look(self) -> None:
+        """Show what the cluster is like at this moment."""
+        cluster = self.cluster or SHARED.cluster
+        runs = cluster.queue.runs if cluster else []
+        self.status = {**values_of(cluster, runs), "error": self._error, "busy": self._busy}
+
+    def picture(self) -> dict[str, str]:
+        cluster = self.cluster or SHARED.cluster
+        text = describe_status(cluster.status()) if cluster else "There is no cluster."
+        return {"text/plain": text}
+
+    def close(self) -> None:
+        """Look no more. The cluster stays."""
+        _WATCH.drop(self)
+        super().close()
+
+    def _hear(self, _: Any, content: Any, __: Any) -> None:
+        cluster = self.cluster or SHARED.cluster
+        if cluster is None or self._busy or not isinstance(content, dict):
+            return
+        if content.get("ask") == "scale" and isinstance(workers := content.get("workers"), int):
+            self._do(lambda: cluster.scale(workers))
+        elif content.get("ask") == "stop":
+            self._do(SHARED.stop if cluster is SHARED.cluster else cluster.stop)
+
+    def _do(self, work: Callable[[], Any]) -> None:
+        """In a thread of its own: the kernel is free for cells meanwhile."""
+        self._error, self._busy = "", True
+        self.look()
+        threading.Thread(target=self._work, args=(work,), name="tfos-cluster-view", daemon=True).start()
+
+    def _work(self, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._error = str(error)
+        finally:
+            self._busy = False
+            self.look()
+
+
+def values_of(cluster: TFCluster | None, runs: list[Run]) -> dict[str, Any]:
+    """What the page is told of a cluster, ready to read."""
+    if cluster is None:
+        return {"headline": "No cluster", "about": "", "runs": "", "workers": [], "size": 0, "running": False}
+    status = cluster.status()
+    return {
+        "headline": f"Cluster {status.phase}",
+        "about": _about(status, cluster.size),
+        "runs": f"{status.reason} {_of_runs(runs)}".strip(),
+        "workers": [_row(worker) for worker in status.workers],
+        "size": cluster.size,
+        "running": status.phase == "running",
+    }
+
+
+def _about(status: ClusterStatus, workers: int) -> str:
+    versions = f"TensorFlow {status.tensorflow}, Keras {status.keras}" if status.tensorflow else ""
+    return " · ".join(part for part in (count_of(workers, "worker"), status.master, versions) if part)
+
+
+def _of_runs(runs: list[Run]) -> str:
+    if not runs:
+        return "Nothing runs."
+    waiting = f"; {count_of(len(runs) - 1, 'run')} next" if runs[1:] else ""
+    return f"{runs[0].name} is {runs[0].phase.value}{waiting}."
+
+
+def _row(worker: WorkerStatus) -> list[str]:
+    name = f"{worker.role} {worker.rank}" if worker.role == "ps" else str(worker.rank)
+    place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
+    return [name, place, worker.state, worker.device or "", size(worker.memory), size(worker.spool)]
+
+
+class _Watch:
+    """The one timer of all views of clusters; it goes with the last of them."""
+
+    def __init__(self) -> None:
+        self._views: weakref.WeakSet[ClusterView] = weakref.WeakSet()
+        self._changed = threading.Condition()
+        self._running = False
+
+    def add(self, view: ClusterView) -> None:
+        with self._changed:
+            self._views.add(view)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._look, name="tfos-cluster-views", daemon=True).start()
+
+    def drop(self, view: ClusterView) -> None:
+        with self._changed:
+            self._views.discard(view)
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(SECONDS)
+                views = list(self._views)
+                if not views:
+                    self._running = False
+                    return
+            for view in views:
+                view.look()
+
+
+_WATCH = _Watch()

@@ -1,0 +1,126 @@
+"""Controls for a function's arguments, and the runs that they start."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import UsageError
+from tfos_magic.widgets.compare import Compare
+from tfos_magic.widgets.parts import Progress, StopButton
+
+_SIMPLE = (bool, int, float, str)
+_TONE = "color:var(--jp-error-color1,#d32f2f)"
+
+
+class Launcher(ipywidgets.VBox):
+    """Controls, and buttons that train with their values and stop; the runs that came of it are compared below.
+
+    ``train`` is a function made by :func:`tfos_magic.distributed`, or any that starts a run and gives it, as by
+    ``cluster.submit``. ``values`` say what may be chosen, by parameter: ``(low, high)``, of whole numbers or not,
+    ``(low, high, "log")``, a list of choices, a bool, a text or a number; a widget with a ``value`` is taken as it is,
+    and all else, such as a DataFrame, is passed on. Parameters that are not named have a control where their default is
+    simple. The kernel stays free: runs wait for one another. ``runs`` are all, the last of them ``run``.
+    """
+
+    def __init__(self, train: Callable[..., Any], **values: Any) -> None:
+        self._submit = getattr(train, "submit", train)
+        self.runs: list[Run] = []
+        self.controls, self._fixed = _controls(train, values)
+        self._button = ipywidgets.Button(description="Train", button_style="primary", icon="play")
+        self._button.on_click(self._train)
+        self._stop = StopButton()
+        self._error = ipywidgets.HTML()
+        self._progress, self.compare = Progress(), Compare()
+        buttons = ipywidgets.HBox([self._button, self._stop], layout={"align_items": "center"})
+        super().__init__([*self.controls.values(), buttons, self._error, self._progress, self.compare])
+
+    @property
+    def run(self) -> Run | None:
+        """The run that was started last."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The values of the controls, by parameter."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def train(self) -> Run:
+        """Start a run with the values chosen, as the button does, behind those that go on."""
+        chosen = self.chosen
+        run = self._submit(**chosen, **self._fixed)
+        if not isinstance(run, Run):
+            raise UsageError(
+                f"The function gave {type(run).__name__}, not a run: decorate it with tfos_magic.distributed(), or let "
+                "it return what cluster.submit(...) gives."
+            )
+        self.runs.append(run)
+        self._progress.run = self._stop.run = run
+        self.compare.add(run, _name(len(self.runs), chosen))
+        return run
+
+    def _train(self, _: Any) -> None:
+        self._error.value = ""
+        try:
+            self.train()
+        except Exception as error:  # shown where the button is: a callback has no cell
+            text = escape(f"{type(error).__name__}: {error}")
+            self._error.value = f'<div role="alert" style="{_TONE}">{text}</div>'
+
+
+def _name(number: int, chosen: dict[str, Any]) -> str:
+    values = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in chosen.items()
+    )
+    return f"{number}: {values}" if values else str(number)
+
+
+def _controls(train: Callable[..., Any], values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The controls by parameter, in the order of the signature, and the values that have none."""
+    parameters = inspect.signature(train).parameters
+    defaults = {name: known.default for name, known in parameters.items() if known.default is not known.empty}
+    offered = {**{name: default for name, default in defaults.items() if isinstance(default, _SIMPLE)}, **values}
+    offered = {name: offered[name] for name in [*parameters, *values] if name in offered}
+    made = {name: _control(name, value, defaults.get(name)) for name, value in offered.items()}
+    controls = {name: control for name, control in made.items() if control is not None}
+    return controls, {name: value for name, value in offered.items() if made[name] is None}
+
+
+def _control(name: str, value: Any, default: Any) -> Any:
+    """The control for what may be chosen; None for a value that is passed on."""
+    look = {"description": name, "style": {"description_width": "initial"}}
+    if isinstance(value, ipywidgets.ValueWidget):
+        return value
+    if isinstance(value, tuple):
+        return _slider(name, value, default, look)
+    if isinstance(value, list):
+        return ipywidgets.Dropdown(options=value, value=default if default in value else value[0], **look)
+    kinds = {bool: ipywidgets.Checkbox, int: ipywidgets.IntText, float: ipywidgets.FloatText, str: ipywidgets.Text}
+    kind = kinds.get(type(value))
+    return kind(value=value, **look) if kind else None
+
+
+def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]) -> Any:
+    logarithmic = len(bounds) == 3 and bounds[2] == "log"
+    numbers = bounds[:2] if logarithmic else bounds
+    fits = len(numbers) == 2 and all(isinstance(number, int | float) for number in numbers) and numbers[0] < numbers[1]
+    if not fits or (logarithmic and numbers[0] <= 0):
+        raise UsageError(f"{name}={bounds!r}: give (low, high), or (low, high, 'log') above zero, with low < high.")
+    low, high = numbers
+    inside = isinstance(default, int | float) and low <= default <= high
+    if logarithmic:
+        value = default if inside else math.sqrt(low * high)
+        ends = {"min": math.log10(low), "max": math.log10(high)}
+        return ipywidgets.FloatLogSlider(value=value, **ends, step=0.05, readout_format=".2g", **look)
+    if all(isinstance(number, int) for number in numbers):
+        return ipywidgets.IntSlider(value=default if inside else (low + high) // 2, min=low, max=high, **look)
+    step = (high - low) / 100
+    return ipywidgets.FloatSlider(
+        value=default if inside else (low + high) / 2, min=low, max=high, step=step, readout_format=".3g", **look
+    )

@@ -1,0 +1,111 @@
+"""What all parts have in common: a run that they show, its state as traits, and a picture that needs no kernel."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, ClassVar
+
+import anywidget
+import traitlets
+from IPython.display import display
+from ipywidgets import widget_serialization
+
+from tfos_magic.cluster.lifecycle import close_at_exit
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.notebook.views.card import part_bundle
+from tfos_magic.widgets.module import LOADER
+from tfos_magic.widgets.panel import PANELS, Panel
+
+
+class Part(anywidget.AnyWidget):
+    """A widget that shows one side of a run, ``run``: None shows that there is none, and another may be set.
+
+    It fills what it is put in, and all parts of a run together cost what one does. ``phase``, ``epoch`` (from 0),
+    ``fraction`` (0 to 1) and ``metrics`` (values by name) are those of the run, for ``observe`` and ``jslink``; they
+    change at most four times a second, in the run's thread. In a saved notebook a part that was displayed by itself
+    becomes a picture when the kernel ends.
+    """
+
+    kind: ClassVar[str]
+    _esm = LOADER
+    run: Any = traitlets.Any(None, help="the run that is shown")
+    part = traitlets.Unicode().tag(sync=True)
+    data: Any = traitlets.Instance(Panel).tag(sync=True, **widget_serialization)
+    phase = traitlets.Unicode("none", read_only=True).tag(sync=True)
+    epoch = traitlets.Int(0, read_only=True).tag(sync=True)
+    fraction = traitlets.Float(0.0, read_only=True).tag(sync=True)
+    metrics: Any = traitlets.Dict(read_only=True).tag(sync=True)
+
+    def __init__(self, run: Run | None = None, **traits: Any) -> None:
+        traits.setdefault("layout", {"width": "100%"})
+        super().__init__(run=run, part=self.kind, data=PANELS.of(run), **traits)
+        self.data.observe(self._follow, "picture")
+        self._follow()
+        self.observe(self._turn, "run")
+
+    def _turn(self, _: Any = None) -> None:
+        self.data.unobserve(self._follow, "picture")
+        self.data = PANELS.of(self.run)
+        self.data.observe(self._follow, "picture")
+        self._follow()
+
+    def _follow(self, _: Any = None) -> None:
+        state = self.data.state
+        if state is None:
+            return
+        with self.hold_sync():
+            self.set_trait("phase", state.phase.value)
+            self.set_trait("epoch", state.epoch)
+            self.set_trait("fraction", round(state.fraction, 4))
+            self.set_trait("metrics", dict(state.metrics))
+        if state.phase.ended:
+            _SHOWN.ended(self)
+
+    def close(self) -> None:
+        """Show nothing more. The run goes on."""
+        if self.data is not None and self.comm is not None:
+            self.data.unobserve(self._follow, "picture")
+        super().close()
+
+    def picture(self) -> dict[str, str]:
+        """What is shown now as HTML and text, which need no kernel."""
+        return part_bundle(self.data.state, self.kind)
+
+    def bundle(self) -> dict[str, Any]:
+        """The widget for pages that show it, and the picture for all others."""
+        live, _ = self._repr_mimebundle_() or ({}, {})
+        return {**live, **self.picture()}
+
+    def _ipython_display_(self, **_: Any) -> None:
+        handle = display(self.bundle(), raw=True, display_id=True)
+        if handle is not None:
+            _SHOWN.add(handle, self)
+
+
+class _Shown:
+    """The displays of parts. Their pictures follow as runs end; they stand alone as this process ends."""
+
+    def __init__(self) -> None:
+        self._displays: list[tuple[Any, weakref.ref[Part]]] = []
+        self._known: set[tuple[int, str]] = set()
+
+    def add(self, handle: Any, part: Part) -> None:
+        if not self._displays:
+            close_at_exit(self)
+        self._displays.append((handle, weakref.ref(part)))
+
+    def ended(self, part: Part) -> None:
+        """Show the end of the part's run, once, where pages that draw no widgets look."""
+        for handle, reference in self._displays:
+            known = (id(handle), part.data.state.run_id)
+            if reference() is part and known not in self._known:
+                self._known.add(known)
+                handle.update(part.bundle(), raw=True)
+
+    def close_quickly(self) -> None:
+        for handle, reference in self._displays:
+            if (part := reference()) is not None:
+                handle.update(part.picture(), raw=True)
+
+
+_SHOWN = _Shown()

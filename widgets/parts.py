@@ -1,0 +1,86 @@
+"""The parts of which a dashboard is made. Each shows a run by itself; :class:`RunPanel` is all of them in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import traitlets
+
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.widgets.part import Part
+
+
+class Progress(Part):
+    """How far the run is: a bar over all epochs, the time that remains, the last metrics."""
+
+    kind = "progress"
+
+
+class Curves(Part):
+    """Metrics by epoch, and rows per second: all, or those that ``metrics`` names.
+
+    ``smooth``, from 0 to below 1, is what a point keeps of those before it; ``log_y`` draws values by their logarithms
+    where all are above zero. ``cursor`` is the epoch that is pointed at, or None: linked, curves point together.
+    """
+
+    kind = "curves"
+    shown: Any = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    smooth = traitlets.Float(0.0, min=0.0, max=0.999).tag(sync=True)
+    log_y = traitlets.Bool(False).tag(sync=True)
+    cursor = traitlets.Float(None, allow_none=True).tag(sync=True)
+
+    def __init__(
+        self,
+        run: Run | None = None,
+        metrics: Sequence[str] = (),
+        smooth: float = 0.0,
+        log_y: bool = False,
+        **traits: Any,
+    ) -> None:
+        super().__init__(run, shown=list(metrics), smooth=smooth, log_y=log_y, **traits)
+        self._want()
+        self.observe(self._want, ["shown", "run"])
+
+    def _want(self, _: Any = None) -> None:
+        if missing := set(self.shown) - self.data.wanted:
+            self.data.wanted |= missing
+            if self.data.state is not None:
+                self.data.draw(self.data.state, log=False)
+
+
+class WorkerTable(Part):
+    """The workers: where they are, what they do, their pace, waits and memory. Above sixteen they are a grid.
+
+    ``selected_worker`` is the rank that was chosen last, or None.
+    """
+
+    kind = "workers"
+    selected_worker = traitlets.Int(None, allow_none=True).tag(sync=True)
+
+
+class LogView(Part):
+    """The last lines that the workers printed, by worker and by text."""
+
+    kind = "log"
+
+
+class StopButton(Part):
+    """Ends the run at its next step, and pressed again at once. Hidden where nothing runs."""
+
+    kind = "stop"
+
+    def __init__(self, run: Run | None = None, **traits: Any) -> None:
+        super().__init__(run, **{"layout": {"width": "max-content"}, **traits})
+
+
+class FeedTable(Part):
+    """The DataFrames that the run is fed: rows, bytes, seconds."""
+
+    kind = "feeds"
+
+
+class RunPanel(Part):
+    """The panel that ``%%tfos_train`` shows, for any run."""
+
+    kind = "panel"

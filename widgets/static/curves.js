@@ -1,0 +1,205 @@
+// Curves
+
+// Some of the charts, smoothed by a moving average that forgets: `smooth`, 0 to 1, is what a point keeps of the last.
+function chosenCharts(charts, own) {
+  const shown = own.get("shown", []);
+  const keep = own.get("smooth", 0);
+  const kept = shown.length ? charts.filter((chart) => shown.includes(chart.name)) : charts;
+  if (!keep) return kept;
+  return kept.map((chart) => ({ ...chart, lines: chart.lines.map((line) => ({ ...line, ys: smoothed(line.ys, keep) })) }));
+}
+
+function smoothed(ys, keep) {
+  let [sum, weight] = [0, 0]; // of the values so far, each counting less the older it is
+  return ys.map((y) => {
+    if (y === null) return y;
+    [sum, weight] = [keep * sum + y, keep * weight + 1];
+    return sum / weight;
+  });
+}
+
+function curves(data, own) {
+  const grid = node("div", "tfos-charts");
+  const empty = node("p", "tfos-muted tfos-empty", {}, "Curves begin with the first steps.");
+  const charts = [];
+  const cursor = { x: null, kind: "", logarithmic: () => own.get("log_y", false) };
+  const redraw = () => charts.forEach((chart) => chart.point());
+  const point = () => {
+    redraw();
+    if (cursor.kind === "epoch" || cursor.x === null) own.tell("cursor", cursor.x);
+  };
+  const widths = new ResizeObserver(() => charts.forEach((chart) => chart.paint()));
+  widths.observe(grid);
+  let drawn = null;
+  own.hear(["shown", "smooth", "log_y"], () => { drawn = null; });
+  own.hear(["cursor"], () => {
+    Object.assign(cursor, { x: own.get("cursor", null), kind: "epoch" });
+    redraw();
+  });
+  return {
+    root: node("div", "tfos-curves", {}, empty, grid),
+    close: () => widths.disconnect(),
+    draw() {
+      const all = data.get("charts");
+      if (all === drawn) return;
+      drawn = all;
+      const list = chosenCharts(all, own);
+      empty.hidden = list.length > 0;
+      while (charts.length > list.length) charts.pop().root.remove();
+      list.forEach((chart, index) => {
+        if (!charts[index]) grid.append((charts[index] = chartOf(cursor, point)).root);
+        charts[index].draw(chart);
+      });
+    },
+  };
+}
+
+function timesAndFeeds(data, own) {
+  const phases = node("ul", "tfos-phases", { "aria-label": "Time by phase" });
+  const feeds = feedTable(data, own);
+  return {
+    root: node("div", "", {}, phases, feeds.root),
+    draw() {
+      const parts = data.get("picture").phases;
+      fill(phases, parts, () => node("li", ""), (item, phase) => write(item, `${phase.name} ${phase.text}`));
+      feeds.draw();
+    },
+  };
+}
+
+function feedTable(data) {
+  const feeds = node("ul", "tfos-feeds", { "aria-label": "DataFrames" });
+  const make = () =>
+    node("li", "tfos-feed", {}, node("span", ""), node("span", "tfos-muted"), node("span", "tfos-state"));
+  return {
+    root: feeds,
+    draw() {
+      fill(feeds, data.get("picture").feeds, make, (item, feed) => {
+        write(item.children[0], feed.name);
+        write(item.children[1], feed.text);
+        write(item.children[2], feed.done ? "fed" : "feeding");
+      });
+    },
+  };
+}
+
+// One chart: a slider over its points, so that mouse, keyboard and screen readers get at the values alike. Charts with
+// one `cursor` point at the same place; `point` is called when it has moved.
+function chartOf(cursor, moved) {
+  const title = node("span", "tfos-chart-title");
+  const readout = node("span", "tfos-readout tfos-muted");
+  const svg = shape("svg", { "aria-hidden": "true", height: CHART.height, class: "tfos-chart-svg" });
+  const root = node("div", "tfos-chart", { role: "slider", tabindex: 0, "aria-valuemin": 0 });
+  root.append(node("div", "tfos-chart-head", {}, title, readout), svg);
+  const rule = shape("line", { class: "tfos-rule" });
+  const dots = shape("g", {});
+  let chart = null;
+  let scale = null;
+  let xs = [];
+
+  const text = (x) => {
+    const at = chart.x === "seconds" ? `${Math.round(x)} s` : `epoch ${number(x)}`;
+    const values = new Map(); // the training line and its running values have one name
+    for (const line of chart.lines) {
+      const index = line.xs.findLastIndex((value) => value <= x);
+      if (index < 0 || line.ys[index] === null) continue;
+      const known = values.get(line.name);
+      if (!known || known.x <= line.xs[index]) values.set(line.name, { x: line.xs[index], y: line.ys[index] });
+    }
+    return `${at}: ${[...values].map(([name, { y }]) => `${name} ${number(y)}`).join(" · ") || "no value"}`;
+  };
+  const nearest = (x) => xs.reduce((best, at) => (Math.abs(at - x) < Math.abs(best - x) ? at : best), xs[0]);
+  const move = (x) => {
+    cursor.x = x;
+    cursor.kind = chart.x;
+    moved();
+  };
+
+  root.addEventListener("pointermove", (event) => {
+    const x = scale.back(event.clientX - svg.getBoundingClientRect().left);
+    move(nearest(x));
+  });
+  root.addEventListener("pointerleave", () => move(null));
+  root.addEventListener("blur", () => move(null));
+  root.addEventListener("keydown", (event) => {
+    const at = cursor.x === null || cursor.kind !== chart.x ? xs.length : xs.indexOf(nearest(cursor.x));
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: xs.length - 1 }[event.key];
+    if (event.key === "Escape") move(null);
+    else if (to !== undefined) move(xs[Math.min(xs.length - 1, Math.max(0, to))]);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+
+  function paint() {
+    const width = root.clientWidth;
+    if (!chart || !width) return;
+    const ys = chart.lines.flatMap((line) => line.ys).filter((y) => y !== null);
+    const [low, high] = [Math.min(...ys), Math.max(...ys)];
+    const height = low > 0 && cursor.logarithmic?.() ? Math.log : (value) => value;
+    const middle = height === Math.log ? Math.sqrt(high * low) : (high + low) / 2;
+    const first = chart.x === "seconds" ? xs[0] : 0;
+    const last = xs[xs.length - 1];
+    const span = last - first || 1;
+    const inner = width - CHART.left - CHART.right;
+    const bottom = CHART.height - CHART.bottom;
+    const y = (value) => CHART.top + (bottom - CHART.top) * (high > low ? (height(high) - height(value)) / (height(high) - height(low)) : 0.5);
+    const x = (value) => CHART.left + (inner * (value - first)) / span;
+    scale = { x, y, back: (pixel) => first + ((pixel - CHART.left) * span) / inner };
+    const parts = [];
+    for (const [value, at] of high > low ? [[high, CHART.top], [middle, y(middle)], [low, bottom]] : [[low, y(low)]]) {
+      parts.push(shape("line", { x1: CHART.left, x2: width - CHART.right, y1: at, y2: at, class: "tfos-grid" }));
+      parts.push(shape("text", { x: CHART.left - 6, y: at + 4, "text-anchor": "end" }, number(Number(value.toPrecision(3)))));
+    }
+    const unit = chart.x === "seconds" ? (value) => `${Math.round(value)} s` : (value) => number(value);
+    parts.push(shape("text", { x: CHART.left, y: CHART.height - 3 }, unit(first)));
+    parts.push(shape("text", { x: width - CHART.right, y: CHART.height - 3, "text-anchor": "end" }, chart.x === "seconds" ? unit(last) : `epoch ${unit(last)}`));
+    for (const line of chart.lines) {
+      let pen = "M";
+      let path = "";
+      line.xs.forEach((at, index) => {
+        const value = line.ys[index];
+        if (value === null) pen = "M";
+        else {
+          path += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
+          pen = "L";
+        }
+      });
+      if (path && !path.includes("L")) path += "h0.1";
+      const tone = line.tone ? { style: `stroke: ${line.tone}` } : {};
+      parts.push(shape("path", { d: path, class: `tfos-line tfos-${line.style}`, ...tone }));
+    }
+    svg.setAttribute("width", width);
+    svg.replaceChildren(...parts, rule, dots);
+    point();
+  }
+
+  function point() {
+    const shown = cursor.x !== null && chart && scale && cursor.kind === chart.x;
+    const x = shown ? nearest(cursor.x) : null;
+    rule.style.display = shown ? "" : "none";
+    root.classList.toggle("tfos-pointed", Boolean(shown));
+    if (shown) {
+      for (const [name, value] of [["x1", scale.x(x)], ["x2", scale.x(x)], ["y1", CHART.top], ["y2", CHART.height - CHART.bottom]])
+        rule.setAttribute(name, value);
+    }
+    const value = chart && xs.length ? text(x ?? xs[xs.length - 1]) : "";
+    write(readout, shown ? value : chart && chart.lines.some((line) => line.style === "dashed") ? "dashed: validation" : "");
+    if (root.getAttribute("aria-valuetext") !== value) root.setAttribute("aria-valuetext", value);
+    root.setAttribute("aria-valuenow", x === null ? xs.length - 1 : xs.indexOf(x));
+  }
+
+  return {
+    root,
+    point,
+    paint,
+    draw(next) {
+      chart = next;
+      xs = [...new Set(chart.lines.flatMap((line) => line.xs))].sort((a, b) => a - b);
+      write(title, chart.name);
+      root.setAttribute("aria-label", `${chart.name} by ${chart.x === "seconds" ? "time" : "epoch"}`);
+      root.setAttribute("aria-valuemax", xs.length - 1);
+      paint();
+    },
+  };
+}

@@ -1,0 +1,180 @@
+// Tabs, as the ARIA practices have them: one stop of the Tab key, arrows move between.
+
+function tabs(data, own) {
+  const list = node("div", "tfos-tabs", { role: "tablist", "aria-label": "Views of the run" });
+  const panes = node("div", "tfos-panes");
+  const id = `tfos-${Math.random().toString(36).slice(2, 10)}`;
+  const entries = [["Curves", curvesAndTimes], ["Workers", workers], ["Log", log], ["TensorBoard", tensorboard]].map(
+    ([name, make], index) => {
+      const names = { role: "tab", id: `${id}-tab-${index}`, "aria-controls": `${id}-pane-${index}`, type: "button" };
+      const tab = node("button", "tfos-tab", names, name);
+      const part = make(data, own);
+      const owner = { role: "tabpanel", id: `${id}-pane-${index}`, "aria-labelledby": names.id, tabindex: 0 };
+      const pane = node("div", `tfos-pane tfos-pane-${name.toLowerCase()}`, owner, part.root);
+      list.append(tab);
+      panes.append(pane);
+      tab.addEventListener("click", () => select(index));
+      return { name, tab, pane, part };
+    },
+  );
+  let chosen = 0;
+  const select = (index, focus = false) => {
+    chosen = index;
+    entries.forEach(({ tab, pane }, at) => {
+      tab.setAttribute("aria-selected", String(at === index));
+      tab.tabIndex = at === index ? 0 : -1;
+      pane.hidden = at !== index;
+    });
+    entries[index].part.draw();
+    if (focus) entries[index].tab.focus();
+  };
+  list.addEventListener("keydown", (event) => {
+    const open = entries.map((_, index) => index).filter((index) => !entries[index].tab.hidden);
+    const at = open.indexOf(chosen);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: open.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    select(open[(to + open.length) % open.length], true);
+  });
+  select(0);
+  return {
+    root: node("div", "tfos-body", {}, list, panes),
+    draw() {
+      const troubled = data.get("workers").filter((worker) => worker[8]).length;
+      write(entries[1].tab, troubled ? `Workers · ${troubled} ⚠` : "Workers");
+      if (troubled) entries[1].tab.setAttribute("aria-label", `Workers, ${troubled} in trouble`);
+      else entries[1].tab.removeAttribute("aria-label");
+      entries[3].tab.hidden = !data.get("tensorboard_url");
+      entries[chosen].part.draw();
+    },
+    close: () => entries.forEach(({ part }) => part.close?.()),
+  };
+}
+
+function curvesAndTimes(data, own) {
+  const both = [curves(data, own), timesAndFeeds(data, own)];
+  return {
+    root: node("div", "", {}, ...both.map((part) => part.root)),
+    draw: () => both.forEach((part) => part.draw()),
+    close: () => both[0].close(),
+  };
+}
+
+function messages(data) {
+  const error = node("p", "tfos-error", { role: "alert" });
+  const notices = node("ul", "tfos-notices", { "aria-label": "Notices" });
+  return {
+    root: node("div", "tfos-messages", {}, error, notices),
+    draw() {
+      const picture = data.get("picture");
+      write(error, picture.error);
+      error.hidden = !picture.error;
+      fill(notices, picture.notices, () => node("li", ""), write);
+    },
+  };
+}
+
+// What a page can show: a name for screen readers, and the functions that make it, top to bottom.
+
+const PARTS = {
+  panel: ["Training run", header, overallBar, metrics, tabs, messages],
+  progress: ["Progress of the run", (data, own) => header(data, own, false), overallBar, metrics],
+  curves: ["Curves of the run", curves],
+  workers: ["Workers of the run", workers],
+  log: ["Log of the run", log],
+  stop: ["Stop the run", stopButton],
+  feeds: ["DataFrames of the run", feedsOrNone],
+  compare: ["Runs compared", compare],
+  cluster: ["Cluster", cluster],
+};
+const VALUES = ["picture", "workers", "charts", "lines", "tensorboard_url"];
+const SAVE_MS = 100;
+
+function feedsOrNone(data, own) {
+  const feeds = feedTable(data, own);
+  const empty = node("p", "tfos-muted tfos-empty", {}, "No DataFrame has been fed.");
+  return {
+    root: node("div", "", {}, empty, feeds.root),
+    draw() {
+      feeds.draw();
+      empty.hidden = data.get("picture").feeds.length > 0;
+    },
+  };
+}
+
+// The settings of one part, which are traits of its widget `model`. `gone` says that there is no kernel any more.
+function settingsOf(model, runs, changed) {
+  const heard = [];
+  let saving = 0;
+  const on = (name, callback) => {
+    model.on(name, callback);
+    heard.push([name, callback]);
+  };
+  return {
+    gone: false,
+    runs,
+    model,
+    get: (name, other) => model.get(name) ?? other,
+    tell(name, value) {
+      if (model.get(name) === undefined || model.get(name) === value) return;
+      model.set(name, value);
+      saving ||= setTimeout(() => {
+        saving = 0;
+        model.save_changes();
+      }, SAVE_MS);
+    },
+    hear(names, callback) {
+      names.forEach((name) => on(`change:${name}`, () => {
+        callback();
+        changed();
+      }));
+    },
+    on,
+    close() {
+      clearTimeout(saving);
+      heard.forEach(([name, callback]) => model.off(name, callback));
+    },
+  };
+}
+
+// Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.
+function mount({ el, kind, model, data, runs = [] }) {
+  const [label, ...makers] = PARTS[kind];
+  const root = node("section", kind === "panel" ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
+  root.dataset.part = kind;
+  let parts = [];
+  const draw = () => {
+    root.dataset.phase = own.gone ? "gone" : data.get("picture").phase;
+    for (const part of parts) part.draw();
+  };
+  let asked = 0; // several values of one message are drawn once
+  const soon = () => {
+    asked ||= requestAnimationFrame(() => {
+      asked = 0;
+      draw();
+    });
+  };
+  const own = settingsOf(model, runs, soon);
+  const look = () => {
+    own.gone = el.closest(".jupyter-widgets-disconnected") !== null;
+    soon();
+  };
+  own.on("comm_live_update", () => setTimeout(look));
+  parts = makers.map((make) => make(data, own));
+  root.append(...parts.map((part) => part.root));
+  el.append(root);
+  draw();
+  const watched = [...new Set([data, ...runs])];
+  const names = VALUES.map((name) => `change:${name}`);
+  watched.forEach((values) => names.forEach((name) => values.on(name, soon)));
+  return () => {
+    cancelAnimationFrame(asked);
+    watched.forEach((values) => names.forEach((name) => values.off(name, soon)));
+    parts.forEach((part) => part.close?.());
+    own.close();
+    root.remove();
+  };
+}
+
+export default { render: ({ model, el }) => mount({ el, kind: "panel", model, data: model }), mount };
