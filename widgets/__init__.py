@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfos_magic.widgets.cluster_view import ClusterView
     from tfos_magic.widgets.compare import Compare
+    from tfos_magic.widgets.dashboard import Dashboard
     from tfos_magic.widgets.launcher import Launcher
     from tfos_magic.widgets.parts import Curves, FeedTable, LogView, Progress, RunPanel, StopButton, WorkerTable
     from tfos_magic.widgets.view import WidgetView
@@ -20,6 +21,7 @@ _WHERE = {
     **dict.fromkeys(_PARTS, "parts"),
     "ClusterView": "cluster_view",
     "Compare": "compare",
+    "Dashboard": "dashboard",
     "Launcher": "launcher",
     "WidgetView": "view",
 }
@@ -28,6 +30,7 @@ __all__ = [
     "ClusterView",
     "Compare",
     "Curves",
+    "Dashboard",
     "FeedTable",
     "Launcher",
     "LogView",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import traitlets
@@ -10,10 +10,9 @@ from ipywidgets import widget_serialization
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.notebook.views.card import part_bundle
+from tfos_magic.notebook.views.run_table import differing, run_table, settings_of
 from tfos_magic.widgets.panel import PANELS, Panel
 from tfos_magic.widgets.part import Part
-
-_SIMPLE = (bool, int, float, str)
 
 
 class Compare(Part):
@@ -47,34 +46,14 @@ class Compare(Part):
         self.runs = [*self.runs, run]
 
     def picture(self) -> dict[str, str]:
-        bundles = [part_bundle(state, "progress") for state in [run.state for run in self.runs] or [None]]
-        return {kind: "\n".join(bundle[kind] for bundle in bundles) for kind in bundles[0]}
+        return run_table([run.state for run in self.runs]) if self.runs else part_bundle(None, "compare")
 
     def _gather(self, _: Any = None) -> None:
         with self.hold_sync():
             self.panels = [PANELS.of(run) for run in self.runs]
             names = [self._names.get(run.run_id, run.name) for run in self.runs]
-            settings = differing([settings_of(run) for run in self.runs])
+            settings = differing([settings_of(run.state) for run in self.runs])
             self.about = [{"name": name, "settings": chosen} for name, chosen in zip(names, settings, strict=True)]
         for panel in self.panels:
             panel.wanted |= set(self.shown)
         self.run = self.runs[-1] if self.runs else None
-
-
-def settings_of(run: Run) -> dict[str, str]:
-    """What a run was given, in words: the simple values among its names, and its options."""
-    request = run.request
-    names = {name: value for name, value in request.names.items() if isinstance(value, _SIMPLE)}
-    options = {"batch size": request.batch_size, "strategy": request.strategy, "workers": len(run.state.workers)}
-    if request.seed is not None:
-        options["seed"] = request.seed
-    return {
-        name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in {**names, **options}.items()
-    }
-
-
-def differing(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Of the settings of several runs those in which they differ; of one run all."""
-    names = dict.fromkeys(name for chosen in settings for name in chosen)
-    kept = [name for name in names if len(settings) == 1 or len({chosen.get(name) for chosen in settings}) > 1]
-    return [{name: chosen[name] for name in kept if name in chosen} for chosen in settings]

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import os
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from tfos_magic.cluster.preflight import examine
-from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.runs.request import RunRequest, simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.disk.imports import ImportListener
-from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.errors import CaptureError, RunInterrupted, WorkerError
 from tfos_magic.notebook.capture import capture_cell
+from tfos_magic.notebook.commands import Commands
 from tfos_magic.notebook.config import TFOS
-from tfos_magic.notebook.describe import (
-    describe_feeds,
-    describe_finding,
-    describe_orphans,
-    describe_plan,
-    describe_status,
-    status_dict,
-)
+from tfos_magic.notebook.describe import describe_plan
 from tfos_magic.notebook.options import (
-    COMMANDS,
     body_of,
     help_of,
     map_options,
@@ -40,10 +31,8 @@ from tfos_magic.notebook.options import (
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
 from tfos_magic.notebook.views.choice import choose_view, request_of_cell, shows_frames
-from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.prefixed import PrefixedView
-from tfos_magic.notebook.views.view import View, show_again
-from tfos_magic.processes.orphans import end_orphans, find_orphans
+from tfos_magic.notebook.views.view import View
 from tfos_magic.tensorboard.server_process import Serving, embed
 from tfos_magic.transport.messages import StrategyOptions
 
@@ -59,103 +48,25 @@ class TFOSMagics(Magics):
         super().__init__(shell)
         self.settings = TFOS(parent=shell)
         self.runtime = Runtime(shell.user_ns, self.settings, SHARED)
+        self.commands = Commands(shell, self.runtime)
 
     @line_magic
     def tfos(self, line: str) -> None:
-        """The cluster: %tfos start | status | logs | scale | stop | tensorboard | doctor | clean. Each has --help.
+        """The cluster and its runs. Each command has --help.
 
         start        start a TensorFlow cluster on this notebook's Spark session
         status       what the cluster and its workers are doing
         logs         the last lines that workers printed
         scale        go on with another number of workers
         stop         end the cluster; the Spark session stays
+        runs         the runs of this notebook: settings and metrics
+        compare      some of them side by side
+        dashboard    the cluster, the run that goes on and the runs before it, live
         tensorboard  show TensorBoard for a log directory
         doctor       look whether a cluster could start, and say what to fix
         clean        find, and with --yes end, what a crash left on this machine
         """
-        command, _, rest = line.strip().partition(" ")
-        if command in ("", "--help", "-h", "help"):
-            print(inspect.getdoc(TFOSMagics.tfos))
-            return
-        if command not in COMMANDS:
-            raise UsageError(f"%tfos has no command {command!r}; it has {', '.join(COMMANDS)}.")
-        args = parse(COMMANDS[command], rest)
-        if args.help:
-            print(help_of(COMMANDS[command]))
-            return
-        getattr(self, f"_{command}")(args)
-
-    def _start(self, args: Any) -> None:
-        print(describe_status(self.runtime.start(args).status()))
-
-    def _status(self, args: Any) -> None:
-        cluster, run = self.runtime.cluster, self.runtime.last_run
-        if args.output or args.json:
-            known = status_dict(cluster.status() if cluster else None, self.runtime.fed, run.state if run else None)
-            if args.output:
-                self.shell.push({args.output: known})
-            else:
-                print(json.dumps(known))
-        elif cluster is None:
-            print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
-        else:
-            print(describe_status(cluster.status()))
-            self._show_run()
-
-    def _show_run(self) -> None:
-        """Show the runs that go on or wait, the newest first, or say how the last one ended."""
-        detached, last = self.runtime.detached, self.runtime.last_run
-        for run in detached:
-            show_again(run)
-        if not detached and last is not None:
-            print(f"{last.state.name}: {summary(last.state)}")
-        if self.runtime.fed:
-            print(describe_feeds(self.runtime.fed))
-
-    def _logs(self, args: Any) -> None:
-        if self.runtime.cluster is None:
-            print("There is no cluster, so there are no logs.")
-            return
-        for rank, lines in self.runtime.cluster.logs(args.worker, args.tail).items():
-            print(f"worker {rank}:")
-            print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
-
-    def _scale(self, args: Any) -> None:
-        if self.runtime.cluster is None or not self.runtime.running:
-            raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
-        self.runtime.cluster.scale(args.workers)
-        print(describe_status(self.runtime.cluster.status()))
-
-    def _stop(self, args: Any) -> None:
-        stopped = self.runtime.stop(args.force)
-        print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
-
-    def _doctor(self, args: Any) -> None:
-        findings = []
-        for finding in examine(
-            self.runtime.known_session(), self.runtime.requested_cluster(args), self.runtime.running
-        ):
-            print(describe_finding(finding), flush=True)
-            findings.append(finding)
-        bad = sum(bool(finding.fix) for finding in findings)
-        print(f"{bad} of {len(findings)} need a fix." if bad else "All is well.")
-
-    def _clean(self, args: Any) -> None:
-        orphans = find_orphans()
-        if not orphans:
-            print("Nothing was left behind on this machine.")
-        elif args.yes:
-            print(f"{end_orphans(orphans)} of {len(orphans)} processes ended.")
-        else:
-            print(f"Left behind:\n{describe_orphans(orphans)}\n%tfos clean --yes ends them.")
-
-    def _tensorboard(self, args: Any) -> None:
-        if args.stop:
-            count = self.runtime.boards.stop(args.logdir)
-            print(f"{count} TensorBoard ended." if count else "No TensorBoard was running.")
-            return
-        link = args.link or not shows_frames(request_of_cell())
-        display(embed(self.runtime.tensorboard(args.logdir), args.height, link), raw=True)
+        self.commands.run(line, inspect.getdoc(TFOSMagics.tfos) or "")
 
     @line_cell_magic
     @train_options
@@ -190,6 +101,7 @@ class TFOSMagics(Magics):
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,
             payload=captured.payload,
+            simple=simple_values({name: self.shell.user_ns.get(name) for name in captured.values}),
             main=self.shell.user_ns,
             notices=[*captured.hints, *self.runtime.warnings_for(captured.values)],
             **checkpoints_of(args, self.settings),

@@ -261,6 +261,13 @@ COMMANDS = {
     "scale": command_parser(
         "%tfos_scale", argument("workers", type=positive, help="How many workers the cluster is to have.")
     ),
+    "runs": command_parser("%tfos_runs"),
+    "compare": command_parser(
+        "%tfos_compare", argument("runs", nargs="*", metavar="RUN", help="Names or numbers of runs; default: the last.")
+    ),
+    "dashboard": command_parser(
+        "%tfos_dashboard", argument("--sidebar", action="store_true", help="Beside the notebook, not under the cell.")
+    ),
     "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
     "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
     "tensorboard": command_parser(

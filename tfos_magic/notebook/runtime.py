@@ -14,6 +14,7 @@ from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.preflight import Wanted
 from tfos_magic.cluster.runs.execution import Execution
+from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import FeedState
@@ -38,6 +39,7 @@ class Runtime:
         self.shared = shared or SharedCluster()
         self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.files = LateFolder("tfos-files-")
+        self.known = KnownRuns(self.shared.queue)
         self.last_run: Run | None = None
         self._runs = 0
         close_at_exit(self)

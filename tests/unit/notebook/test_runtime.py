@@ -35,10 +35,10 @@ class Detached:
     """Stands for a run that was detached and goes on."""
 
     name, run_id = "run 1", "1"
-    request = SimpleNamespace(detached=True, outputs=["model"])
+    request = SimpleNamespace(detached=True, alone=False, outputs=["model"])
 
     def __init__(self) -> None:
-        self.stopped = False
+        self.stopped = self.done = False
 
     def stop(self, timeout: float) -> None:
         self.stopped = True

@@ -74,6 +74,7 @@ class Execution:
             started=time.monotonic(),
             log_dir=request.log_dir,
             notices=list(request.notices),
+            settings=request.settings,
         )
         self._mirror = EventMirror(self.state, request.private_logs)
         self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))

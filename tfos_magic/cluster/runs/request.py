@@ -63,6 +63,11 @@ def frame_use(
     return FrameUse(frame, plan, plan.features, label)
 
 
+def simple_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and texts among ``values``."""
+    return {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """All that a run needs. ``names`` are values to pickle, ``modules`` names bound to importable modules.
@@ -83,7 +88,8 @@ class RunRequest:
 
     With ``strategy`` "none" the cell runs as it is, on ``ranks`` alone where that is not empty, and none waits for
     another: all come to their end, and nothing is tried again. ``notices`` are what the user should know beforehand.
-    ``item`` holds more names, packed by themselves: those in which runs of one kind differ.
+    ``item`` holds more names, packed by themselves: those in which runs of one kind differ. ``simple`` are numbers and
+    texts in the ``payload`` by which people tell runs apart, beside those among ``names``.
     ``main`` is the namespace that functions which come back see, and what they name; None: each run's are apart.
     """
 
@@ -105,6 +111,7 @@ class RunRequest:
     private_files: Callable[[], str] | None = None
     payload: bytes | None = None
     item: bytes = b""
+    simple: Mapping[str, Any] = field(default_factory=dict)
     main: dict[str, Any] | None = None
     checkpoint_dir: str = ""
     checkpoint_every: int = 0
@@ -117,6 +124,18 @@ class RunRequest:
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed < SEEDS:
             raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to {SEEDS - 1}.")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What tells this run from others, in words: numbers and texts among its names, and its options."""
+        chosen = simple_values({**self.names, **self.simple})
+        options = {"batch size": self.batch_size, "strategy": self.strategy, "seed": self.seed}
+        known = {**chosen, **options}
+        return {
+            name: f"{value:g}" if isinstance(value, float) else str(value)
+            for name, value in known.items()
+            if value is not None
+        }
 
     @property
     def alone(self) -> bool:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
+from tfos_magic.cluster.runs.results import RunResult, quietly
 from tfos_magic.cluster.runs.run_queue import RunQueue
-from tfos_magic.cluster.runs.run_result import RunResult, quietly
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import RunInterrupted
 

@@ -17,11 +17,18 @@ class RunQueue(Generic[Queued]):
     def __init__(self) -> None:
         self._runs: list[Queued] = []
         self._changed = threading.Condition()
+        self._callbacks: list[Callable[[Queued], object]] = []
+
+    def on_join(self, callback: Callable[[Queued], object]) -> None:
+        """Call ``callback`` with each run as it is asked for."""
+        self._callbacks.append(callback)
 
     def join(self, run: Queued) -> None:
         """Stand behind all others."""
         with self._changed:
             self._runs.append(run)
+        for callback in list(self._callbacks):
+            callback(run)
 
     def leave(self, run: Queued) -> None:
         """Let the next one begin. Leaving twice is harmless."""

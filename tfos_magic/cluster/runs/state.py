@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,13 +56,12 @@ class FeedState:
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
-
     ``history`` is that of the cell's ``fit``-th fit, counted from 0; ``earlier`` has those before, by their numbers.
     ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
     ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
     ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
-    ``returning`` bytes that rank 0 sends back ``returned`` have arrived.
+    ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
     """
 
     run_id: str
@@ -97,6 +96,7 @@ class RunState:
     printed: int = 0
     returned: int = 0
     returning: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
     _times: Stopwatch = field(init=False, repr=False)
     _first: tuple[float, float] | None = field(default=None, repr=False)
 

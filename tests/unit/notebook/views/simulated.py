@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState, apply
 from tfos_magic.cluster.runs.worker_state import WorkerState
@@ -92,7 +91,7 @@ class ToldRun:
         self.run_id, self.name = f"told-{number}", f"run {number}"
         self.state = new_state(world)
         self.state.run_id, self.state.name = RUN, self.name
-        self.request = SimpleNamespace(names=names, batch_size=32, strategy="sync", seed=None)
+        self.state.settings = {name: f"{value:g}" for name, value in names.items()}
         self.stops = 0
         self.callbacks: list[Callable[[ToldRun], object]] = []
         self._moments = run_through(self.state)

@@ -1,0 +1,34 @@
+"""Which runs a notebook knows, and how they are found again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfos_magic.cluster.runs.known_runs import KnownRuns
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.errors import UsageError
+
+
+def run(name: str, alone: bool = False) -> Any:
+    return SimpleNamespace(
+        name=name, run_id=name, state=f"state of {name}", done=False, request=SimpleNamespace(alone=alone)
+    )
+
+
+def test_runs_are_found_by_name_and_number_and_others_refused() -> None:
+    queue: RunQueue[Any] = RunQueue()
+    known, heard = KnownRuns(queue), []
+    known.on_new(heard.append)
+    runs = [run("run 1"), run("looking", alone=True), run("run 2"), run("run 1")]
+    for made in runs:
+        queue.join(made)
+    assert heard == known.runs == [runs[0], runs[2], runs[3]]
+    assert known.find("run 1") is runs[3]
+    assert known.find("1") is runs[0]
+    with pytest.raises(UsageError, match=r"no run 'run2': did you mean 'run 2'\?"):
+        known.find("run2")
+    with pytest.raises(UsageError, match=r"no run '9': %tfos runs lists"):
+        known.find("9")

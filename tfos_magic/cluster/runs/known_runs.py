@@ -1,0 +1,73 @@
+"""The runs of a notebook, those that go on and those that have ended."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.errors import UsageError
+
+KEPT = 200
+
+
+class EndedRun:
+    """A run that has ended, without the values that it brought back: as much of its handle as is shown."""
+
+    done = True
+
+    def __init__(self, run: Run) -> None:
+        self.run_id, self.name, self.state = run.run_id, run.name, run.state
+
+    def on_change(self, callback: Callable[[EndedRun], object]) -> Callable[[], None]:
+        """It changes no more: this is its end."""
+        callback(self)
+        return lambda: None
+
+    def ask_to_stop(self) -> None:
+        """It has ended."""
+
+
+class KnownRuns:
+    """The last runs of all that join ``queue``, oldest first, but for cells that each worker ran by itself."""
+
+    def __init__(self, queue: RunQueue[Run]) -> None:
+        self._runs: list[Run | EndedRun] = []
+        self._callbacks: list[Callable[[Run], object]] = []
+        queue.on_join(self._add)
+
+    def on_new(self, callback: Callable[[Run], object]) -> None:
+        """Call ``callback`` with each run that is asked for from now on."""
+        self._callbacks.append(callback)
+
+    @property
+    def runs(self) -> list[Run | EndedRun]:
+        """All that are known."""
+        return list(self._runs)
+
+    @property
+    def states(self) -> list[RunState]:
+        """How they went so far."""
+        return [run.state for run in self._runs]
+
+    def find(self, name: str) -> Run | EndedRun:
+        """The last run called ``name``, or the one with that number, from 1. Raises :class:`UsageError`."""
+        for run in reversed(self._runs):
+            if run.name == name:
+                return run
+        if name.isdigit() and 1 <= int(name) <= len(self._runs):
+            return self._runs[int(name) - 1]
+        near = difflib.get_close_matches(name, [run.name for run in self._runs], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "%tfos runs lists what there is."
+        raise UsageError(f"There is no run {name!r}: {hint}")
+
+    def _add(self, run: Run) -> None:
+        if run.request.alone:
+            return
+        # What runs brought back is the notebook's to keep.
+        self._runs = [EndedRun(known) if isinstance(known, Run) and known.done else known for known in self._runs]
+        self._runs = [*self._runs[-KEPT + 1 :], run]
+        for callback in list(self._callbacks):
+            callback(run)

@@ -1,0 +1,159 @@
+"""What ``%tfos`` does, by the name of its command."""
+
+from __future__ import annotations
+
+import json
+from pkgutil import resolve_name
+from typing import Any
+
+from IPython.display import display
+
+from tfos_magic.cluster.preflight import examine
+from tfos_magic.errors import UsageError
+from tfos_magic.notebook.describe import (
+    describe_feeds,
+    describe_finding,
+    describe_orphans,
+    describe_status,
+    status_dict,
+)
+from tfos_magic.notebook.options import COMMANDS, help_of, parse
+from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.texts import unquoted
+from tfos_magic.notebook.views.choice import detect, request_of_cell, shows_frames
+from tfos_magic.notebook.views.picture import summary
+from tfos_magic.notebook.views.run_table import run_table
+from tfos_magic.notebook.views.view import show_again
+from tfos_magic.processes.orphans import end_orphans, find_orphans
+from tfos_magic.tensorboard.server_process import embed
+
+COMPARED = 8
+
+
+class Commands:
+    """The commands of ``%tfos``, one method each: ``runtime`` does what they ask for."""
+
+    def __init__(self, shell: Any, runtime: Runtime) -> None:
+        self.shell, self.runtime = shell, runtime
+
+    def run(self, line: str, about: str) -> None:
+        """Do what ``line`` says; a line that says nothing shows what there is, ``about``."""
+        command, _, rest = line.strip().partition(" ")
+        if command in ("", "--help", "-h", "help"):
+            print(about)
+            return
+        if command not in COMMANDS:
+            raise UsageError(f"%tfos has no command {command!r}; it has {', '.join(COMMANDS)}.")
+        args = parse(COMMANDS[command], rest)
+        if args.help:
+            print(help_of(COMMANDS[command]))
+            return
+        getattr(self, f"_{command}")(args)
+
+    def _start(self, args: Any) -> None:
+        print(describe_status(self.runtime.start(args).status()))
+
+    def _status(self, args: Any) -> None:
+        cluster, run = self.runtime.cluster, self.runtime.last_run
+        if args.output or args.json:
+            known = status_dict(cluster.status() if cluster else None, self.runtime.fed, run.state if run else None)
+            if args.output:
+                self.shell.push({args.output: known})
+            else:
+                print(json.dumps(known))
+        elif cluster is None:
+            print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
+        else:
+            print(describe_status(cluster.status()))
+            self._show_run()
+
+    def _show_run(self) -> None:
+        """Show the runs that go on or wait, the newest first, or say how the last one ended."""
+        detached, last = self.runtime.detached, self.runtime.last_run
+        for run in detached:
+            show_again(run)
+        if not detached and last is not None:
+            print(f"{last.state.name}: {summary(last.state)}")
+        if self.runtime.fed:
+            print(describe_feeds(self.runtime.fed))
+
+    def _logs(self, args: Any) -> None:
+        if self.runtime.cluster is None:
+            print("There is no cluster, so there are no logs.")
+            return
+        for rank, lines in self.runtime.cluster.logs(args.worker, args.tail).items():
+            print(f"worker {rank}:")
+            print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
+
+    def _scale(self, args: Any) -> None:
+        if self.runtime.cluster is None or not self.runtime.running:
+            raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
+        self.runtime.cluster.scale(args.workers)
+        print(describe_status(self.runtime.cluster.status()))
+
+    def _stop(self, args: Any) -> None:
+        stopped = self.runtime.stop(args.force)
+        print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
+
+    def _runs(self, args: Any) -> None:
+        if not self.runtime.known.runs:
+            print("There is no run yet.")
+        else:
+            display(run_table(self.runtime.known.states), raw=True)
+
+    def _compare(self, args: Any) -> None:
+        runs = [self.runtime.known.find(unquoted(name)) for name in args.runs] or self.runtime.known.runs[-COMPARED:]
+        if not runs:
+            print("There is no run yet.")
+        elif detect(request_of_cell()) == "widget":
+            display(resolve_name("tfos_magic.widgets:Compare")(runs))
+        else:
+            display(run_table([run.state for run in runs]), raw=True)
+
+    def _dashboard(self, args: Any) -> None:
+        if detect(request_of_cell()) != "widget":
+            self._status(parse(COMMANDS["status"], ""))
+            self._runs(args)
+            return
+        dashboard = resolve_name("tfos_magic.widgets:Dashboard")(self.runtime.known)
+        if not (args.sidebar and _beside(dashboard)):
+            display(dashboard)
+
+    def _doctor(self, args: Any) -> None:
+        findings = []
+        for finding in examine(
+            self.runtime.known_session(), self.runtime.requested_cluster(args), self.runtime.running
+        ):
+            print(describe_finding(finding), flush=True)
+            findings.append(finding)
+        bad = sum(bool(finding.fix) for finding in findings)
+        print(f"{bad} of {len(findings)} need a fix." if bad else "All is well.")
+
+    def _clean(self, args: Any) -> None:
+        orphans = find_orphans()
+        if not orphans:
+            print("Nothing was left behind on this machine.")
+        elif args.yes:
+            print(f"{end_orphans(orphans)} of {len(orphans)} processes ended.")
+        else:
+            print(f"Left behind:\n{describe_orphans(orphans)}\n%tfos clean --yes ends them.")
+
+    def _tensorboard(self, args: Any) -> None:
+        if args.stop:
+            count = self.runtime.boards.stop(args.logdir)
+            print(f"{count} TensorBoard ended." if count else "No TensorBoard was running.")
+            return
+        link = args.link or not shows_frames(request_of_cell())
+        display(embed(self.runtime.tensorboard(args.logdir), args.height, link), raw=True)
+
+
+def _beside(widget: Any) -> bool:
+    """Show ``widget`` beside the notebook; False where the package for that is not there, which is said."""
+    try:
+        beside = resolve_name("sidecar:Sidecar")(title="TFOS")
+    except ImportError:
+        print("--sidebar needs the package sidecar: pip install sidecar, and load the page again. It is shown here:")
+        return False
+    with beside:
+        display(widget)
+    return True

@@ -1,0 +1,67 @@
+"""Runs as a table: their settings by their last metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.wording import duration, number
+
+
+def run_table(states: Sequence[RunState]) -> dict[str, str]:
+    """The MIME bundle of a table of runs, in their order: settings in which they differ, metrics, seconds, state."""
+    settings = differing([settings_of(state) for state in states])
+    metrics = list(dict.fromkeys(name for state in states for name in state.metrics))
+    chosen = list(dict.fromkeys(name for known in settings for name in known))
+    header = ["", "run", *chosen, *metrics, "time", "state", "logs"]
+    rows = [
+        header,
+        *(_row(place, *pair, chosen, metrics) for place, pair in enumerate(zip(states, settings, strict=True))),
+    ]
+    shown = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return {"text/html": _html(list(zip(*shown, strict=True))), "text/plain": _text(shown)}
+
+
+def settings_of(state: RunState) -> dict[str, str]:
+    """What a run was given, in words."""
+    return {**state.settings, "workers": str(len(state.workers))}
+
+
+def differing(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Of the settings of several runs those in which they differ; of one run all."""
+    names = dict.fromkeys(name for chosen in settings for name in chosen)
+    kept = [name for name in names if len(settings) == 1 or len({chosen.get(name) for chosen in settings}) > 1]
+    return [{name: chosen[name] for name in kept if name in chosen} for chosen in settings]
+
+
+def _row(
+    place: int, state: RunState, settings: Mapping[str, str], chosen: Sequence[str], metrics: Sequence[str]
+) -> list[str]:
+    values = [number(state.metrics[name]) if name in state.metrics else "" for name in metrics]
+    return [
+        str(place + 1),
+        state.name,
+        *(settings.get(name, "") for name in chosen),
+        *values,
+        duration(state.elapsed),
+        state.phase.value,
+        state.log_dir,
+    ]
+
+
+def _html(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col" style="text-align:left">{escape(text)}</th>' for text in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f'<td style="text-align:left">{escape(text)}</td>' for text in row) + "</tr>"
+        for row in rows[1:]
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(columns: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

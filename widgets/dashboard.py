@@ -1,0 +1,40 @@
+"""A cluster and the runs of a notebook in one widget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+
+from tfos_magic.cluster.runs.known_runs import KnownRuns
+from tfos_magic.widgets.cluster_view import ClusterView
+from tfos_magic.widgets.compare import Compare
+from tfos_magic.widgets.parts import RunPanel
+
+COMPARED = 8
+
+
+class Dashboard(ipywidgets.VBox):
+    """The cluster of the magics, the run that was asked for last and the last runs compared; new ones join by
+    themselves."""
+
+    def __init__(self, known: KnownRuns) -> None:
+        runs: list[Any] = list(known.runs)
+        self.cluster = ClusterView()
+        self.panel = RunPanel(runs[-1] if runs else None)
+        self.compare = Compare(runs[-COMPARED:])
+        super().__init__([self.cluster, self.panel, self.compare])
+        known.on_new(self.add)
+
+    def add(self, run: Any) -> None:
+        """Show a run that has been asked for."""
+        if self.comm is None:  # closed
+            return
+        self.panel.run = run
+        self.compare.runs = [*self.compare.runs, run][-COMPARED:]
+
+    def close(self) -> None:
+        """Show nothing more; the cluster and the runs stay."""
+        for part in (self.cluster, self.panel, self.compare):
+            part.close()
+        super().close()
