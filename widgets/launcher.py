@@ -29,7 +29,7 @@ class Launcher(ipywidgets.VBox):
     simple. The kernel stays free: runs wait for one another. ``runs`` are all, the last of them ``run``.
     """
 
-    def __init__(self, train: Callable[..., Any], **values: Any) -> None:
+    def __init__(self, train: Callable[..., Any], /, **values: Any) -> None:
         self._submit = getattr(train, "submit", train)
         self.runs: list[Run] = []
         self.controls, self._fixed = _controls(train, values)

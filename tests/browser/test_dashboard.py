@@ -65,9 +65,9 @@ def test_a_launcher_trains_stops_and_compares_and_the_dashboard_scales(
     launcher.get_by_role("button", name="Stop").click()
     expect(compared.nth(2)).to_contain_text("stopped", timeout=20_000)
 
-    page.evaluate(
-        "() => window.jupyterapp.shell.currentWidget.content.widgets[3].model.sharedModel.setSource('launcher.runs[1].stop()\\n%tfos runs')"
-    )
+    content = "window.jupyterapp.shell.currentWidget.content"
+    set_source = f"code => {{ {content}.widgets[3].model.sharedModel.setSource(code); }}"
+    page.evaluate(set_source, "launcher.runs[1].stop()\n%tfos runs")
     cells.nth(3).locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     expect(compared.nth(1)).to_contain_text("stopped", timeout=20_000)
