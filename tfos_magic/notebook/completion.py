@@ -29,8 +29,9 @@ class _Line:
     cell: str
 
 
-def completer(namespace: Mapping[str, Any], cell_magics: Mapping[str, MagicArgumentParser]) -> Callable[..., Any]:
-    """A matcher for IPython that knows ``%tfos`` and ``cell_magics``, by name; ``namespace`` is the notebook's."""
+def completer(namespace: Mapping[str, Any], magics: Mapping[str, MagicArgumentParser]) -> Callable[..., Any]:
+    """A matcher for IPython that knows ``%tfos`` and ``magics``, by their signs and names; ``namespace`` is the
+    notebook's."""
 
     @context_matcher(identifier=IDENTIFIER)
     def match(context: CompletionContext) -> SimpleMatcherResult:
@@ -44,8 +45,8 @@ def completer(namespace: Mapping[str, Any], cell_magics: Mapping[str, MagicArgum
                 return _result(COMMANDS, context.token, "magic")
             parser = COMMANDS[command].parser if command in COMMANDS else None
             body = ""
-        elif context.cursor_line == 0 and magic.startswith("%%") and line.find(" ") > 0:
-            parser, options = cell_magics.get(magic.removeprefix("%%")), rest
+        elif " " in line.lstrip() and (context.cursor_line == 0 or not magic.startswith("%%")):
+            parser, options = magics.get(magic), rest
         else:
             parser, options = None, ""
         if parser is None:
@@ -78,13 +79,29 @@ def _complete(
     parser: MagicArgumentParser, line: _Line, token: str, namespace: Mapping[str, Any]
 ) -> SimpleMatcherResult:
     if not line.option:
-        return _result(_unused(parser, line.words), token, "option")
+        given = [] if line.typed.startswith("-") else _positional(parser, line.words, namespace)
+        return _result([*given, *_unused(parser, line.words)], token, "option")
     if line.option in _PATHS:
         return _result([], token, "")
     action = _action(parser, line.option)
     if action is not None and action.choices:
         return _result(map(str, action.choices), token, "value")
     return _result(*_names_for(action.dest if action else "", line, token, namespace))
+
+
+def _positional(parser: MagicArgumentParser, words: list[str], namespace: Mapping[str, Any]) -> list[str]:
+    """Names of the notebook for the argument that comes next by its place: a model, a DataFrame."""
+    wanted = [action.dest for action in parser._actions if not action.option_strings]
+    given = [word for place, word in enumerate(words) if not word.startswith("-") and not _takes(parser, words[:place])]
+    kinds = {"model": _is_model, "frame": _is_frame}
+    fits = kinds.get(wanted[len(given)]) if len(given) < len(wanted) else None
+    return [name for name, value in namespace.items() if fits and not name.startswith("_") and fits(value)]
+
+
+def _takes(parser: MagicArgumentParser, words: list[str]) -> bool:
+    """Whether what follows ``words`` is the value of an option."""
+    action = _action(parser, words[-1]) if words else None
+    return action is not None and action.nargs != 0
 
 
 def _unused(parser: MagicArgumentParser, words: list[str]) -> list[str]:
@@ -100,7 +117,8 @@ def _names_for(what: str, line: _Line, token: str, namespace: Mapping[str, Any])
     if what == "feed":
         return (frames, token, "dataframe") if "=" in line.typed else ((f"{f}={f}" for f in frames), token, "dataframe")
     if what in ("label", "features", "null_mask", "fill", "pad"):
-        used = {name: frame for name, frame in frames.items() if name in cell.reads} or frames
+        read = {*cell.reads, *line.words}
+        used = {name: frame for name, frame in frames.items() if name in read} or frames
         sign = "=" if what in ("fill", "pad") else ""
         return dict.fromkeys(f"{column}{sign}" for frame in used.values() for column in frame.columns), token, "column"
     if what == "output":
@@ -115,6 +133,10 @@ def _names_of(cell: str) -> CellNames:
         return analyse(cell, "<cell>")
     except UsageError:  # half typed
         return CellNames((), frozenset(), False)
+
+
+def _is_model(value: Any) -> bool:
+    return any(kind.__name__ == "Model" and kind.__module__.startswith("keras.") for kind in type(value).__mro__)
 
 
 def _is_frame(value: Any) -> bool:

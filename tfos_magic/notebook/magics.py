@@ -75,6 +75,10 @@ class TFOSMagics(Magics):
 
         Names that the cell reads are taken from the notebook; a Spark DataFrame becomes, under its own name, a
         tf.data.Dataset of this worker's share. The weights are those that one process would get from the same cell.
+
+        %%tfos_train -n 2 -o model
+        %%tfos_train --label digit --batch-size 256 --seed 1 -o model,history
+        %%tfos_train --label digit --checkpoint-dir checkpoints --resume --detach run
         """
         args = parse(TFOSMagics.tfos_train, line)
         if args.help:

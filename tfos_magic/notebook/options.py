@@ -9,7 +9,13 @@ from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
-from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
+from IPython.core.magic_arguments import (
+    MagicArgumentParser,
+    argument,
+    argument_group,
+    construct_parser,
+    magic_arguments,
+)
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
@@ -34,6 +40,7 @@ def grouped(*decorators: Decorator) -> Decorator:
 help_option = argument("--help", action="store_true", help="Show this help and do nothing.")
 
 cluster_options = grouped(
+    argument_group("workers"),
     argument("-n", "--workers", type=positive, default=None, help="Number of workers."),
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
     argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
@@ -60,6 +67,7 @@ def _strategy_option(option: Field[Any]) -> Decorator:
 
 
 strategy_options = grouped(
+    argument_group("strategy"),
     argument(
         "--strategy",
         choices=["sync", "async", "local"],
@@ -71,6 +79,7 @@ strategy_options = grouped(
 )
 
 checkpoint_options = grouped(
+    argument_group("faults and checkpoints"),
     argument(
         "--checkpoint-dir",
         default=None,
@@ -83,6 +92,7 @@ checkpoint_options = grouped(
 )
 
 data_options = grouped(
+    argument_group("data and names"),
     argument(
         "--features",
         type=names,
@@ -135,6 +145,7 @@ data_options = grouped(
 )
 
 view_options = grouped(
+    argument_group("what is shown"),
     argument("--log-dir", default=None, help="Directory for TensorBoard scalars; each run makes its own folder in it."),
     argument(
         "--tensorboard",
@@ -148,10 +159,10 @@ view_options = grouped(
 
 train_options = grouped(
     magic_arguments(),
+    data_options,
     cluster_options,
     servers_option,
     strategy_options,
-    data_options,
     checkpoint_options,
     view_options,
     argument(

@@ -18,13 +18,18 @@ class DataFrame:
         self.columns = list(columns)
 
 
+class Model:
+    """Named and housed like Keras's, which takes seconds to load."""
+
+
+Model.__module__ = "keras.src.models.model"
 DataFrame.__module__ = "pyspark.sql.classic.dataframe"
 
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
     made = InteractiveShell()
-    made.user_ns.update(train=DataFrame("pixels", "digit"), houses=DataFrame("area", "price"), rate=0.1)
+    made.user_ns.update(train=DataFrame("pixels", "digit"), houses=DataFrame("area", "price"), rate=0.1, net=Model())
     tfos_magic.load_ipython_extension(made)
     yield made
     tfos_magic.unload_ipython_extension(made)
@@ -88,3 +93,10 @@ def test_nothing_is_offered_after_the_extension_is_unloaded() -> None:
     tfos_magic.unload_ipython_extension(shell)
     assert shell.Completer.custom_matchers == before
     shell.history_manager.end_session()
+
+
+def test_prediction_offers_models_then_dataframes_then_their_columns(shell: InteractiveShell) -> None:
+    assert offered(shell, "%tfos_predict n|") == ["net"]
+    assert offered(shell, "%tfos_predict --batch-size 9 net |")[:2] == ["train", "houses"]
+    assert offered(shell, "%tfos_predict net houses --features |") == ["area", "price"]
+    assert "--argmax" in offered(shell, "%tfos_predict net houses --a|")
