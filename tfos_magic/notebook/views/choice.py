@@ -8,10 +8,11 @@ import sys
 from typing import Any
 
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.views.ticker import Throttled
+from tfos_magic.notebook.views.ticker import LINES, Throttled
 from tfos_magic.notebook.views.view import View
 
 VIEW_VARIABLE = "TFOS_VIEW"
+TEXT_LINES = 200
 CHOICES = ("auto", "widget", "html", "text")
 
 # By name, so that nothing is imported that is not used, and that the widgets room plugs in from above.
@@ -50,7 +51,9 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     if name == "text" and detached and kernel is None:
         name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
-    return Throttled(made(card=kernel is not None) if name == "text" else made())
+    if name == "text":  # with a kernel, what papermill and nbconvert keep
+        return Throttled(made(card=kernel is not None), lines=TEXT_LINES if kernel is not None else LINES)
+    return Throttled(made())
 
 
 def detect(request: dict[str, Any] | None) -> str:

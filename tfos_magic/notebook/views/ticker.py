@@ -1,4 +1,4 @@
-"""The one place that decides how often a view is drawn."""
+"""The one place that decides how often a view is drawn, and how much text it gets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.view import View
 
 INTERVAL_SECONDS = 0.25
+LINES = 2000
+CHARACTERS = 1_000_000
 
 
 class Throttled(View):
@@ -17,12 +19,21 @@ class Throttled(View):
 
     What is left out is never lost: a later update draws the same state object, and ``close`` always draws. The time a
     drawing takes counts as well, so a slow view is drawn less often rather than slowing the run.
+
+    Of the text that a cell prints ``lines`` lines are passed on, and at most a million characters: a loop that prints
+    fills no notebook. How much is left out is said in the end.
     """
 
     def __init__(
-        self, view: View, interval: float = INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        view: View,
+        interval: float = INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        lines: int = LINES,
     ) -> None:
         self.view = view
+        self._lines, self._characters = lines, CHARACTERS
+        self._cut, self._left_out = False, 0
         self._interval = interval
         self._clock = clock
         self._next = 0.0
@@ -40,7 +51,12 @@ class Throttled(View):
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
         """Pass text on at once: it is the cell's own output, and a view redraws its line around it."""
-        self.view.output(text, stream, rank)
+        kept = self._kept(text)
+        if kept:
+            self.view.output(kept, stream, rank)
+        if len(kept) < len(text):
+            self._left_out += text[len(kept) :].count("\n")
+            self._cut, self._lines, self._characters = True, 0, 0
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
         """Pass on at once what the cell showed."""
@@ -62,4 +78,16 @@ class Throttled(View):
         """Draw the end, once."""
         if not self._closed:
             self._closed = True
+            if self._cut:
+                left = f"{self._left_out:,} lines" if self._left_out else "text"
+                self.view.output(f"… {left} left out; %tfos logs has the last.\n", "stdout")
             self.view.close(state)
+
+    def _kept(self, text: str) -> str:
+        """As much of ``text``, in whole lines, as may still be passed on."""
+        lines = text.count("\n")
+        if lines <= self._lines and len(text) <= self._characters:
+            self._lines, self._characters = self._lines - lines, self._characters - len(text)
+            return text
+        kept = "".join(text.splitlines(keepends=True)[: self._lines])[: self._characters]
+        return kept if kept.endswith("\n") or not kept else f"{kept[:-1]}\n"

@@ -90,3 +90,35 @@ def test_a_slow_view_is_drawn_less_often() -> None:
         clock.now += 0.01
         throttled.update(state)
     assert 9 <= view.calls.count("update") <= 10
+
+
+def test_of_text_so_many_lines_are_passed_on_and_the_rest_is_counted() -> None:
+    clock = Clock()
+    view = Recorder(clock)
+    throttled = Throttled(view, clock=clock, lines=5)
+    throttled.output("begun ", "stdout")
+    for start in range(0, 12, 3):
+        throttled.output("".join(f"line {line}\n" for line in range(start, start + 3)), "stdout")
+    state = new_state()
+    finish(state)
+    throttled.close(state)
+    assert view.calls == [
+        "stdout:begun ",
+        "stdout:line 0\nline 1\nline 2\n",
+        "stdout:line 3\nline 4\n",
+        "stdout:… 7 lines left out; %tfos logs has the last.\n",
+        "close:done",
+    ]
+
+
+def test_a_line_without_an_end_is_cut() -> None:
+    clock = Clock()
+    view = Recorder(clock)
+    throttled = Throttled(view, clock=clock)
+    for _ in range(20):
+        throttled.output("x" * 100_000, "stdout")
+    assert sum(len(call) for call in view.calls) < 1_000_200
+    state = new_state()
+    finish(state)
+    throttled.close(state)
+    assert view.calls[-2] == "stdout:… text left out; %tfos logs has the last.\n"
