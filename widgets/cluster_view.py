@@ -12,9 +12,8 @@ import traitlets
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
-from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
-from tfos_magic.notebook.describe import describe_status
-from tfos_magic.notebook.views.wording import count_of, size
+from tfos_magic.notebook.views.cluster_table import about, cluster_bundle, worker_row
+from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.widgets.part import Part
 
 SECONDS = 1.0
@@ -45,8 +44,7 @@ class ClusterView(Part):
 
     def picture(self) -> dict[str, str]:
         cluster = self.cluster or SHARED.cluster
-        text = describe_status(cluster.status()) if cluster else "There is no cluster."
-        return {"text/plain": text}
+        return cluster_bundle(cluster.status()) if cluster else {"text/plain": "There is no cluster."}
 
     def close(self) -> None:
         """Look no more. The cluster stays."""
@@ -85,17 +83,12 @@ def values_of(cluster: TFCluster | None, runs: list[Run]) -> dict[str, Any]:
     status = cluster.status()
     return {
         "headline": f"Cluster {status.phase}",
-        "about": _about(status, cluster.size),
+        "about": about(status),
         "runs": f"{status.reason} {_of_runs(runs)}".strip(),
-        "workers": [_row(worker) for worker in status.workers],
+        "workers": [worker_row(worker) for worker in status.workers],
         "size": cluster.size,
         "running": status.phase == "running",
     }
-
-
-def _about(status: ClusterStatus, workers: int) -> str:
-    versions = f"TensorFlow {status.tensorflow}, Keras {status.keras}" if status.tensorflow else ""
-    return " · ".join(part for part in (count_of(workers, "worker"), status.master, versions) if part)
 
 
 def _of_runs(runs: list[Run]) -> str:
@@ -103,12 +96,6 @@ def _of_runs(runs: list[Run]) -> str:
         return "Nothing runs."
     waiting = f"; {count_of(len(runs) - 1, 'run')} next" if runs[1:] else ""
     return f"{runs[0].name} is {runs[0].phase.value}{waiting}."
-
-
-def _row(worker: WorkerStatus) -> list[str]:
-    name = f"{worker.role} {worker.rank}" if worker.role == "ps" else str(worker.rank)
-    place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
-    return [name, place, worker.state, worker.device or "", size(worker.memory), size(worker.spool)]
 
 
 class _Watch:

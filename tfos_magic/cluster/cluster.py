@@ -42,6 +42,13 @@ class TFCluster(WorkerGroup):
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def __repr__(self) -> str:
+        return f"<TFCluster of {self.size} workers, {self.phase.value}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """As :meth:`status` shows itself."""
+        return {**self.status()._repr_mimebundle_(), "text/plain": repr(self)}
+
     def submit(self, cell: str | Callable[..., Any], **options: Unpack[RunOptions]) -> Run:
         """Run Keras code on every worker, as ``%%tfos_train --detach`` does, and give a handle on it at once.
 

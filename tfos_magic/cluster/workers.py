@@ -8,6 +8,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pkgutil import resolve_name
+from typing import Any
 
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
@@ -84,6 +86,10 @@ class ClusterStatus:
     tensorflow: str = ""
     keras: str = ""
     reason: str = ""
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.cluster_table:cluster_bundle")(self)
+        return bundle
 
 
 def rank_workers(agents: Sequence[tuple[bytes, Register]], servers: int = 0) -> list[Worker]:

@@ -20,7 +20,7 @@ def run_table(states: Sequence[RunState]) -> dict[str, str]:
         *(_row(place, *pair, chosen, metrics) for place, pair in enumerate(zip(states, settings, strict=True))),
     ]
     shown = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return {"text/html": _html(list(zip(*shown, strict=True))), "text/plain": _text(shown)}
+    return {"text/html": html_table(list(zip(*shown, strict=True))), "text/plain": _text(shown)}
 
 
 def settings_of(state: RunState) -> dict[str, str]:
@@ -50,7 +50,8 @@ def _row(
     ]
 
 
-def _html(rows: Sequence[Sequence[str]]) -> str:
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, whose first row is its head."""
     head = "".join(f'<th scope="col" style="text-align:left">{escape(text)}</th>' for text in rows[0])
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{escape(text)}</td>' for text in row) + "</tr>"

@@ -189,9 +189,10 @@ def test_a_cluster_is_shown_and_asked_for_another_size(sent: Sent) -> None:
     cluster: Any = ToldCluster()
     view = ClusterView(cluster)
     try:
-        assert view.status["about"] == "2 workers · local[4] · TensorFlow 2.21.0, Keras 3.15.0"
+        assert view.status["about"] == "1 worker · local[4] · TensorFlow 2.21.0, Keras 3.15.0"
         assert view.status["workers"] == [["0", "127.0.0.1 · pid 41", "idle", "cpu", "512 MB", "0 B"]]
         assert view.status["runs"] == "Nothing runs."
+        assert "pid 41" in cluster.status()._repr_mimebundle_()["text/html"]
         cluster.queue.join(SimpleNamespace(name="run 7", phase=SimpleNamespace(value="running")))
         view.look()
         assert view.status["runs"] == "run 7 is running."
