@@ -30,6 +30,7 @@ from tfos_peer import TFoS, tensorflowonspark
 from turns import Turn, processor, ratio, take_turns, wall
 
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.driver.parquet_scan import SWITCH, find_scan
 
 PIXELS = 784
@@ -74,7 +75,7 @@ def first_epochs(spark: SparkSession, ranks: Ranks, folder: Path) -> Rivals:
     """What brings the rows of ``folder`` to Python or to the spools."""
     df = spark.read.parquet(str(folder))
     rivals: Rivals = {BARE: lambda: bare(df), ORDINARY: lambda: feed(spark, ranks, df, False)}
-    if find_scan(df.select("pixels", "label"), plan_feed(df.schema, label="label").sources) is not None:
+    if find_scan(df.select("pixels", "label"), plan_feed(df.schema, Selection(label="label")).sources) is not None:
         rivals[IN_PLACE] = lambda: feed(spark, ranks, df, True)
     return rivals
 

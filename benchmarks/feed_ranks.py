@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.driver.feed_job import feed_dataframe
@@ -28,7 +29,7 @@ class Ranks:
 
     def feed(self, df: DataFrame) -> int:
         """Bring all rows of ``df`` to the spools, in the place of those before; gives how many they are."""
-        plan = plan_feed(df.schema, label="label")
+        plan = plan_feed(df.schema, Selection(label="label"))
         for rank in range(len(self._pipes)):
             self._ask(rank, "open", rank, len(self._pipes), plan.schema)
         report = feed_dataframe(df, plan, feed_id=FEED, endpoints=self._endpoints, token=TOKEN)

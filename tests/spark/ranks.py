@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.driver.feed_job import feed_dataframe
@@ -34,7 +35,7 @@ class Ranks:
         missing: Missing = NOTHING_MISSING,
     ) -> Any:
         """Feed ``df`` to all ranks and commit; gives the report and the handles by rank."""
-        feed_id, plan = uuid.uuid4().hex, plan_feed(df.schema, features, label, missing)
+        feed_id, plan = uuid.uuid4().hex, plan_feed(df.schema, Selection.of(features, label), missing)
         for rank, spool in enumerate(self.spools):
             spool.open(feed_id, rank, len(self.spools), plan.schema)
         endpoints = [receiver.uri for receiver in self.receivers]

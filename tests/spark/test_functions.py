@@ -59,6 +59,24 @@ def test_a_cell_a_function_and_a_decorated_function_train_alike(
     assert decorated.__name__ == "fit"
 
 
+def test_a_matrix_of_columns_and_weights_of_rows_train_as_in_one_process(
+    cluster: TFCluster, local_session: SparkSession
+) -> None:
+    import tensorflow as tf
+
+    values = np.random.default_rng(0).normal(size=(ROWS, 5))
+    names = ["a", "b", "c", "y", "w"]
+    values[:, 4] = np.arange(ROWS) % 4
+    frame = local_session.createDataFrame(values.tolist(), names)
+    given = {"features": ["c", "a", "b"], "weight": "w", "matrix": True, **OPTIONS}
+    weights = cluster.run(fit, names={"rate": 0.1}, frames={"data": frame}, **given)
+    plain = tf.data.Dataset.from_tensor_slices((values[:, [2, 0, 1]].astype("float32"), values[:, 3], values[:, 4]))
+    expected = fit(plain.batch(32), 0.1)
+    assert max(np.abs(mine - other).max() for mine, other in zip(weights, expected, strict=True)) < 1e-6
+    with pytest.raises(DataError, match="a matrix holds numbers"):
+        cluster.run(fit, names={"rate": 1}, frames={"data": frame.selectExpr("'a' t", "y")}, label="y", matrix=True)
+
+
 def test_runs_follow_one_another_and_their_handles_tell_of_them(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from tests.spark.ranks import Ranks
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.transport.messages import SpoolHandle
@@ -243,7 +244,7 @@ def test_encoded_images_are_decoded_by_a_map_over_the_batches(spark: SparkSessio
     _, handles = ranks.feed(df, label="id")
     seen = {}
     for handle in handles:
-        train = feed_dataset(handle, batch_size=2, label="id")
+        train = feed_dataset(handle, batch_size=2, selection=Selection(label="id"))
         image = tf.TensorSpec((4, 5, 3), tf.uint8)
         train = train.map(lambda x, y, image=image: (tf.map_fn(tf.io.decode_png, x, fn_output_signature=image), y))
         assert train.element_spec[0].shape[1:] == (4, 5, 3)

@@ -111,12 +111,14 @@ history = model.fit(fed, epochs=4, verbose=0).history
 SPOOLED = """
 import pathlib, tempfile
 from tests.unit.feed.test_spooled_dataset import fill
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.agent.spool import Spool
 
 spool = Spool(tempfile.gettempdir())
 handle = fill(spool, [[60, 20], [51]], rank, SIZE)
-fed, seen = (feed_dataset(handle, batch_size=29, label="flag", shuffle=True, seed=4) for _ in range(2))
+flags = Selection(label="flag")
+fed, seen = (feed_dataset(handle, batch_size=29, selection=flags, shuffle=True, seed=4) for _ in range(2))
 fed, seen = (each.map(lambda columns, flag: (columns["x"] / 50 - 1, flag, columns["id"])) for each in (fed, seen))
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
 model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))

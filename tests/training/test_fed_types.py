@@ -25,6 +25,7 @@ COLUMNS = (
 )
 CELL = """
 import keras
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
 keras.utils.set_random_seed(3)
@@ -36,7 +37,7 @@ words = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(20, 4, mask
 numbers = [keras.ops.expand_dims(keras.ops.cast(each, "float32"), 1) for each in (size, age, seen, mask)]
 model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()([words, *numbers])))
 model.compile(keras.optimizers.SGD(0.1), "mse")
-train = feed_dataset(handles[rank], batch_size=batch_size, label="y")
+train = feed_dataset(handles[rank], batch_size=batch_size, selection=Selection(label="y"))
 spec = train.element_spec[0]
 train = train.map(lambda x, y: ({**x, "tokens": x["tokens"].to_tensor()}, y))
 history = model.fit(train, epochs=2, verbose=0).history
@@ -56,7 +57,7 @@ def spools() -> Iterator[list[Spool]]:
 def feed(spools: list[Spool], world: int) -> list[dict[str, Any]]:
     """Spool the same rows for ``world`` ranks; gives the handles."""
     random = np.random.default_rng(0)
-    plan = FeedPlan(COLUMNS, "y")
+    plan = FeedPlan(COLUMNS, ("y",))
     rows = [
         {
             "tokens": random.integers(1, 20, random.integers(1, 6)).tolist(),

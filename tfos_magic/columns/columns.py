@@ -68,10 +68,10 @@ class Column:
 
 @dataclass(frozen=True)
 class FeedPlan:
-    """The columns a feed carries, in order: the features, then the label where there is one."""
+    """The columns a feed carries, in order: the features, then the ``targets``: label and weight, as far as there."""
 
     columns: tuple[Column, ...]
-    label: str | None = None
+    targets: tuple[str, ...] = ()
 
     @property
     def sources(self) -> list[str]:
@@ -85,7 +85,7 @@ class FeedPlan:
 
     @property
     def features(self) -> list[str]:
-        return [name for name in self.names if name != self.label]
+        return [name for name in self.names if name not in self.targets]
 
     @property
     def schema(self) -> str:

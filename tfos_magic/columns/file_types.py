@@ -10,26 +10,23 @@ import pyarrow as pa
 from tfos_magic.columns.columns import BYTES, LIST, SCALAR, STRUCT, Column, FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import UNITS, chosen, refuse_twins, suggestion, with_missing
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError
 
 
-def plan_files(
-    schema: pa.Schema,
-    features: Sequence[str] | None = None,
-    label: str | None = None,
-    missing: Missing = NOTHING_MISSING,
-) -> FeedPlan:
-    """Plan what files of an Arrow ``schema`` give, as :func:`~tfos_magic.columns.schema_plan.plan_feed` does for Spark.
+def plan_files(schema: pa.Schema, selection: Selection = EVERYTHING, missing: Missing = NOTHING_MISSING) -> FeedPlan:
+    """Plan what files of an Arrow ``schema`` give of the ``selection``, as
+    :func:`~tfos_magic.columns.schema_plan.plan_feed` does for Spark.
 
     Unsigned numbers and float16 keep their types. Raises :class:`DataError` as it does.
     """
-    names = chosen(schema.names, features, label)
+    names = chosen(schema.names, selection)
     columns = []
     for name in names:
         if name not in schema.names:
             raise DataError(f"the files have no column {name!r}: {suggestion(name, schema.names)}")
         columns.append(column_of_arrow(name, schema.field(name).type))
-    return with_missing(columns, missing, label)
+    return with_missing(columns, missing, selection)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfos_magic.columns.columns import BYTES, LIST, SCALAR, STRUCT, VECTOR, Column, FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError
 
 NUMBERS = {
@@ -36,43 +37,48 @@ _REMEDIES = {
 }
 
 
-def plan_feed(
-    schema: Any,
-    features: Sequence[str] | None = None,
-    label: str | None = None,
-    missing: Missing = NOTHING_MISSING,
-) -> FeedPlan:
-    """Plan a feed from a Spark ``StructType`` (of a classic or a Connect session alike).
+def plan_feed(schema: Any, selection: Selection = EVERYTHING, missing: Missing = NOTHING_MISSING) -> FeedPlan:
+    """Plan a feed of the ``selection`` from a Spark ``StructType`` (of a classic or a Connect session alike).
 
-    ``features`` of ``None`` means every column but the label. Numbers, booleans, decimals (as float64), dates and times
+    Numbers, booleans, decimals (as float64), dates and times
     (as int64), strings, binary, arrays of all these at any depth, Spark ML vectors, and structs become tensors.
     ``missing`` says what nulls and short arrays become. Raises :class:`DataError` for an unknown, repeated, unsupported
     or contradictory column.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    names = chosen([field.name for field in schema.fields], features, label)
-    columns = [_column(name, types, "label" if name == label else "column") for name in names]
-    return with_missing(columns, missing, label)
+    names = chosen([field.name for field in schema.fields], selection)
+    columns = [_column(name, types, selection.role_of(name)) for name in names]
+    return with_missing(columns, missing, selection)
 
 
-def chosen(known: Sequence[str], features: Sequence[str] | None, label: str | None) -> list[str]:
-    """The names of the columns to carry, the label last. Raises :class:`DataError` as :func:`plan_feed` does."""
+def chosen(known: Sequence[str], selection: Selection) -> list[str]:
+    """The names of the columns to carry, targets last. Raises :class:`DataError` as :func:`plan_feed` does."""
     refuse_twins(known)
-    requested_columns = list(known) if features is None else list(features)
-    if features is not None and label is not None and label in requested_columns:
-        raise DataError(f"column {label!r} is both the label and a feature: leave it out of the features")
-    refuse_twins(requested_columns)
-    requested_columns = [name for name in requested_columns if name != label]
-    if not requested_columns:
+    features = selection.features_of(known)
+    refuse_twins(features)
+    if not features:
         raise DataError("no feature columns are left: name at least one column besides the label")
-    return requested_columns if label is None else [*requested_columns, label]
+    return [*features, *selection.targets]
 
 
-def with_missing(columns: list[Column], missing: Missing, label: str | None) -> FeedPlan:
+def with_missing(columns: list[Column], missing: Missing, selection: Selection) -> FeedPlan:
     """The plan of these columns, with what is said of their nulls and lengths."""
-    plan = FeedPlan(tuple(_with_missing(columns, missing, label)), label)
+    _check(columns, selection)
+    plan = FeedPlan(tuple(_with_missing(columns, missing, selection.targets)), tuple(selection.targets))
     refuse_twins(plan.names)
     return plan
+
+
+def _check(columns: Sequence[Column], selection: Selection) -> None:
+    for column in columns:
+        no_number = column.kind == STRUCT or column.dtype == BYTES
+        if column.name == selection.weight and (no_number or column.is_list):
+            raise DataError(f"a weight is a number for each row, and column {column.name!r} is {column}")
+        if selection.matrix and no_number and column.name not in selection.targets:
+            raise DataError(
+                f"a matrix holds numbers, and column {column.name!r} has none: name the columns that have as features, "
+                "or leave --matrix out"
+            )
 
 
 def _column(name: str, types: dict[str, Any], role: str) -> Column:
@@ -147,19 +153,19 @@ def _dtype(name: str, spark_type: Any, depth: int) -> str:
     )
 
 
-def _with_missing(columns: list[Column], missing: Missing, label: str | None) -> list[Column]:
+def _with_missing(columns: list[Column], missing: Missing, targets: Sequence[str]) -> list[Column]:
     """Give the columns with what is said of their nulls and their lengths."""
     known = _paths(columns)
     for name in missing.columns:
         if name not in known:
             raise DataError(f"--fill, --pad or --null-mask names a column {name!r}: {suggestion(name, known)}")
     return [
-        dataclasses.replace(_treated(column, (column.name,), missing, label), masked=column.name in missing.masks)
+        dataclasses.replace(_treated(column, (column.name,), missing, targets), masked=column.name in missing.masks)
         for column in columns
     ]
 
 
-def _treated(column: Column, path: tuple[str, ...], missing: Missing, label: str | None) -> Column:
+def _treated(column: Column, path: tuple[str, ...], missing: Missing, targets: Sequence[str]) -> Column:
     if column.kind == STRUCT:
         name = ".".join(path)
         if masked := [mask for mask in missing.masks if mask == name or mask.startswith(f"{name}.")]:
@@ -167,10 +173,10 @@ def _treated(column: Column, path: tuple[str, ...], missing: Missing, label: str
                 f"--null-mask {masked[0]}: {name!r} is a struct; select its fields as columns to mask them, such as "
                 f"df.select('{name}.*', ...)"
             )
-        fields = [_treated(each, (*path, each.name), missing, label) for each in column.fields]
+        fields = [_treated(each, (*path, each.name), missing, targets) for each in column.fields]
         return dataclasses.replace(column, fields=tuple(fields))
     # A row whose label is made up teaches something: that takes the label's own name.
-    fill = missing.fill_of(path, column.dtype, by_name=path[0] == label)
+    fill = missing.fill_of(path, column.dtype, by_name=path[0] in targets)
     pad, lengths = missing.pad_of(path, column.dtype, column.depth) if column.is_list else (None, ())
     return dataclasses.replace(column, fill=fill, pad=pad, pad_to=lengths)
 

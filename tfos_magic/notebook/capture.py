@@ -15,6 +15,7 @@ import cloudpickle
 
 from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import CaptureError, DataError, UsageError
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
 from tfos_magic.spark.session import is_dataframe
@@ -73,8 +74,7 @@ def capture_cell(
         namespace,
         feeds=dict(args.feed),
         push=[*args.push, *_kept(names, namespace, outputs)],
-        features=args.features,
-        label=args.label,
+        selection=Selection.of(args.features, args.label, args.weight, args.matrix),
         missing=Missing.of(args.fill, args.pad, args.null_mask),
         session=session,
     )
@@ -86,8 +86,7 @@ def capture(
     *,
     feeds: Mapping[str, str],
     push: Sequence[str],
-    features: Sequence[str] | None,
-    label: str | None,
+    selection: Selection = EVERYTHING,
     missing: Missing = NOTHING_MISSING,
     session: Callable[[], Any] | None = None,
 ) -> Captured:
@@ -104,10 +103,11 @@ def capture(
     objects = {name: namespace[name] for name in requested_names if name in namespace}
     frames = {name: value for name, value in objects.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace, session) for name, source in feeds.items()})
-    if (features or label or missing != NOTHING_MISSING) and not frames:
+    if (selection != EVERYTHING or missing != NOTHING_MISSING) and not frames:
         raise UsageError(
-            "--features, --label, --pad, --fill and --null-mask are about DataFrames, and the cell names none. One "
-            "within a list, a dict or an object is not seen: give it a name of its own. See --feed NAME=DF."
+            "--features, --label, --weight, --matrix, --pad, --fill and --null-mask are about DataFrames, and the cell "
+            "names none. One within a list, a dict or an object is not seen: give it a name of its own. See --feed "
+            "NAME=DF."
         )
     modules = {name: value.__name__ for name, value in objects.items() if isinstance(value, ModuleType)}
     values = {name: value for name, value in objects.items() if name not in frames and name not in modules}
@@ -116,7 +116,7 @@ def capture(
         payload=payload,
         values=tuple(values),
         modules=modules,
-        frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
+        frames={name: frame_use(name, frame, selection, missing) for name, frame in frames.items()},
         large=_largest(values) if len(payload) > HINT_BYTES else "",
         unknown=unknown,
         converted=_of_converted([source for source in feeds.values() if not is_dataframe(namespace[source])]),

@@ -116,7 +116,7 @@ def _names_for(what: str, line: _Line, token: str, namespace: Mapping[str, Any])
     cell = _names_of(line.cell)
     if what == "feed":
         return (frames, token, "dataframe") if "=" in line.typed else ((f"{f}={f}" for f in frames), token, "dataframe")
-    if what in ("label", "features", "null_mask", "fill", "pad"):
+    if what in ("label", "weight", "features", "null_mask", "fill", "pad"):
         read = {*cell.reads, *line.words}
         used = {name: frame for name, frame in frames.items() if name in read} or frames
         sign = "=" if what in ("fill", "pad") else ""

@@ -95,7 +95,7 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
     ]
     for name, use in captured.frames.items():
         columns = "; ".join(map(str, use.plan.carried))
-        label = f", label {use.label}" if use.label else ""
+        label = "".join(f", {use.selection.role_of(name)} {name}" for name in use.selection.targets)
         order = "shuffled" if request.shuffle else "in order"
         lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch, {order}.")
     lines += captured.hints

@@ -14,13 +14,12 @@ from tfos_magic.cluster.runs.request import RunRequest, simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.disk.imports import ImportListener
-from tfos_magic.errors import CaptureError, RunInterrupted, WorkerError
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.commands import Commands
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_plan
 from tfos_magic.notebook.options import (
-    body_of,
     help_of,
     map_options,
     parse,
@@ -84,7 +83,7 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_train))
             return None
-        body = body_of("tfos_train", cell)
+        body = _body_of("tfos_train", cell)
         view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
@@ -134,7 +133,7 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_run))
             return
-        body = body_of("tfos_run", cell)
+        body = _body_of("tfos_run", cell)
         source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         request = RunRequest(
@@ -167,7 +166,7 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_map))
             return
-        body = body_of("tfos_map", cell)
+        body = _body_of("tfos_map", cell)
         from tfos_magic.notebook import mapping
 
         made = mapping.map_cell(self.shell.transform_cell(body), args, self.shell.user_ns)
@@ -212,3 +211,12 @@ class TFOSMagics(Magics):
         if not (isinstance(result, Serving) and view.tensorboard(result.url)):
             display(embed(result, link=not shows_frames(request_of_cell())), raw=True)
         return request
+
+
+def _body_of(name: str, cell: str | None) -> str:
+    """The cell below a magic; ``None`` where it was called on a line, which is for ``--help`` alone."""
+    if cell is None:
+        raise UsageError(
+            f"%%{name}, with two signs, goes on the first line of a cell; %{name} --help tells its options."
+        )
+    return cell

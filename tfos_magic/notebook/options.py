@@ -100,6 +100,8 @@ data_options = grouped(
         help="Columns that are features, with commas; default: all but the label.",
     ),
     argument("--label", default=None, help="Column that is the label; the dataset then yields (features, label)."),
+    argument("--weight", default=None, help="Column that weighs rows: (features, label, weight), as fit takes it."),
+    argument("--matrix", action="store_true", help="The features side by side in one float32 tensor (rows, width)."),
     argument(
         "--pad",
         type=for_column,
@@ -289,12 +291,3 @@ COMMANDS = {
         argument("--stop", action="store_true", help="End TensorBoard."),
     ),
 }
-
-
-def body_of(name: str, cell: str | None) -> str:
-    """The cell below a magic; ``None`` where it was called on a line, which is for ``--help`` alone."""
-    if cell is None:
-        raise UsageError(
-            f"%%{name}, with two signs, goes on the first line of a cell; %{name} --help tells its options."
-        )
-    return cell

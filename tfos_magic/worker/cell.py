@@ -48,8 +48,7 @@ def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) ->
     for name, use in cell.feeds.items():
         how: dict[str, Any] = {
             "batch_size": use.batch_size,
-            "features": use.features,
-            "label": use.label,
+            "selection": use.selection,
             "shuffle": use.shuffle,
             "seed": use.seed,
         }

@@ -12,6 +12,7 @@ from tfos_magic.columns.columns import Column, column_field, decode_schema, fiel
 from tfos_magic.columns.list_lengths import ListLengths, settle
 from tfos_magic.columns.missing import Missing
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError
 
 SCHEMA = T.StructType(
@@ -25,14 +26,14 @@ SCHEMA = T.StructType(
 
 
 def test_all_columns_but_the_label_are_features_and_the_label_comes_last() -> None:
-    plan = plan_feed(SCHEMA, None, "age")
+    plan = plan_feed(SCHEMA, Selection.of(None, "age"))
     assert plan.features == ["pixels", "name", "label"]
     assert plan.names == ["pixels", "name", "label", "age"]
     assert plan.columns[0] == Column("pixels", "list", "float32")
 
 
 def test_features_keep_the_order_in_which_they_were_named() -> None:
-    assert plan_feed(SCHEMA, ["name", "pixels"], "label").names == ["name", "pixels", "label"]
+    assert plan_feed(SCHEMA, Selection.of(["name", "pixels"], "label")).names == ["name", "pixels", "label"]
 
 
 def test_without_a_label_every_column_is_carried() -> None:
@@ -91,7 +92,29 @@ def test_the_schema_of_a_plan_carries_all_that_is_known_of_its_columns() -> None
 )
 def test_contradictions_are_refused_with_a_remedy(features: list[str] | None, label: str | None, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        plan_feed(SCHEMA, features, label)
+        plan_feed(SCHEMA, Selection.of(features, label))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weight": "age"}, "the weight 'age' is of rows that have a label"),
+        ({"label": "label", "weight": "label"}, "both the label and the weight"),
+        ({"features": ["age"], "label": "label", "weight": "age"}, "both the weight and a feature"),
+        ({"label": "label", "weight": "ages"}, "no weight 'ages': did you mean 'age'"),
+        ({"label": "label", "weight": "name"}, "a weight is a number for each row, and column 'name' is"),
+        ({"label": "label", "weight": "pixels"}, "a weight is a number for each row, and column 'pixels' is"),
+        ({"matrix": True}, "a matrix holds numbers, and column 'name' has none"),
+    ],
+)
+def test_weights_and_matrices_of_what_is_no_number_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        plan_feed(SCHEMA, Selection.of(**options))
+
+
+def test_a_weight_is_no_feature() -> None:
+    plan = plan_feed(SCHEMA, Selection.of(label="label", weight="age"))
+    assert (plan.names, plan.features) == (["pixels", "name", "label", "age"], ["pixels", "name"])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +134,7 @@ def test_types_that_make_no_tensor_are_refused_with_a_remedy(spark_type: T.DataT
     schema = T.StructType([T.StructField("x", spark_type), T.StructField("y", T.LongType())])
     with pytest.raises(DataError, match=r"'x' of type .*" + said):
         plan_feed(schema)
-    assert plan_feed(schema, ["y"]).names == ["y"]
+    assert plan_feed(schema, Selection.of(["y"])).names == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +175,7 @@ def test_columns_say_their_dtypes_and_shapes_as_far_as_they_are_known() -> None:
 
 
 def treated(missing: Missing, label: str | None = None) -> dict[str, Column]:
-    return {column.name: column for column in plan_feed(SCHEMA, None, label, missing).columns}
+    return {column.name: column for column in plan_feed(SCHEMA, Selection.of(None, label), missing).columns}
 
 
 def test_a_value_without_a_name_is_for_the_columns_that_can_hold_it() -> None:

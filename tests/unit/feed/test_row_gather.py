@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tests.unit.feed.test_spooled_dataset import fill, mappings
 from tfos_magic.columns.numpy_arrays import tensor_arrays
+from tfos_magic.columns.selection import Selection
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.trainer.row_gather import RowGather
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
@@ -139,8 +140,8 @@ def test_epochs_that_a_resumed_fit_leaves_behind_are_read_only_where_that_is_nee
 
 def test_two_feeds_of_rows_that_belong_together_stay_side_by_side(spool: Spool) -> None:
     handles = [fill(spool, PARTITIONS, feed_id=name) for name in "ab"]
-    features = feed_dataset(handles[0], batch_size=32, features=["x"], shuffle=True, seed=3)
-    labels = feed_dataset(handles[1], batch_size=32, features=["id"], shuffle=True, seed=3)
+    features = feed_dataset(handles[0], batch_size=32, selection=Selection(features=["x"]), shuffle=True, seed=3)
+    labels = feed_dataset(handles[1], batch_size=32, selection=Selection(features=["id"]), shuffle=True, seed=3)
     for one, other in tf.data.Dataset.zip((features, labels)).as_numpy_iterator():
         assert one["x"][:, 0].tolist() == other["id"].tolist()
 

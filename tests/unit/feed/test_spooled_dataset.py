@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfos_magic.columns.arrow import WireConverter, settle
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.row_partitioner import RowPartitioner
@@ -81,6 +82,18 @@ def test_batches_run_across_blocks_and_partitions_in_order(spool: Spool) -> None
     assert batches[1]["s"].tolist() == [f"row {i}".encode() for i in range(5, 10)]
 
 
+def test_columns_side_by_side_are_one_matrix_with_label_and_weight_beside_it(spool: Spool) -> None:
+    handle = fill(spool, [[3, 4]])
+    selection = Selection.of(["id", "x"], "flag", matrix=True)
+    (features, label), *_ = feed_dataset(handle, batch_size=4, selection=selection).as_numpy_iterator()
+    np.testing.assert_array_equal(features, np.repeat(np.arange(4.0), 4).reshape(4, 4).astype(np.float32))
+    assert (features.dtype, label.tolist()) == (np.float32, [True, False, True, False])
+    weighed = Selection.of(["x"], "flag", "id")
+    element = next(feed_dataset(handle, batch_size=4, selection=weighed).as_numpy_iterator())
+    assert [part.shape for part in element] == [(4, 3), (4,), (4,)]
+    assert element[2].tolist() == [0, 1, 2, 3]
+
+
 def test_every_epoch_gives_the_same_rows(spool: Spool) -> None:
     dataset = feed_dataset(fill(spool, [[7], [6]]), batch_size=4)
     epochs = [[batch["id"].tolist() for batch in dataset.as_numpy_iterator()] for _ in range(3)]
@@ -112,9 +125,9 @@ def test_structure_shapes_and_cardinality_are_known_beforehand(spool: Spool) -> 
     spec = feed_dataset(handle, batch_size=4).element_spec
     assert spec["x"] == tf.TensorSpec((None, 3), tf.float32)
     assert spec["s"] == tf.TensorSpec((None,), tf.string)
-    one = feed_dataset(handle, batch_size=4, features=["x"], label="id")
+    one = feed_dataset(handle, batch_size=4, selection=Selection(features=["x"], label="id"))
     assert one.element_spec == (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None,), tf.int64))
-    several = feed_dataset(handle, batch_size=11, label="id")
+    several = feed_dataset(handle, batch_size=11, selection=Selection(label="id"))
     assert list(several.element_spec[0]) == ["x", "flag", "s"]
     assert several.element_spec[1] == tf.TensorSpec((11,), tf.int64)
     assert [int(each.cardinality()) for each in (one, several)] == [3, 1]
@@ -129,9 +142,9 @@ def test_it_is_marked_as_shared_out_already(spool: Spool) -> None:
 def test_an_unknown_column_and_a_senseless_batch_size_are_refused(spool: Spool) -> None:
     handle = fill(spool, [[4]])
     with pytest.raises(DataError, match=r"no column 'z'.*'x', 'flag', 's', 'id'"):
-        feed_dataset(handle, batch_size=2, features=["z"])
+        feed_dataset(handle, batch_size=2, selection=Selection(features=["z"]))
     with pytest.raises(DataError, match="no column 'y'"):
-        feed_dataset(handle, batch_size=2, label="y")
+        feed_dataset(handle, batch_size=2, selection=Selection(label="y"))
     with pytest.raises(DataError, match="at least 1"):
         feed_dataset(handle, batch_size=0)
 
@@ -163,7 +176,9 @@ def test_twenty_datasets_that_went_leave_no_mapping_and_no_descriptor(spool: Spo
     handle = fill(spool, [[40], [2]])
     before = mappings(tmp_path)
     for _ in range(20):
-        dataset = feed_dataset(handle, batch_size=8, label="id").map(lambda features, label: (features["x"], label))
+        dataset = feed_dataset(handle, batch_size=8, selection=Selection(label="id")).map(
+            lambda features, label: (features["x"], label)
+        )
         for _ in range(2):
             assert sum(len(label) for _, label in dataset.as_numpy_iterator()) == 42
     assert mappings(tmp_path) > before

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths, settle
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
@@ -158,7 +159,7 @@ def test_shuffled_rows_are_all_there_in_another_order_each_epoch_and_batches_kee
 
 
 def test_structure_is_known_before_a_row_has_come_and_it_is_marked_as_shared_out(ranks: Ranks) -> None:
-    dataset = stream_dataset(ranks.lease("l")[0], batch_size=4, features=["x"], label="id")
+    dataset = stream_dataset(ranks.lease("l")[0], batch_size=4, selection=Selection(features=["x"], label="id"))
     assert dataset.element_spec == (tf.TensorSpec((None, 2), tf.float32), tf.TensorSpec((None,), tf.int64))
     assert is_sharded(dataset.map(lambda x, y: (x, y)))
     assert ranks.told.empty()

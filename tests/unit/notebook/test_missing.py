@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.columns.missing import Missing, Rule
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.describe import describe_feeds, describe_plan, status_dict
@@ -57,9 +58,15 @@ def test_options_on_columns_without_a_dataframe_are_refused(option: str) -> None
 
 
 def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
-    plan = plan_feed(StructType().add("x", "float").add("y", "long"), label="y", missing=missing("--null-mask x"))
+    plan = plan_feed(
+        StructType().add("x", "float").add("y", "long"), Selection.of(label="y"), missing=missing("--null-mask x")
+    )
     captured: Any = SimpleNamespace(
-        values={}, payload=b"", modules=(), hints=[], frames={"df": SimpleNamespace(plan=plan, label="y")}
+        values={},
+        payload=b"",
+        modules=(),
+        hints=[],
+        frames={"df": SimpleNamespace(plan=plan, selection=Selection(label="y"))},
     )
     request: Any = SimpleNamespace(strategy="sync", shuffle=True, batch_size=32, outputs=[], log_dir="")
     said = describe_plan(request, captured, size=2, running=False)

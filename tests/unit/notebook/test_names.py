@@ -56,7 +56,7 @@ def test_a_cell_that_is_no_python_is_refused_with_its_line(source: str) -> None:
 
 
 def captured(source: str, namespace: dict[str, object]) -> Captured:
-    return capture(analyse(source, "<cell>"), namespace, feeds={}, push=[], features=None, label=None)
+    return capture(analyse(source, "<cell>"), namespace, feeds={}, push=[])
 
 
 def test_tfos_is_not_asked_of_a_notebook_that_has_no_such_name() -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.messages import (
     FeedUse,
@@ -33,8 +34,10 @@ MESSAGES: list[Message] = [
         7,
         [],
         feeds={
-            "train": FeedUse("f", 32, ["a"], mark=[9], spool=SpoolHandle("/f", "00", "s", [[0, 8, 0, 2]], [], 1, 2)),
-            "live": FeedUse("g", 8, label="y", stream=StreamHandle("l", "s", 2, live=True)),
+            "train": FeedUse(
+                "f", 32, Selection(["a"]), mark=[9], spool=SpoolHandle("/f", "00", "s", [[0, 8, 0, 2]], [], 1, 2)
+            ),
+            "live": FeedUse("g", 8, Selection(label="y"), stream=StreamHandle("l", "s", 2, live=True)),
         },
         options=StrategyOptions(bucket_mb=2, compression="float16", outer_learning_rate=0.5),
     ),

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
 from tfos_magic.values import pack
@@ -24,7 +25,9 @@ class RunOptions(TypedDict, total=False):
     ``name`` is what it is called. ``names`` are values the code may use; ``frames`` are DataFrames (of Spark, pandas or
     polars, Arrow tables, or dicts of arrays), each of which it gets under its name as this worker's
     ``tf.data.Dataset``, in global batches of ``batch_size`` rows (32): ``(features, label)`` where ``label`` names a
-    column, else a dict of columns; ``features`` are all columns but the label, unless named. ``missing`` says what
+    column, else a dict of columns; ``features`` are all columns but the label, unless named. ``weight`` names a column
+    that weighs rows, and ``matrix`` puts the features side by side, as
+    :class:`~tfos_magic.columns.selection.Selection` says. ``missing`` says what
     nulls and short arrays become, as in ``Missing.of(fill={"age": 0}, pad=0)``. Names in ``outputs`` come back from
     rank 0. ``options`` are those of the ``strategy``, by the names of
     :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
@@ -37,6 +40,8 @@ class RunOptions(TypedDict, total=False):
     frames: Mapping[str, Any] | None
     features: Sequence[str] | None
     label: str | None
+    weight: str | None
+    matrix: bool
     missing: Missing
     batch_size: int
     shuffle: bool
@@ -60,6 +65,8 @@ def request_of(
     frames: Mapping[str, Any] | None = None,
     features: Sequence[str] | None = None,
     label: str | None = None,
+    weight: str | None = None,
+    matrix: bool = False,
     missing: Missing = NOTHING_MISSING,
     outputs: Sequence[str] = (),
     strategy: str = "sync",
@@ -72,6 +79,7 @@ def request_of(
     fit.
     """
     names, frames = dict(names or {}), frames or {}
+    selection = Selection.of(features, label, weight, matrix)
     if not isinstance(cell, str):
         called = _free_name(cell, {*names, *frames})
         cell, names = call_of(cell, called, [*names, *frames]), {**names, called: cell}
@@ -79,7 +87,7 @@ def request_of(
     return RunRequest(
         source=cell,
         names=names,
-        frames={name: frame_use(name, frame, features, label, missing) for name, frame in frames.items()},
+        frames={name: frame_use(name, frame, selection, missing) for name, frame in frames.items()},
         outputs=outputs,
         strategy=strategy,
         options=StrategyOptions.of(strategy, options or {}),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.spark.session import is_dataframe, is_stopped
 from tfos_magic.transport.messages import StrategyOptions
@@ -42,25 +43,22 @@ class Observer:
 
 @dataclass(frozen=True)
 class FrameUse:
-    """A DataFrame that the cell gets as a dataset. ``features`` None means all of the plan but the label."""
+    """A DataFrame that the cell gets as a dataset of the ``selection``."""
 
     frame: Any
     plan: FeedPlan
-    features: Sequence[str] | None = None
-    label: str | None = None
+    selection: Selection = EVERYTHING
 
 
-def frame_use(
-    name: str, frame: Any, features: Sequence[str] | None, label: str | None, missing: Missing = NOTHING_MISSING
-) -> FrameUse:
+def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NOTHING_MISSING) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
     if is_dataframe(frame) and is_stopped(frame.sparkSession):
         raise DataError(f"DataFrame {name!r} is of a Spark session that was stopped: make it anew in the present one.")
     try:
-        plan = plan_feed(frame.schema, features, label, missing)
+        plan = plan_feed(frame.schema, selection, missing)
     except DataError as error:
         raise DataError(f"DataFrame {name!r}: {error}") from None
-    return FrameUse(frame, plan, plan.features, label)
+    return FrameUse(frame, plan, replace(selection, features=plan.features))
 
 
 def simple_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,8 +135,7 @@ def uses_of(
         uses[name] = FeedUse(
             feeds[name].feed_id,
             request.batch_size,
-            features=list(use.features) if use.features is not None else None,
-            label=use.label,
+            selection=use.selection,
             shuffle=request.shuffle,
             seed=seed,
             mark=list(feeds[name].mark),

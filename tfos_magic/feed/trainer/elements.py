@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfos_magic.columns.columns import BYTES, STRUCT, Column, field_column
 from tfos_magic.columns.numpy_arrays import settled_shape
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError
 
 T = TypeVar("T")
@@ -20,24 +21,22 @@ T = TypeVar("T")
 class Elements:
     """The batches of a dataset over columns of a settled ``schema``.
 
-    ``features`` None means all columns but the ``label``; with one, an element is ``(features, label)``, the features
-    being one tensor for one column and a dict by name for several, else a dict of the columns. ``rows`` is how many all
-    batches have, where that is known. ``requested_columns`` are the columns in the order in which :attr:`specs`
-    describe the flat tensors that :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` makes of them. Raises
-    :class:`DataError` for a column that is not there.
+    An element is what the ``selection`` says. ``rows`` is how many all batches have, where that is known.
+    ``requested_columns`` are the columns in the order in which :attr:`specs` describe the flat tensors that
+    :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` makes of them. Raises :class:`DataError` for a column that is
+    not there.
     """
 
     def __init__(
         self,
         schema: pa.Schema,
-        features: Sequence[str] | None,
-        label: str | None,
+        selection: Selection,
         rows: int | None = None,
     ) -> None:
         known = list(schema.names)
-        self._label = label
-        self._names = [name for name in known if name != label] if features is None else list(features)
-        self.requested_columns = self._names if label is None else [*self._names, label]
+        self._selection = selection
+        self._names = selection.features_of(known)
+        self.requested_columns = [*self._names, *selection.targets]
         for name in self.requested_columns:
             if name not in known:
                 raise DataError(
@@ -56,10 +55,14 @@ class Elements:
         columns = {
             name: _assembled(column, flat) for name, column in zip(self.requested_columns, self._columns, strict=True)
         }
-        if self._label is None:
+        targets = [columns[name] for name in self._selection.targets]
+        if self._selection.matrix:
+            matrix = tf.concat([_as_matrix(columns[name], name) for name in self._names], axis=1)
+            return (matrix, *targets) if targets else matrix
+        if not targets:
             return columns
         features = columns[self._names[0]] if len(self._names) == 1 else {name: columns[name] for name in self._names}
-        return features, columns[self._label]
+        return (features, *targets)
 
     def dataset(self, epoch: Callable[[], Iterator[Sequence[npt.NDArray[Any]]]]) -> tf.data.Dataset:
         """A dataset of which every iterator calls ``epoch`` for the flat arrays of its batches."""
@@ -102,6 +105,17 @@ def _assembled(column: Column, flat: Iterator[tf.Tensor]) -> Any:
     values = next(flat)
     splits = [next(flat) for _ in range(column.ragged_rank)]
     return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False) if splits else values
+
+
+def _as_matrix(column: Any, name: str) -> tf.Tensor:
+    """A column as float32 of the shape (rows, width)."""
+    if isinstance(column, tf.RaggedTensor) or column.shape.rank > 2:
+        raise DataError(
+            f"a matrix takes numbers and lists of one length, and those of column {name!r} differ: pad them with "
+            "--pad, or leave the column out"
+        )
+    values = tf.cast(column, tf.float32)
+    return values if values.shape.rank == 2 else values[:, tf.newaxis]
 
 
 def _flat_specs(column: Column, rows: int | None) -> list[tf.TensorSpec]:

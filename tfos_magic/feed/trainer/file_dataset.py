@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tfos_magic.columns.file_types import plain_batch, plan_files
 from tfos_magic.columns.list_lengths import settle
 from tfos_magic.columns.missing import Missing
 from tfos_magic.columns.numpy_arrays import tensor_arrays
+from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import DataError, TFOSError
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
@@ -40,6 +41,8 @@ def dataset(
     batch_size: int,
     features: Sequence[str] | None = None,
     label: str | None = None,
+    weight: str | None = None,
+    matrix: bool = False,
     shuffle: bool = True,
     seed: int | None = None,
     schema: Any = None,
@@ -54,9 +57,10 @@ def dataset(
     without a scheme means. Every worker must find the same files there. ``format`` is ``"parquet"``, ``"tfrecord"``
     (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``).
     ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
-    DataFrame: ``(features, label)`` with a ``label``, one tensor for one feature and a dict for several, else a dict of
-    all columns of the files (not those that only names of folders tell); ``fill``, ``pad`` and ``null_mask`` are those
-    of ``%%tfos_train``. Lists are as long as the first rows have them; where those differ they are ragged.
+    DataFrame: ``(features, label, weight)`` as far as these are named, one tensor for one feature and a dict for
+    several, or one float32 ``matrix``; else a dict of all columns of the files (not those that only names of folders
+    tell); ``fill``, ``pad`` and ``null_mask`` are those of ``%%tfos_train``. Lists are as long as the first rows have
+    them; where those differ they are ragged.
 
     ``batch_size`` is that of the global batch, of which a worker gets its part, maybe of no rows. The workers together
     read every row once in an epoch, and all have ``ceil(rows / batch_size)`` steps. What a global batch holds:
@@ -75,10 +79,11 @@ def dataset(
     check_batch_size(batch_size)
     paths = [absolute_path(one) for one in ([path] if isinstance(path, str) else path)]
     rank, world = ranks.place()
+    selection = Selection.of(features, label, weight, matrix)
 
     def look(first: int, step: int) -> _Found:
         source = open_source(paths, format, schema, **options)
-        plan = plan_files(source.schema, features, label, Missing.of(fill, pad, null_mask))
+        plan = plan_files(source.schema, selection, Missing.of(fill, pad, null_mask))
         return _Found(source, plan, _count(source, first, step))
 
     source, plan, units = _agreed(look)
@@ -91,7 +96,7 @@ def dataset(
     reader = _Reader(source, plan, units, shares, rank, order)
     sizes = shares.sizes
     common = int(sizes[0]) if (sizes == sizes[0]).all() else None
-    elements = Elements(reader.schema, None, label, common)
+    elements = Elements(reader.schema, replace(selection, features=None), common)
     alive = held_weakly(reader, "these files")
     steps = elements.dataset(lambda: alive().epoch(elements.requested_columns))
     dataset = steps.apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)

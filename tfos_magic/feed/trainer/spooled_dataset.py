@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfos_magic.columns.numpy_arrays import tensor_arrays
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.feed.row_assignment import batch_boundaries, row_numbers
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.row_gather import RowGather
@@ -26,19 +27,16 @@ def feed_dataset(
     handle: SpoolHandle,
     *,
     batch_size: int,
-    features: Sequence[str] | None = None,
-    label: str | None = None,
+    selection: Selection = EVERYTHING,
     shuffle: bool = False,
     seed: int = 0,
 ) -> tf.data.Dataset:
     """Give this rank's share of every global batch of ``batch_size`` rows, in the DataFrame's order or shuffled.
 
-    ``handle`` is what :meth:`Spool.handle` gave. With ``label``: ``(features, label)``, the features being one tensor
-    for one column and a dict by name for several (``None``: all other columns). Without: a dict of the columns. Scalars
-    have the shape ``(rows,)``, lists of one length ``(rows, width)``, others are ragged, structs are dicts; a share may
-    have 0 rows, and all ranks have ``ceil(total / batch_size)`` steps. The mapping of the file is closed with the
-    dataset. Raises :class:`DataError` for a column the feed does not hold and :class:`FeedError` when the spool's file
-    is gone.
+    ``handle`` is what :meth:`Spool.handle` gave. Elements are what the ``selection`` says. Scalars have the shape
+    ``(rows,)``, lists of one length ``(rows, width)``, others are ragged, structs are dicts; a share may have 0 rows,
+    and all ranks have ``ceil(total / batch_size)`` steps. The mapping of the file is closed with the dataset. Raises
+    :class:`DataError` for a column the feed does not hold and :class:`FeedError` when the spool's file is gone.
 
     With ``shuffle`` every iterator that is read gives the rows of this rank in another order, as
     :class:`~tfos_magic.feed.trainer.shuffle_order.ShuffleOrder` says: the ``k``-th of this dataset, from 0, in that of
@@ -48,7 +46,7 @@ def feed_dataset(
     rows = SpooledRows(handle)
     partitions = [(partition, count) for partition, count in handle.partitions]
     bounds = batch_boundaries(partitions, batch_size=batch_size, rank=handle.rank, world=handle.world)
-    elements = Elements(rows.schema, features, label, _common_size(bounds))
+    elements = Elements(rows.schema, selection, _common_size(bounds))
     batches = _Batches(rows, elements.requested_columns, bounds)
     if shuffle:
         batches = _ShuffledBatches(rows, elements.requested_columns, bounds, handle.rank, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyarrow import flight
 from tfos_magic.columns.columns import decode_schema
 from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.columns.row_buffer import RowBuffer
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
 from tfos_magic.feed.row_assignment import BatchSizes
@@ -30,8 +31,7 @@ def stream_dataset(
     handle: StreamHandle,
     *,
     batch_size: int,
-    features: Sequence[str] | None = None,
-    label: str | None = None,
+    selection: Selection = EVERYTHING,
     shuffle: bool = False,
     seed: int = 0,
 ) -> tf.data.Dataset:
@@ -46,7 +46,7 @@ def stream_dataset(
     Reading raises :class:`DataError` and :class:`FeedError` for what went wrong with the feed.
     """
     check_batch_size(batch_size)
-    elements = Elements(decode_schema(handle.schema), features, label)
+    elements = Elements(decode_schema(handle.schema), selection)
     shuffle = shuffle and not handle.live
     epochs = ShuffledEpochs()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.transport.messages.message import Message
 
 
@@ -40,13 +41,12 @@ class StreamHandle:
 
 @dataclass(frozen=True)
 class FeedUse:
-    """How a cell reads a DataFrame: in global batches of ``batch_size`` rows, as ``features`` (None: all columns but
-    the ``label``). ``mark`` tells its rows from others. The agent adds where they are: ``spool``, or to ``stream``."""
+    """How a cell reads a DataFrame: in global batches of ``batch_size`` rows of the ``selection``. ``mark`` tells its
+    rows from others. The agent adds where they are: ``spool``, or to ``stream``."""
 
     feed_id: str
     batch_size: int
-    features: list[str] | None = None
-    label: str | None = None
+    selection: Selection = EVERYTHING
     shuffle: bool = False
     seed: int = 0
     mark: list[int] = field(default_factory=list)
