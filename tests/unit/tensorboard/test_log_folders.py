@@ -42,7 +42,8 @@ def test_without_a_folder_no_process_is_started() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
 def test_private_folders_go_with_a_process_that_is_killed_with_its_group(number: signal.Signals) -> None:
     code = (
-        "from tfos_magic.tensorboard.log_folders import PrivateLogs; import pathlib, threading\n"
+        "from tfos_magic.tensorboard.log_folders import PrivateLogs; import pathlib, signal, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background\n"
         "logs = PrivateLogs(); folder = pathlib.Path(logs.folder('run 1')); folder.mkdir()\n"
         "(folder / 'file').write_text('x'); print(folder, flush=True); threading.Event().wait()"
     )

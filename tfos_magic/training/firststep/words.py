@@ -92,9 +92,9 @@ def of_counts(error: str, workers: int) -> str:
             "rows, so that is None there. Take tf.shape(x)[0]; or let batch_size be a multiple of the workers, with "
             "drop_remainder=True."
         )
-    numbers = (
-        {int(number) for number in re.findall(r"(?<![\w/])\d+(?![\w/])", error)} if "shape" in error.lower() else set()
-    )
+    said = error.partition("Arguments received by")[0]  # of a layer, whatever its error is about
+    found = re.findall(r"(?<![\w/])\d+(?![\w/])", said) if "shape" in said.lower() else ()
+    numbers = {int(number) for number in found}
     if not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
         return ""
     return (
