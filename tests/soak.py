@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,15 @@ import pytest
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
     """``cases`` for ``parametrize``: the first and each ``step``-th from there for ``make test``."""
     return [case if number % step == 0 else _later(case) for number, case in enumerate(cases)]
+
+
+def in_turn(cases: Iterable[Any], others: Sequence[Any]) -> list[Any]:
+    """Pairs of ``cases`` and ``others`` for ``parametrize``: each case with one of the others for ``make test``."""
+    return [
+        (case, other) if number % len(others) == turn else _later((case, other))
+        for number, case in enumerate(cases)
+        for turn, other in enumerate(others)
+    ]
 
 
 def _later(case: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import Groups, succeeded
 from tests.training.harness import DATA, Outcome
 from tests.training.harness import FED as BATCHES
@@ -115,7 +116,7 @@ def assert_same(state: list[Any], expected: list[Any]) -> None:
             np.testing.assert_allclose(mine, plain, rtol=2e-6)
 
 
-@pytest.mark.parametrize(("world", "strategy"), [(2, "sync"), (3, "local")])
+@pytest.mark.parametrize(("world", "strategy"), every(2, [(2, "sync"), (3, "local")]))
 def test_layers_adapted_to_a_feed_have_the_state_of_one_process(groups: Groups, world: int, strategy: str) -> None:
     notices: list[str] = []
     plain, outcomes = both(
@@ -238,7 +239,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", every(2, REFUSED))
 def test_what_cannot_be_merged_is_refused_with_what_to_write_instead(groups: Groups, case: str) -> None:
     body, remedy = REFUSED[case]
     for outcome in groups[2].run(f"WORLD = 2\n{FED}{body}"):

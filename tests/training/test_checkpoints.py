@@ -189,7 +189,7 @@ def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float =
 @pytest.mark.parametrize(
     ("size", "fit", "every", "at"),
     every(
-        3,
+        4,
         [
             (2, ARRAYS, 0, "fit0-epoch2-step0"),
             (3, ARRAYS, 3, "fit0-epoch1-step4"),
@@ -288,7 +288,7 @@ def test_checkpoints_that_nobody_asked_for_are_left_out_where_they_would_cost_to
     assert len(taken) <= 2
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", every(2, [2, 1]))
 def test_what_has_no_checkpoints_says_so_when_they_were_asked_for(groups: Groups, size: int) -> None:
     own_loop = DATA + (
         """

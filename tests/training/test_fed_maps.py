@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA, FED
 
@@ -251,7 +252,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", every(2, REFUSED))
 def test_padding_that_changes_what_a_model_computes_is_refused(groups: Any, case: str) -> None:
     for outcome in groups[2].run("SIZE = 2\n" + RAGGED.replace("RATE", "0.0") + REFUSED[case]):
         assert outcome.kind == "TrainingError", outcome.error

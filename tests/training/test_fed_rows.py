@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA, FED
 
@@ -74,7 +75,7 @@ shapes = [model(a[:0]).shape[0] for a, b in train.take(1)] if SIZE else []
 """
 
 
-@pytest.mark.parametrize(("graph", "batch"), [(True, 1), (False, 26)])
+@pytest.mark.parametrize(("graph", "batch"), every(2, [(True, 1), (False, 26)]))
 def test_a_loop_whose_ranks_have_no_rows_gives_weights_and_losses_of_one_process(
     groups: Any, graph: bool, batch: int
 ) -> None:
@@ -304,7 +305,7 @@ model.fit(x, y, epochs=2, verbose=0, callbacks=[ByClock()])
 }
 
 
-@pytest.mark.parametrize(("cell", "words"), OF_ONE_WORKERS_ROWS.values(), ids=list(OF_ONE_WORKERS_ROWS))
+@pytest.mark.parametrize(("cell", "words"), every(2, OF_ONE_WORKERS_ROWS.values()), ids=list(OF_ONE_WORKERS_ROWS))
 def test_a_training_by_numbers_that_workers_do_not_have_alike_is_refused(groups: Any, cell: str, words: str) -> None:
     model = "model = mlp()\nmodel.compile('sgd', from_logits)\n"
     for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + model + cell):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
 from tests.training.harness import DATA
 
@@ -58,7 +59,7 @@ def cell(folder: str, made: str, world: int = 1) -> str:
     return DATA + f"import tfos_magic as tfos\nfolder, world = {folder!r}, {world}\n" + made + FIT
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", every(3, [3, 1, 2]))
 def test_files_in_order_give_the_weights_of_one_process(
     same_as_plain: Callable[..., Any], folder: str, size: int
 ) -> None:
@@ -67,7 +68,7 @@ def test_files_in_order_give_the_weights_of_one_process(
     same_as_plain(cell(folder, in_order), size)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", every(2, [2, 3]))
 def test_shuffled_files_give_the_weights_of_one_process_that_reads_the_same_batches(
     groups: Any, folder: str, size: int
 ) -> None:

@@ -152,7 +152,7 @@ MIXES = {
 }
 
 
-@pytest.mark.parametrize("case", every(2, EQUAL))
+@pytest.mark.parametrize("case", every(3, EQUAL))
 def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + EQUAL[case] + END
     expected = groups.plain(cell, "weights", "history").values
@@ -188,7 +188,7 @@ NOTHING_YET = {
 }
 
 
-@pytest.mark.parametrize("case", NOTHING_YET)
+@pytest.mark.parametrize("case", every(2, NOTHING_YET))
 def test_what_the_first_batch_does_not_show_is_what_it_is_in_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + NOTHING_YET[case] + END.replace("verbose", "shuffle=False, verbose")
     expected = groups.plain(cell, "weights", "history").values
@@ -226,7 +226,7 @@ steps = model.steps, len(model.kept)
 """
 
 
-@pytest.mark.parametrize("eager", ["", "model", "functions"])
+@pytest.mark.parametrize("eager", every(2, ["", "model", "functions"]))
 def test_sums_among_the_logs_of_a_step_are_those_of_all_rows_and_others_are_named(groups: Any, eager: str) -> None:
     functions = f"tf.config.run_functions_eagerly({eager == 'functions'})\n"
     cell = BEGIN + functions + LOGS.replace("EAGER", str(eager == "model")) + "tf.config.run_functions_eagerly(False)"
@@ -374,7 +374,7 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("case", DIFFERENT)
+@pytest.mark.parametrize("case", every(2, DIFFERENT))
 def test_data_that_differ_between_workers_are_not_trained_on(groups: Any, case: str) -> None:
     cell = BEGIN + f"model = between()\nmodel.compile('sgd', 'mse')\n{DIFFERENT[case]}\nmodel.fit(**data, verbose=0)"
     for outcome in groups[2].run(cell):
@@ -420,7 +420,7 @@ class Draws(layers.Layer):  # trains unless told otherwise, as layers that augme
 """
 
 
-@pytest.mark.parametrize("argument", ["", ", training=None"])
+@pytest.mark.parametrize("argument", every(2, ["", ", training=None"]))
 def test_a_model_built_by_hand_drops_and_augments_as_in_one_process(groups: Any, argument: str) -> None:
     cell = BEGIN + DRAWS + BUILT_BEFORE.replace("{argument}", argument)
     expected = groups.plain(cell, "draws").values["draws"]

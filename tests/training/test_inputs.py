@@ -179,7 +179,7 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 @pytest.mark.parametrize(
     "fit",
     every(
-        2,
+        3,
         [
             DATASET,
             REPEATED,
@@ -260,7 +260,7 @@ FACTOR = "return data['factor'] * entropy(data['y'], model(data['x']))"
 @pytest.mark.parametrize(
     ("element", "loss", "compiled"),
     every(
-        2,
+        3,
         [
             ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
             ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
@@ -428,7 +428,7 @@ train = starts.interleave(part, 3, 2, num_parallel_calls=CALLS, deterministic=Fa
 }
 
 
-@pytest.mark.parametrize("pipeline", AUGMENTED.values(), ids=list(AUGMENTED))
+@pytest.mark.parametrize("pipeline", every(2, AUGMENTED.values()), ids=list(AUGMENTED))
 def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pipeline: str) -> None:
     told: list[str] = []
 
@@ -443,7 +443,7 @@ def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pip
     assert told
 
 
-@pytest.mark.parametrize("kind", ["arrays", "generator", "fed"])
+@pytest.mark.parametrize("kind", every(2, ["arrays", "generator", "fed"]))
 def test_inputs_of_different_numbers_of_rows_are_refused(groups, kind: str) -> None:
     cell = f"""SIZE = 2
 {DATA}{FED}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
@@ -98,7 +99,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", every(2, REFUSED))
 def test_a_step_that_mixes_rows_later_is_refused_when_it_does(groups: Any, case: str) -> None:
     cell, words = REFUSED[case]
     for outcome in groups[2].run(DATA + BEGIN + cell):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.soak import every
+from tests.soak import every, in_turn
 from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
@@ -42,7 +42,7 @@ def local(groups: Groups) -> Run:
     return run
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", every(3, [3, 1, 2]))
 def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, size: int) -> None:
     cell = MLP.format(optimizer=SGD)
     expected = groups.plain(cell, "weights", "history").values
@@ -53,8 +53,10 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], atol=2e-5)
 
 
-@pytest.mark.parametrize("options", every(2, [{"sync_every": 5}, {"sync_every": 5, "average_state": True}, {}]))
-@pytest.mark.parametrize("cell", [MLP, NORMALIZED], ids=["mlp", "normalized"])
+@pytest.mark.parametrize(
+    ("options", "cell"),
+    in_turn([{}, {"sync_every": 5}, {"sync_every": 5, "average_state": True}], [MLP, NORMALIZED]),
+)
 def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
     local: Run, cell: str, options: dict[str, Any]
 ) -> None:
@@ -138,8 +140,8 @@ def test_ranks_count_by_their_rows(local: Run) -> None:
     assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([1 - 0.1 * 7 / 3] * 2, abs=1e-6)
 
 
-@pytest.mark.parametrize("every", [3, 10**6])
-def test_a_stop_on_the_way_to_an_average_ends_all_ranks(groups: Groups, every: int) -> None:
+@pytest.mark.parametrize("steps", every(2, [3, 10**6]))
+def test_a_stop_on_the_way_to_an_average_ends_all_ranks(groups: Groups, steps: int) -> None:
     cell = DATA + (
         """
 model = mlp()
@@ -160,7 +162,7 @@ iterations = int(model.optimizer.iterations.numpy())
             groups[2].stop(1)
 
     outcomes = succeeded(
-        groups[2].run(cell, "raised", "iterations", on_message=ask, strategy="local", options={"sync_every": every})
+        groups[2].run(cell, "raised", "iterations", on_message=ask, strategy="local", options={"sync_every": steps})
     )
     assert time.monotonic() - asked[0] < 10.0
     assert {outcome.values["raised"] for outcome in outcomes} == {"RunStopped"}

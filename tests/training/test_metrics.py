@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_history, assert_same_weights, succeeded, told
 from tests.training.harness import DATA
 
@@ -105,7 +106,7 @@ lines = len(open(folder + "/log.csv").readlines()) if os.path.exists(folder + "/
     assert (ranks[1].values["written"], ranks[1].values["lines"]) == ([], 0)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", every(2, [3, 2]))
 def test_logs_after_batches_are_those_of_all_rows_where_a_callback_reads_them(groups, size: int) -> None:
     cell = DATA + (
         """
@@ -290,7 +291,7 @@ weights = model.get_weights()
 )
 
 
-@pytest.mark.parametrize("callbacks", ["[]", "[Seen()]"])
+@pytest.mark.parametrize("callbacks", every(2, ["[Seen()]", "[]"]))
 def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain, groups, callbacks: str) -> None:
     cell = OWN_LOGS.replace("LAST", "logs['loss'] * 2.0").replace("EAGERLY", "False").replace("CALLBACKS", callbacks)
     same_as_plain(cell, 2)

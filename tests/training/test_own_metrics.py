@@ -96,7 +96,7 @@ outside = float(of_arrays.result())
 """
 
 
-@pytest.mark.parametrize(("size", "graph"), every(3, [(2, False), (2, True), (3, False), (3, True)]))
+@pytest.mark.parametrize(("size", "graph"), every(4, [(3, True), (2, False), (2, True), (3, False)]))
 def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: Any, size: int, graph: bool) -> None:
     cell = f"GRAPH = {graph}\n" + DATA + FED + GUIDE
     expected = groups.plain("SIZE = 0\n" + cell, "weights", "seen").values
@@ -136,7 +136,9 @@ def test_results_in_graphs_are_those_of_all_rows(groups: Any) -> None:
         assert outcome.values["tested"] == pytest.approx(expected["tested"], abs=1e-5)
 
 
-@pytest.mark.parametrize("derived", ["ds", "enumerate(ds)", "ds.take(9)", "ds.map(lambda a, b: (a, b)).prefetch(2)"])
+@pytest.mark.parametrize(
+    "derived", every(2, ["ds", "enumerate(ds)", "ds.take(9)", "ds.map(lambda a, b: (a, b)).prefetch(2)"])
+)
 def test_datasets_that_a_function_is_called_with_are_known_there(groups: Any, derived: str) -> None:
     rows = "for _, (a, b) in" if "enumerate" in derived else "for a, b in"
     cell = DATA + FED + IN_GRAPH.replace("for a, b in source", f"{rows} {derived.replace('ds', 'source')}")
@@ -266,7 +268,7 @@ SAVES = {
 }
 
 
-@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("save", every(2, SAVES))
 def test_a_model_that_one_workers_rows_let_be_saved_is_refused(groups: Any, save: str) -> None:
     score = "-epoch * abs(tf.reduce_sum(a))"  # of the last batch, of which one worker has no row
     body = SAVING.replace("SAVE", SAVES[save]).replace("OF_LOOP", "pass").replace("SCORE", score)

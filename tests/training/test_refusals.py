@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
@@ -100,7 +101,7 @@ weights = model.get_weights()
 """
 
 
-@pytest.mark.parametrize("rows", [24, 25])
+@pytest.mark.parametrize("rows", every(2, [25, 24]))
 def test_a_number_of_rows_that_a_shape_tells_is_that_of_the_share(groups, same_as_plain, rows: int) -> None:
     dataset = f"tf.data.Dataset.from_tensor_slices((x, y)).batch({rows}, drop_remainder=True)"
     same_as_plain(DATA + ROWS_OF_SHAPE.replace("DATASET", dataset), 2)
@@ -151,7 +152,9 @@ with ThreadPoolExecutor(2) as pool:
 
 @pytest.mark.parametrize(
     ("size", "hardest"),
-    [(29, "14"), (10, "4"), (10, "3"), (8, "3"), (4, "2"), (2, "1"), (16, "tf.minimum(8, tf.shape(losses)[0])")],
+    every(
+        3, [(29, "14"), (10, "4"), (10, "3"), (8, "3"), (4, "2"), (2, "1"), (16, "tf.minimum(8, tf.shape(losses)[0])")]
+    ),
 )
 def test_losses_of_the_hardest_rows_are_those_of_all_workers(groups, size: int, hardest: str) -> None:
     cell = """

@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, PROCESSES, Group
 
@@ -27,7 +28,7 @@ iterations = int(model.optimizer.iterations.numpy())
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", every(3, [3, 1, 2]))
 def test_a_request_to_one_rank_stops_all_at_the_same_step(groups, size: int) -> None:
     group = groups[size]
     asked: list[float] = []
@@ -44,7 +45,7 @@ def test_a_request_to_one_rank_stops_all_at_the_same_step(groups, size: int) -> 
     assert outcomes[0].values["iterations"] > 0
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", every(2, [2, 1]))
 def test_a_request_during_evaluation_stops_all(groups, size: int) -> None:
     cell = DATA + (
         """

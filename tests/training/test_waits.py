@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import succeeded
 
 CELL = """
@@ -30,7 +31,7 @@ model.fit(data, epochs=2, verbose=0)
 """
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize("at_once", every(2, [1, 4]))
 def test_a_rank_whose_data_are_slow_waits_for_them_and_its_peers_wait_for_it(groups, at_once: int) -> None:
     last = {}
     cell = CELL.format(slow=1, at_once=at_once)
