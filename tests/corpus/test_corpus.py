@@ -1,7 +1,7 @@
 """Whole programs, in the styles that Keras programs have, give what one process gives, or are refused.
 
 All run in float64 on two ranks, some in float32 on three as well. ``make test`` takes the smallest of each folder
-and verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints the differences.
+and verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints differences.
 """
 
 from __future__ import annotations

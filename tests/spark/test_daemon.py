@@ -1,4 +1,4 @@
-"""The Python workers of a session that we made share what their daemon has loaded."""
+"""A session that we made: its Python workers share what their daemon has loaded, and it has slots to spare."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ def look(batches):
 
 spark = make_local_session(1)
 row = spark.range(0, 1, 1, 1).mapInArrow(look, "loaded string, parent string").first()
-print(json.dumps(row.asDict()))
+room = {"master": spark.sparkContext.master, "partitions": spark.range(9).rdd.getNumPartitions()}
+print(json.dumps({**row.asDict(), **room}))
+spark.sparkContext._jvm.System.err.println("from Java")
 spark.stop()
 """
 
 
-def test_workers_begin_with_what_tasks_of_ours_need() -> None:
+def test_workers_begin_with_what_tasks_of_ours_need_and_slots_to_spare_make_no_partitions() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=150)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["loaded"].split() == ["pandas", "pyarrow.flight", "tfos_magic.worker.agent"]
     assert "tfos_magic.spark.worker_daemon" in seen["parent"]
+    assert (seen["master"], seen["partitions"]) == ("local[3]", 1)
+    assert "from Java" in done.stderr
+    assert "log4j" not in done.stderr
+    assert "WARN" not in done.stderr

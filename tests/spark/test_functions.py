@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tfos_magic
+import tfos_magic.frames as tfs
 from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import ClusterError, DataError, RunInterrupted, UsageError, WorkerError
@@ -75,6 +76,47 @@ def test_a_matrix_of_columns_and_weights_of_rows_train_as_in_one_process(
     assert max(np.abs(mine - other).max() for mine, other in zip(weights, expected, strict=True)) < 1e-6
     with pytest.raises(DataError, match="a matrix holds numbers"):
         cluster.run(fit, names={"rate": 1}, frames={"data": frame.selectExpr("'a' t", "y")}, label="y", matrix=True)
+
+
+COLUMNS = """
+import keras
+model = keras.Sequential([LAYERS])
+model.compile("sgd", "mse")
+model.fit(data, epochs=1, verbose=0)
+"""
+
+
+def test_a_model_predicts_from_the_columns_that_it_was_trained_on(
+    cluster: TFCluster, local_session: SparkSession
+) -> None:
+    frame = local_session.range(64).selectExpr("id", "id * 0.01D a", "1D b", "id * 0.02D y")
+    cell = COLUMNS.replace("LAYERS", "keras.layers.Dense(1)")
+    given = {"frames": {"data": frame}, "features": ["b", "a"], **OPTIONS}
+    model = cluster.run(cell, outputs=["model"], matrix=True, **given)["model"]
+    made = tfs.predict(model, frame).orderBy("id").toPandas()
+    expected = model.predict(made[["b", "a"]].to_numpy(), verbose=0)
+    np.testing.assert_allclose(np.stack(made["prediction"]), expected, rtol=1e-6)
+    with pytest.raises(UsageError, match="trained on the columns b, a, and the DataFrame has no 'b'"):
+        tfs.predict(model, frame.drop("b"))
+    assert tfs.predict(model, frame.drop("b"), features=["a", "y"]).columns[-1] == "prediction"
+
+
+@pytest.mark.parametrize(
+    ("layers", "features", "words"),
+    [
+        ("keras.layers.Dense(1)", ["a", "b"], r"dict of tensors.*\(a, b\).*--matrix .* \(rows, 2\)"),
+        ("keras.Input((2,)), keras.layers.Dense(1)", ["a", "b"], "--matrix"),
+        ("keras.layers.Normalization(mean=0.0, variance=1.0)", ["a", "b"], "--matrix"),
+        ("keras.layers.Dense(1)", ["a"], r"shape \(rows,\): a\. --matrix .* shape \(rows, 1\)"),
+    ],
+)
+def test_a_model_of_one_input_that_meets_single_columns_is_told_of_the_matrix(
+    cluster: TFCluster, local_session: SparkSession, layers: str, features: list[str], words: str
+) -> None:
+    frame = local_session.range(64).selectExpr("id * 0.01 a", "1.0 b", "id * 0.02 y")
+    given = {"frames": {"data": frame}, "features": features, **OPTIONS}
+    with pytest.raises(WorkerError, match=words):
+        cluster.run(COLUMNS.replace("LAYERS", layers), **given)
 
 
 def test_runs_follow_one_another_and_their_handles_tell_of_them(

@@ -16,33 +16,42 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from tfos_magic.errors import ClusterError
+from tfos_magic.spark.jvm import launch_jvm
 from tfos_magic.spark.shipping import Session as Session
 from tfos_magic.spark.shipping import is_connect as is_connect
 from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
+SPARE_SLOTS = 2
 _WITHOUT_BAR: WeakSet[Any] = WeakSet()
 _DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
 
 
 def make_local_session(slots: int) -> Session:
-    """A local session with ``slots`` task slots, whose workers run this very Python."""
+    """A local session with ``slots`` task slots, and some to spare, so that a cluster on it can get larger.
+
+    DataFrames have as many partitions as without these. Its workers run this very Python.
+    """
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Another Python need not have this package.
     daemon = _DAEMON if os.environ["PYSPARK_PYTHON"] == sys.executable else _SPARKS_DAEMON
-    return (
-        SparkSession.builder.master(f"local[{slots}]")
-        .appName("tfos_magic")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.python.daemon.module", daemon)
-        .getOrCreate()
+    conf = (
+        SparkConf()
+        .setMaster(f"local[{slots + SPARE_SLOTS}]")
+        .setAppName("tfos_magic")
+        .set("spark.default.parallelism", str(slots))
+        .set("spark.driver.host", "127.0.0.1")
+        .set("spark.driver.bindAddress", "127.0.0.1")
+        .set("spark.ui.showConsoleProgress", "false")
+        .set("spark.log.level", "ERROR")
+        .set("spark.python.daemon.module", daemon)
     )
+    launch_jvm(conf)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def is_dataframe(value: Any) -> bool:

@@ -15,7 +15,6 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import tfos_magic
-from tfos_magic.columns.columns import decode_schema, field_column
 from tfos_magic.errors import RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
@@ -25,6 +24,7 @@ from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_stat
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
+from tfos_magic.worker.feed_hints import hint_of_columns
 
 
 def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) -> list[Unbuilt]:
@@ -169,7 +169,7 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
     lines = _cell_lines(error, cell.filename)
     kind = type(error).__name__
-    hint = getattr(error, "tfos_hint", "") or _ragged_hint(error, cell)
+    hint = getattr(error, "tfos_hint", "") or hint_of_columns(error, cell.feeds.values())
     text = "".join(traceback.format_exception(type(error), error, frames))
     return {
         "kind": kind,
@@ -179,20 +179,6 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
         "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
     }
-
-
-def _ragged_hint(error: BaseException, cell: RunCell) -> str:
-    """What to do where an operation takes no ragged tensor, and a DataFrame has made some."""
-    if "ragged" not in str(error).lower():
-        return ""
-    schemas = [decode_schema(use.schema) for use in cell.feeds.values()]
-    ragged = [field.name for schema in schemas for field in schema if field_column(field).ragged_rank]
-    if not ragged:
-        return ""
-    return (
-        f"Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
-        f"--pad {ragged[0]}=0 makes them one length."
-    )
 
 
 def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackType | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.results import RunResults
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
@@ -92,7 +93,7 @@ def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
 def test_an_error_says_why_no_name_came_back() -> None:
     def told(end: RunFinished, asked: bool = True, worker: str = "running") -> str:
         state = RunState("r", "run 1", "sync", [WorkerState(0, state=worker)])
-        results = RunResults(state, alone=False, asked=asked)
+        results = RunResults(state, RunRequest("", outputs=["model"] if asked else []))
         results.note({0: end})
         return results.rescue()[1]
 

@@ -18,6 +18,8 @@ ARGUMENTS = "\n\nArguments received by Noise.call():\n  • inputs=tf.Tensor(sha
         (ADD, False),
         ("Exception encountered when calling Noise.call(). " + ADD + ARGUMENTS, False),
         ("Incompatible shapes: [16,4] vs. [16,3]", False),
+        ("Dimensions must be equal, but are 32 and 16 for 'x' with input shapes: [32], [16,4].", True),
+        ("a tensor of shape=(16,) is out of scope, made in line 32, in line 64", False),
     ],
 )
 def test_a_count_of_all_rows_is_told_of_by_shapes_that_differ_and_not_by_a_layers_arguments(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError
@@ -211,7 +212,7 @@ class Worker:
         wanted = [parcel for parcel in parcels if not names or set(parcel["names"]) & set(names)]
         refused = [text for text in missing if not names or text.partition(":")[0] in names]
         state = RunState("r", "run 7", "sync", [])
-        results = RunResults(state, alone=False)
+        results = RunResults(state, RunRequest(""))
         for part in outputs._parts("r", 0, [memoryview(data) for data in buffers]):
             results.take(part)
         results.note({0: RunFinished("r", 0, "ok", missing=refused, parcels=wanted)})

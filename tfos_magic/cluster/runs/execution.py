@@ -77,7 +77,7 @@ class Execution:
             settings=request.settings,
         )
         self._mirror = EventMirror(self.state, request.private_logs)
-        self._results = RunResults(self.state, alone=request.alone, main=request.main, asked=bool(request.outputs))
+        self._results = RunResults(self.state, request)
 
     def execute(self, observer: Observer, await_turn: Callable[[Callable[[], None]], None]) -> dict[str, Any]:
         """Run to the end, once it has its turn, and give the names asked back, by name and rank where ranks run alone.

@@ -49,6 +49,12 @@ class FrameUse:
     plan: FeedPlan
     selection: Selection = EVERYTHING
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns that are features; none where some bring masks along, which no column has."""
+        features = tuple(name for name in self.plan.sources if name not in self.selection.targets)
+        return features if len(features) == len(self.plan.features) else ()
+
 
 def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NOTHING_MISSING) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""

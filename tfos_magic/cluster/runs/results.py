@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError, RunInterrupted, RunStopped, UsageError, WorkerError
+from tfos_magic.frames.inference.trained import note_features
 from tfos_magic.quiet import quiet_tensorflow
 from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
 from tfos_magic.values.models import ModelWeights
@@ -30,16 +32,13 @@ def kernels_keras() -> str:
 
 
 class RunResults:
-    """What the ranks of a run send back: pieces of buffers, and in the end values. ``alone``: by name and rank.
+    """What the ranks of a run send back: pieces of buffers, and in the end values; by name and rank where the request
+    has each rank run alone."""
 
-    Functions of the cell see the names ``main``, unless these are None. ``asked`` tells whether any name is to come.
-    """
-
-    def __init__(
-        self, state: RunState, *, alone: bool, main: dict[str, Any] | None = None, asked: bool = False
-    ) -> None:
-        self._state, self._alone, self._main = state, alone, None if alone else main
-        self._asked = asked
+    def __init__(self, state: RunState, request: RunRequest) -> None:
+        self._state, self._alone, self._asked = state, request.alone, bool(request.outputs)
+        self._main = None if self._alone else request.main
+        self._features = [use.features for use in request.frames.values()]
         self._buffers: dict[tuple[int, int], bytearray] = {}
         self._ends: Mapping[int, RunFinished] = {}
 
@@ -124,6 +123,8 @@ class RunResults:
         for name, value in values.items():
             if isinstance(value, ModelWeights):
                 self._note_weights(name, value)
+        if self._features:
+            note_features(values, self._features)
         return values
 
     def _note_weights(self, name: str, weights: ModelWeights) -> None:

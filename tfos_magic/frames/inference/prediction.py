@@ -13,6 +13,7 @@ from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.checks.widths import refuse_widths
 from tfos_magic.frames.inference.loading import Input, loaded
 from tfos_magic.frames.inference.names import by_name, taken_by
+from tfos_magic.frames.inference.trained import trained_on
 from tfos_magic.frames.mapping import map_blocks
 from tfos_magic.frames.source import source_of
 
@@ -37,9 +38,10 @@ def predict(
     ----------
     model: a Keras model, or the path or URL of a ``.keras`` file or a SavedModel that every executor can read. A model
         travels with the job, and is loaded once in each Python worker; a file also when it has been replaced.
-    features: the columns to feed, by default all of them. A model of one input takes them side by side, cast to its
-        dtype and reshaped to its shape. One of several takes a column for each: the column of its name, or the one
-        that a dict of columns by input gives; a list of other names goes by the order of a Keras model's own list.
+    features: the columns to feed, by default those that a run of this process trained the model on, or else all. A
+        model of one input takes them side by side, cast to its dtype and reshaped to its shape. One of several takes a
+        column for each: the column of its name, or the one that a dict of columns by input gives; a list of other names
+        goes by the order of a Keras model's own list.
     output: name of the new column; for a model of several outputs a name for each: their own names where it gives a
         dict, else in their order.
     batch_size: rows in one call of the model.
@@ -51,7 +53,7 @@ def predict(
     that its dtypes do not hold.
     """
     inputs = tuple(features) if isinstance(features, Mapping) else ()
-    columns = tuple(source_of(frame).specs if features is None else features)
+    columns = trained_on(model, source_of(frame).specs) if features is None else tuple(features)
     columns = tuple(features.values()) if isinstance(features, Mapping) else columns
     names = (output,) if isinstance(output, str) else tuple(output)
     prediction = Prediction(model, inputs, columns, names, tuple(classes or ()), argmax or bool(classes), signature)

@@ -93,8 +93,8 @@ def of_counts(error: str, workers: int) -> str:
             "drop_remainder=True."
         )
     said = error.partition("Arguments received by")[0]  # of a layer, whatever its error is about
-    found = re.findall(r"(?<![\w/])\d+(?![\w/])", said) if "shape" in said.lower() else ()
-    numbers = {int(number) for number in found}
+    shapes = re.findall(r"[\[(]\d+(?:, ?\d+)*,?[\])]", said) if "shape" in said.lower() else ()
+    numbers = {int(number) for shape in shapes for number in re.findall(r"\d+", shape)}
     if not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
         return ""
     return (

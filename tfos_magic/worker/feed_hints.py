@@ -1,0 +1,66 @@
+"""What to do where a model does not take the tensors that the columns of a DataFrame became."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tfos_magic.columns.columns import SCALAR, Column, decode_schema, field_column
+from tfos_magic.transport.messages import FeedUse
+
+_ONE_INPUT = re.compile(
+    r"expects 1 input\(s\)|structure of `inputs` doesn't match|Missing data for input"  # for a dict of columns
+    r"|'dict' object|unsupported operand type\(s\) for .*'dict'|inputs=\{'"
+)
+_ONE_DIMENSION = re.compile(r"min_ndim=2, found ndim=1|with unknown axis|inputs\.shape=\(None,\)")
+
+
+def hint_of_columns(error: BaseException, feeds: Iterable[FeedUse]) -> str:
+    """A sentence that names an option; empty where no column of the ``feeds`` explains the error."""
+    uses = list(feeds)
+    return _of_ragged(str(error), uses) or _of_single_columns(str(error), uses)
+
+
+def _of_ragged(text: str, uses: list[FeedUse]) -> str:
+    if "ragged" not in text.lower():
+        return ""
+    ragged = [column.name for use in uses for column in _columns(use) if column.ragged_rank]
+    if not ragged:
+        return ""
+    return (
+        f"Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
+        f"--pad {ragged[0]}=0 makes them one length."
+    )
+
+
+def _of_single_columns(text: str, uses: list[FeedUse]) -> str:
+    """For numbers that come column by column, and meet layers of one input of the shape (rows, width)."""
+    for use in uses:
+        features = [column for column in _columns(use) if column.name in use.selection.features_of(_names(use))]
+        if use.selection.matrix or any(column.kind != SCALAR for column in features):
+            continue
+        if len(features) > 1 and _ONE_INPUT.search(text):
+            return (
+                f"Several features come as a dict of tensors, one for each column ({_some(features)}). For a model of "
+                "one input, --matrix (in Python matrix=True) gives them side by side, as one tensor of the shape "
+                f"(rows, {len(features)})."
+            )
+        if len(features) == 1 and _ONE_DIMENSION.search(text):
+            return (
+                f"One feature comes as a tensor of the shape (rows,): {features[0].name}. --matrix (in Python "
+                "matrix=True) gives it the shape (rows, 1)."
+            )
+    return ""
+
+
+def _columns(use: FeedUse) -> list[Column]:
+    return [field_column(field) for field in decode_schema(use.schema)]
+
+
+def _names(use: FeedUse) -> list[str]:
+    return [column.name for column in _columns(use)]
+
+
+def _some(columns: list[Column]) -> str:
+    names = [column.name for column in columns[:3]]
+    return ", ".join(names) + (", …" if len(columns) > len(names) else "")
