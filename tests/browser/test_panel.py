@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, expect
 
+from tests.soak import every
+
 from .conftest import Gates
 from .jupyter import Lab, open_notebook
 
@@ -35,7 +37,7 @@ def simulation(gates: Gates, project: Path, world: int = 2) -> str:
     return gates.code + SIMULATION.format(folder=str(project / "tests" / "unit" / "notebook" / "views"), world=world)
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", every(2, ["Light", "Dark"]))
 def test_the_panel_updates_while_the_cell_runs_and_stays_as_a_card(
     theme: str, context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path
 ) -> None:

@@ -8,6 +8,8 @@ import nbformat
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
+from tests.soak import every
+
 from .jupyter import Lab, Notebook, open_notebook
 
 TOLD = """
@@ -45,7 +47,7 @@ def run_more(notebook: Notebook, code: str) -> str:
     return output.first.inner_text() if "print" in code else ""
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", every(2, ["Dark", "Light"]))
 def test_parts_share_a_run_and_a_row_and_go_on_together(
     theme: str, context: BrowserContext, lab: Lab, told: str, artefacts: Path
 ) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
+from tests.soak import every
+
 from .conftest import Gates
 from .jupyter import Lab, open_notebook
 
@@ -34,7 +36,7 @@ def no_proxy(page: Page) -> None:
     page.route("**/proxy/**", refuse)
 
 
-@pytest.mark.parametrize("way", ["proxy", "direct"])
+@pytest.mark.parametrize("way", every(2, ["proxy", "direct"]))
 def test_tensorboard_loads_under_the_cell_and_says_when_it_has_ended(
     way: str, context: BrowserContext, lab: Lab, gates: Gates, tmp_path: Path, artefacts: Path
 ) -> None:

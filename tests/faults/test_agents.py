@@ -56,6 +56,7 @@ def fed_to(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return told
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     fresh: TFCluster, train: DataFrame, fed_to: list[list[int]], tmp_path: Path
@@ -130,6 +131,7 @@ def orphans(spark: SparkSession) -> Iterator[list[int]]:
             return
 
 
+@pytest.mark.soak
 def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
     orphans: list[int], fresh: TFCluster, tmp_path: Path
 ) -> None:

@@ -14,12 +14,13 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 
 from tests.faults.cells import EPOCHS, KILL, KILL_SERVER, STOP, Watch, furthest, run
 from tests.faults.conftest import HEARTBEAT_TIMEOUT
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.errors import RunInterrupted, WorkerError, WorkerLost
 from tfos_magic.notebook.signals import interruptible
 
 
-@pytest.mark.parametrize("rank", [0, 1], ids=["the chief", "another rank"])
+@pytest.mark.parametrize("rank", every(2, [0, 1]), ids=["the chief", "another rank"])
 def test_a_killed_trainer_costs_time_and_nothing_else(
     cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path, rank: int
 ) -> None:

@@ -67,7 +67,7 @@ def _save(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("way", "moment"),
     every(
-        2,
+        4,
         [
             (_shutdown, _be_idle),
             (_restart, _train),

@@ -107,6 +107,7 @@ def test_cells_draw_what_one_process_draws_where_the_kernel_has_tensorflow(kerne
     assert _in_a_notebook(kernel, cells) == first
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_cells_draw_what_one_process_draws_where_the_kernel_has_no_tensorflow(kernel: Kernel, tmp_path: Path) -> None:
     cells = [
@@ -122,6 +123,7 @@ def test_cells_draw_what_one_process_draws_where_the_kernel_has_no_tensorflow(ke
     assert kernel.run("import sys; print({'tensorflow', 'keras'} & sys.modules.keys())").text.strip() == "set()"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_run_that_lost_a_worker_begins_with_the_same_states_and_a_detached_one_moves_the_notebook_on(
     kernel: Kernel,

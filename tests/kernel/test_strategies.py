@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.kernel.kernel_driver import SESSION, Kernel, train_cell
 
 CELL = """%%tfos_train {options}
@@ -25,6 +27,7 @@ final = np.concatenate([w.ravel() for w in model.get_weights()])
 """
 
 
+@pytest.mark.soak
 def test_strategy_local_trains_and_says_what_it_sent(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y --strategy local --sync-every 4 --outer-momentum 0.5 -o model,history"))
     assert not result.error, result.traceback
@@ -51,6 +54,7 @@ def test_a_cluster_gets_the_servers_that_async_needs_and_trains(kernel: Kernel) 
     assert not kernel.run("%tfos stop").error
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_in_a_new_kernel_where_a_killed_one_left_it(
     new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
             process.wait(20)
 
 
+@pytest.mark.soak
 def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(standalone: str, tmp_path: Path) -> None:
     conf = {"spark.cores.max": "4", "spark.driver.host": "127.0.0.1", "spark.executor.cores": "2"}
     outcome = _run({"master": standalone, "conf": conf, "cluster": {"cores": 1}}, tmp_path)

@@ -81,6 +81,7 @@ def test_every_worker_gets_its_rows_in_another_order_each_epoch_and_the_same_for
     assert len(orders) == 5
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_shuffled_run_that_goes_on_in_the_middle_of_an_epoch_ends_with_the_weights_it_would_have_had(
     cluster: TFCluster, frame: DataFrame

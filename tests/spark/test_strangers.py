@@ -74,6 +74,7 @@ def _shout(address: tuple[str, int], data: bytes) -> None:
         stranger.sendall(data)
 
 
+@pytest.mark.soak
 def test_nonsense_and_half_open_connections_at_each_port_leave_a_run_unharmed(
     cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -165,6 +165,7 @@ def test_an_interrupt_in_the_middle_of_an_epoch_leaves_nothing_and_the_cluster_g
     assert again.state.feeds["train"].reused
 
 
+@pytest.mark.soak
 def test_a_task_that_fails_in_a_later_epoch_is_told_as_in_a_feed(
     local_session: SparkSession, cluster: TFCluster, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ class Tell(keras.callbacks.Callback):
     assert idle(local_session, cluster)
 
 
+@pytest.mark.soak
 def test_a_feed_that_no_run_uses_makes_room_and_can_be_fed_again(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

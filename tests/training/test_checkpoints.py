@@ -271,6 +271,7 @@ def test_a_checkpoint_of_another_model_is_refused_on_every_rank_naming_the_diffe
         assert "--checkpoint-dir" in outcome.error
 
 
+@pytest.mark.soak
 def test_strategy_local_goes_on_from_its_settled_weights(groups: Groups) -> None:
     cell = DATA + EXECUTIONS.replace(", steps_per_execution=2", "") + WEIGHTS
     full, parts = undisturbed(groups, 2, cell, strategy="local")
@@ -280,6 +281,7 @@ def test_strategy_local_goes_on_from_its_settled_weights(groups: Groups) -> None
     assert_same_weights(after, after[0].values["weights"], 0.0)
 
 
+@pytest.mark.soak
 def test_checkpoints_that_nobody_asked_for_are_left_out_where_they_would_cost_too_much(groups: Groups) -> None:
     cell = DATA + ARRAYS.replace("Dense(16", "Dense(150_000").replace("epochs=4", "epochs=6")
     outcomes, told, taken = notices_of(groups[1], cell, checkpoints={})

@@ -82,6 +82,7 @@ def test_training_with_compression_converges_as_without(groups, compression: str
     assert losses[-1] == pytest.approx(plain["history"]["loss"][-1], rel=0.05)
 
 
+@pytest.mark.soak
 def test_buckets_of_any_size_give_the_weights_of_one_process(groups) -> None:
     cell = FIT.replace("epochs=8", "epochs=2")
     plain = groups.plain(PLAIN + cell, "weights").values["weights"]

@@ -196,6 +196,7 @@ seen = [open("events/note.txt").read(), open("log.csv").read()]
 )
 
 
+@pytest.mark.soak
 def test_a_program_of_tf_keras_finds_the_files_of_its_callbacks_on_every_rank(folder: Path) -> None:
     (outcome,) = run(folder, {"source": LEGACY, "outputs": ["same"]})
     assert not message_of(outcome)
