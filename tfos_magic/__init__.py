@@ -3,7 +3,8 @@
 Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
 is the same engine without them, and ``@distributed`` makes functions run on it. In a cell, ``rank``, ``size``,
 ``local_rank``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run's workers, and
-``dataset`` gives each its share of files.
+``dataset`` gives each its share of files. ``suggest_float``, ``suggest_int`` and ``suggest_categorical`` give numbers
+and choices that controls, and searches, may set.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tfos_magic.spark.locations import absolute_path
     from tfos_magic.tfrecord import register_tfrecord
 
+_SUGGESTIONS = frozenset({"suggest_float", "suggest_int", "suggest_categorical"})
 _RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
 
 __version__ = "0.1.0.dev0"
@@ -69,6 +71,10 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.training import ranks
 
         return getattr(ranks, name)
+    if name in _SUGGESTIONS:
+        from tfos_magic.values import suggestions
+
+        return getattr(suggestions, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 import ipywidgets
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
+from tfos_magic.values.suggestions import Suggestion, choosing, suggestions_in
 from tfos_magic.widgets.compare import Compare
 from tfos_magic.widgets.parts import Progress, StopButton
 
@@ -26,13 +30,16 @@ class Launcher(ipywidgets.VBox):
     ``cluster.submit``. ``values`` say what may be chosen, by parameter: ``(low, high)``, of whole numbers or not,
     ``(low, high, "log")``, a list of choices, a bool, a text or a number; a widget with a ``value`` is taken as it is,
     and all else, such as a DataFrame, is passed on. Parameters that are not named have a control where their default is
-    simple. The kernel stays free: runs wait for one another. ``runs`` are all, the last of them ``run``.
+    simple, and so do calls of ``tfos.suggest_float`` and its like in the function, or in the text of a cell:
+    ``Launcher(partial(cluster.submit, cell, frames=…))``. The kernel stays free: runs wait for one another. ``runs``
+    are all, the last of them ``run``.
     """
 
     def __init__(self, train: Callable[..., Any], /, **values: Any) -> None:
         self._submit = getattr(train, "submit", train)
         self.runs: list[Run] = []
-        self.controls, self._fixed = _controls(train, values)
+        self._suggestions = suggestions_in(_source_of(train))
+        self.controls, self._fixed = _controls(train, values, self._suggestions)
         self._button = ipywidgets.Button(description="Train", button_style="primary", icon="play")
         self._button.on_click(self._train)
         self._stop = StopButton()
@@ -54,7 +61,9 @@ class Launcher(ipywidgets.VBox):
     def train(self) -> Run:
         """Start a run with the values chosen, as the button does, behind those that go on."""
         chosen = self.chosen
-        run = self._submit(**chosen, **self._fixed)
+        with choosing({name: value for name, value in chosen.items() if name in self._suggestions}):
+            own = {name: value for name, value in chosen.items() if name not in self._suggestions}
+            run = self._submit(**own, **self._fixed)
         if not isinstance(run, Run):
             raise UsageError(
                 f"The function gave {type(run).__name__}, not a run: decorate it with tfos_magic.distributed(), or let "
@@ -81,15 +90,40 @@ def _name(number: int, chosen: dict[str, Any]) -> str:
     return f"{number}: {values}" if values else str(number)
 
 
-def _controls(train: Callable[..., Any], values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The controls by parameter, in the order of the signature, and the values that have none."""
+def _source_of(train: Callable[..., Any]) -> str:
+    """The text of the cell or function that ``train`` starts; empty where it is not known."""
+    if isinstance(train, functools.partial):
+        given = train.args[0] if train.args else train.func
+        return given if isinstance(given, str) else _source_of(given)
+    try:
+        return textwrap.dedent(inspect.getsource(inspect.unwrap(train)))
+    except (OSError, TypeError):
+        return ""
+
+
+def _controls(
+    train: Callable[..., Any], values: dict[str, Any], suggested: Mapping[str, Suggestion] = MappingProxyType({})
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The controls by name, of parameters in the order of the signature, and the values that have none."""
     parameters = inspect.signature(train).parameters
     defaults = {name: known.default for name, known in parameters.items() if known.default is not known.empty}
-    offered = {**{name: default for name, default in defaults.items() if isinstance(default, _SIMPLE)}, **values}
-    offered = {name: offered[name] for name in [*parameters, *values] if name in offered}
+    offered: dict[str, Any] = {name: default for name, default in defaults.items() if isinstance(default, _SIMPLE)}
+    for name, suggestion in suggested.items():
+        offered[name], defaults[name] = _range_of(suggestion), suggestion.usual
+    offered |= values
+    offered = {name: offered[name] for name in [*parameters, *suggested, *values] if name in offered}
     made = {name: _control(name, value, defaults.get(name)) for name, value in offered.items()}
     controls = {name: control for name, control in made.items() if control is not None}
     return controls, {name: value for name, value in offered.items() if made[name] is None}
+
+
+def _range_of(suggestion: Suggestion) -> Any:
+    """What may be chosen, as one would say it to :class:`Launcher`."""
+    if suggestion.choices or suggestion.step is not None:
+        return list(suggestion.choices) or suggestion.steps
+    if suggestion.whole:
+        return int(suggestion.low), int(suggestion.high)
+    return float(suggestion.low), float(suggestion.high), *(["log"] if suggestion.log else [])
 
 
 def _control(name: str, value: Any, default: Any) -> Any:

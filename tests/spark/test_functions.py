@@ -17,6 +17,7 @@ import tfos_magic.frames as tfs
 from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import ClusterError, DataError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.values.suggestions import choosing
 
 ROWS = 202
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as functions of a program's main module are
@@ -76,6 +77,23 @@ def test_a_matrix_of_columns_and_weights_of_rows_train_as_in_one_process(
     assert max(np.abs(mine - other).max() for mine, other in zip(weights, expected, strict=True)) < 1e-6
     with pytest.raises(DataError, match="a matrix holds numbers"):
         cluster.run(fit, names={"rate": 1}, frames={"data": frame.selectExpr("'a' t", "y")}, label="y", matrix=True)
+
+
+def fit_as_suggested(data: Any) -> Any:
+    return fit(data, tfos_magic.suggest_float("rate", 1e-3, 1.0, log=True))
+
+
+def test_a_run_has_the_numbers_that_were_chosen_for_what_its_code_suggests(
+    cluster: TFCluster, local_session: SparkSession
+) -> None:
+    frame = rows(local_session)
+    decorated = tfos_magic.distributed(cluster=cluster, **OPTIONS)(fit_as_suggested)
+    with choosing({"rate": 0.1}):
+        run = decorated.submit(frame)
+    expected = cluster.run(fit, names={"rate": 0.1}, frames={"data": frame}, **OPTIONS)
+    assert all(np.array_equal(mine, other) for mine, other in zip(run.returned, expected, strict=True))
+    assert run.state.settings["rate"] == "0.1"
+    assert not np.array_equal(decorated(frame)[0], expected[0])
 
 
 COLUMNS = """

@@ -20,7 +20,7 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message
 from tfos_magic.transport.messages import RunCell
-from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, unpack
+from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display
@@ -42,6 +42,7 @@ def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) ->
             "A tf.data.Dataset of the notebook that shuffles by a seed begins its first pass in the cell. In one "
             "process, passes before, as a look at its first batch, would have moved it on to another order."
         )
+    suggestions.choose(names.pop(suggestions.SUGGESTED, {}))
     keras_state.register(names.pop(CUSTOM_OBJECTS, {}))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)

@@ -13,7 +13,7 @@ from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
-from tfos_magic.values import pack
+from tfos_magic.values import pack, suggestions
 
 ITEM = "item"
 """What a cell that is mapped calls its item."""
@@ -78,7 +78,7 @@ def request_of(
     Raises :class:`DataError` for a DataFrame that cannot be fed as asked, :class:`UsageError` for options that do not
     fit.
     """
-    names, frames = dict(names or {}), frames or {}
+    names, frames, chosen = dict(names or {}), frames or {}, suggestions.chosen()
     selection = Selection.of(features, label, weight, matrix)
     if not isinstance(cell, str):
         called = _free_name(cell, {*names, *frames})
@@ -86,7 +86,8 @@ def request_of(
         outputs = [*outputs, RETURNED]
     return RunRequest(
         source=cell,
-        names=names,
+        names={**names, suggestions.SUGGESTED: chosen} if chosen else names,
+        simple=chosen,
         frames={name: frame_use(name, frame, selection, missing) for name, frame in frames.items()},
         outputs=outputs,
         strategy=strategy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
 from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.values.suggestions import chosen
 from tfos_magic.widgets import (
     ClusterView,
     Compare,
@@ -145,6 +147,38 @@ def test_controls_come_of_values_and_defaults() -> None:
     assert (controls["lr"].value, controls["units"].value) == (0.01, 32)
     controls, _ = _controls(train, {"lr": (0.5, 1.0), "units": (1, 9), "loss": ipywidgets.IntSlider(value=3)})
     assert [controls[name].value for name in ("lr", "units", "loss")] == [0.75, 5, 3]
+
+
+CELL = """
+rate = tfos.suggest_float("rate", 1e-4, 1e-2, log=True)
+share = tfos.suggest_float("share", 0, 1)
+units = tfos.suggest_int("units", 16, 64, step=16, default=32)
+depth = tfos.suggest_int("depth", 1, 8, log=True)
+kind = tfos.suggest_categorical("kind", ["relu", "tanh"])
+"""
+
+
+def test_what_a_cell_suggests_has_controls(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfos_magic.widgets.launcher.Run", ToldRun)
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def submit(cell: str, **options: Any) -> ToldRun:
+        asked.append((cell, {**options, **chosen()}))
+        return ToldRun()
+
+    launcher = Launcher(partial(submit, CELL, label="y"))
+    assert {name: type(control).__name__ for name, control in launcher.controls.items()} == {
+        "rate": "FloatLogSlider",
+        "share": "FloatSlider",
+        "units": "Dropdown",
+        "depth": "IntSlider",
+        "kind": "Dropdown",
+    }
+    assert launcher.chosen == {"rate": pytest.approx(1e-3), "share": 0.5, "units": 32, "depth": 2, "kind": "relu"}
+    launcher.controls["units"].value = 64
+    launcher.train()
+    assert asked == [(CELL, {"label": "y", **launcher.chosen})]
+    assert chosen() == {}
 
 
 @pytest.mark.parametrize("bounds", [(1,), (2, 1), (0, 1, "log"), ("a", "b"), (1, 2, 3)])
