@@ -66,6 +66,7 @@ TEST = [
     "scikit-learn>=1.5",
     "setuptools>=64",
     "types-psutil",
+    "voila>=0.5.8",
     "wheel",
 ]
 
