@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CANARY := .venv-canary
+MLFLOW := .venv-mlflow
 STAMP := $(VENV)/.installed
-EXTRAS := cpu,connect,notebook,test
+EXTRAS := cpu,connect,mlflow,notebook,test
 # For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
 LEGACY_KERAS := tf-keras>=2.21,<2.22
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
@@ -61,7 +62,7 @@ lint: $(STAMP)
 test: java chromium lint
 	@$(WITH_JAVA) python -m pytest tests -m "not soak" $(TWO_AT_ONCE)
 
-soak: java chromium $(STAMP)
+soak: java chromium $(STAMP) $(MLFLOW)/bin/mlflow
 	@$(WITH_JAVA) python -m pytest tests -m soak $(TWO_AT_ONCE)
 
 canary: java
@@ -71,6 +72,11 @@ canary: java
 	@$(CANARY)/bin/pip --quiet install --upgrade --pre keras-nightly
 	@$(CANARY)/bin/pip --quiet install --upgrade --no-deps tensorflow-cpu
 	@$(CANARY)/bin/python -m pytest tests/unit/training/test_seams.py tests/training $(TWO_AT_ONCE)
+
+# Its server, for the tests: it wants other versions of libraries than TensorFlow has.
+$(MLFLOW)/bin/mlflow:
+	@tools/venv.sh "$(PYTHON)" "$(MLFLOW)"
+	@$(MLFLOW)/bin/pip --disable-pip-version-check --quiet install "mlflow>=3.0"
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal --durations=10

@@ -46,6 +46,7 @@ KERAS = [
     'keras>=3.15,<4; python_version >= "3.11"',
     'keras>=3.12,<4; python_version < "3.11"',  # the last that runs on Python 3.10
 ]
+MLFLOW = ["mlflow-skinny>=3.0"]  # beside the notebook alone; the server is the user's
 CONNECT = ["pyspark[connect]>=4.0"]
 NOTEBOOK = ["ipykernel>=6.29", "jupyterlab>=4.2", "jupyter-server-proxy>=4.4"]
 TEST = [
@@ -92,6 +93,7 @@ setup(
         "cpu": ["tensorflow-cpu>=2.21,<2.22", *KERAS],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22", *KERAS],
         "connect": CONNECT,
+        "mlflow": MLFLOW,
         "notebook": NOTEBOOK,
         "test": TEST,
     },

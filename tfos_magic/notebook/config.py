@@ -22,6 +22,9 @@ class TFOS(Configurable):
         config=True
     )
     tensorboard = Bool(False, help="Show TensorBoard with each run (--tensorboard).").tag(config=True)
+    mlflow = Unicode("", help="Experiment of MLflow that all runs go to (--mlflow); empty: none by itself.").tag(
+        config=True
+    )
     checkpoint_dir = Unicode("", help="Where checkpoints go (--checkpoint-dir); empty: beside the kernel.").tag(
         config=True
     )

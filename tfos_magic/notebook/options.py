@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import (
-    MagicArgumentParser,
     argument,
     argument_group,
     construct_parser,
@@ -19,7 +16,7 @@ from IPython.core.magic_arguments import (
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
-from tfos_magic.notebook.texts import for_column, names, pair, ranks, unquoted
+from tfos_magic.notebook.texts import for_column, names, of_unknown, pair, ranks, unquoted
 from tfos_magic.notebook.views.choice import CHOICES
 from tfos_magic.transport.messages import StrategyOptions
 
@@ -157,6 +154,14 @@ view_options = grouped(
     ),
     argument("--no-tensorboard", dest="tensorboard", action="store_false", help="Do not show it."),
     argument("--view", choices=CHOICES, default=None, help="How the run is shown."),
+    argument(
+        "--mlflow",
+        nargs="?",
+        const="",
+        default=None,
+        metavar="EXPERIMENT",
+        help="Log the run in MLflow, in EXPERIMENT or the present one; by itself where a run of MLflow is active.",
+    ),
 )
 
 train_options = grouped(
@@ -223,7 +228,7 @@ def parse(function: Any, line: str) -> Any:
     try:
         return function.parser.parse_argstring(line)
     except IPythonUsageError as error:
-        raise UsageError(_with_suggestion(function.parser, str(error))) from None
+        raise UsageError(of_unknown(function.parser, str(error))) from None
     except ValueError as error:
         raise UsageError(f"The options cannot be read: {error}.") from None
 
@@ -231,17 +236,6 @@ def parse(function: Any, line: str) -> Any:
 def help_of(function: Any) -> str:
     """The help text of a magic."""
     return str(function.parser.format_help())
-
-
-def _with_suggestion(parser: MagicArgumentParser, message: str) -> str:
-    unknown = re.search(r"unrecognized arguments: (\S+)", message)
-    if not unknown:
-        return f"{message}. See %{parser.prog.lstrip('%')} --help."
-    word = unknown.group(1)
-    known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(word.split("=")[0], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "--help lists what there is."
-    return f"Unknown option {word}: {hint}"
 
 
 def command_parser(name: str, *decorators: Decorator) -> Any:

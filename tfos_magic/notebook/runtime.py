@@ -164,10 +164,23 @@ class Runtime:
 
     def _new_run(self, request: RunRequest, args: Any, view: View) -> Run:
         connect = partial(self.start, args, wait_for_trainers=False)
+        follow = None if request.alone else self._mlflow_log(args.mlflow)
         run = Run(Execution(request, self.size_for(args), connect), self.shared.queue, view)
         if not request.alone:
             self.last_run = run
+        if follow is not None:
+            follow(run)
         return run
+
+    def _mlflow_log(self, experiment: str | None) -> Callable[[Run], object] | None:
+        """What logs a run in MLflow: in ``experiment``, in the one of all runs, or in MLflow's run that is active."""
+        from tfos_magic.tracking.mlflow_log import active_run, check_installed, log_to_mlflow
+
+        experiment = experiment if experiment is not None else self.config.mlflow or None
+        if experiment is None and active_run() is None:
+            return None
+        check_installed()
+        return partial(log_to_mlflow, experiment=experiment or "")
 
     def next_name(self) -> str:
         """A name for the next run, unique in this kernel."""

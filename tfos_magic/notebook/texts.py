@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from argparse import ArgumentParser
+
 from tfos_magic.errors import UsageError
 
 
@@ -38,3 +42,15 @@ def ranks(text: str) -> list[int]:
             raise UsageError(f"-w takes workers' numbers such as 0,2 or 4-7, not {text!r}.")
         numbers.extend(range(int(first), int(last or first) + 1))
     return numbers
+
+
+def of_unknown(parser: ArgumentParser, message: str) -> str:
+    """What a parser says of a line that it does not take, with the option that was meant."""
+    unknown = re.search(r"unrecognized arguments: (\S+)", message)
+    if not unknown:
+        return f"{message}. See %{parser.prog.lstrip('%')} --help."
+    word = unknown.group(1)
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(word.split("=")[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "--help lists what there is."
+    return f"Unknown option {word}: {hint}"
