@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
+from tfos_magic.cluster.startup import wait_until
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, describe_exit, rank_workers, status_of
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
@@ -24,7 +25,6 @@ from tfos_magic.transport.messages import (
     TrainerReady,
 )
 
-CHECK_SECONDS = 0.5
 SETTLE_SECONDS = 0.5
 PAUSE_SECONDS = 3.0
 OUTPUT_LINES = 10
@@ -225,8 +225,8 @@ class Membership:
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for the agents that are to come and give all their ranks."""
+        wait_until(self._changed, self._complete, timeout, lambda: f"agents: {len(self._arrived)} of {self.size}")
         with self._changed:
-            self._changed.wait_for(lambda: len(self._arrived) >= self.size or self.phase.ended, max(0.0, timeout))
             self.check(ExecutorError)
             if len(self._arrived) < self.size:
                 raise StartTimeout(
@@ -246,19 +246,15 @@ class Membership:
     def begin_generation(self) -> int:
         """Forget the trainers there were; gives the new generation's number."""
         with self._changed:
-            self.generation += 1
-            self.stale, self._fallen = False, None
+            self.generation, self.stale, self._fallen = self.generation + 1, False, None
             for worker in self.members:
                 worker.ready = None
             return self.generation
 
     def await_trainers(self, timeout: float) -> None:
         """Wait until every trainer of this generation has TensorFlow loaded."""
-        deadline = time.monotonic() + timeout
+        wait_until(self._changed, self._settled, timeout, self._loaded)
         with self._changed:
-            while not self._settled() and time.monotonic() < deadline:
-                self._changed.wait(CHECK_SECONDS)
-                self.check_agents()
             self.check()
             self.check_agents()
             for worker in self.members:
@@ -268,10 +264,8 @@ class Membership:
             if self._fallen is not None:
                 raise self._died_loading(self._fallen)
             if loading := [str(worker.rank) for worker in self.members if worker.ready is None]:
-                raise StartTimeout(
-                    f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s: see %tfos "
-                    "logs, or give more --start-timeout."
-                )
+                who = f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s"
+                raise StartTimeout(f"{who}: see %tfos logs, or give more --start-timeout.")
 
     def _died_loading(self, exited: TrainerExited) -> WorkerLost:
         tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
@@ -292,6 +286,15 @@ class Membership:
                 reason=self.reason if self.phase is ClusterPhase.FAILED else self.lost,
             )
 
+    def _complete(self) -> bool:
+        return len(self._arrived) >= self.size or self.phase.ended
+
+    def _loaded(self) -> str:
+        return f"TensorFlow: {sum(worker.ready is not None for worker in self.members)} of {len(self.members)} workers"
+
     def _settled(self) -> bool:
         failed = any(worker.ready and worker.ready.error for worker in self.members)
-        return failed or self.stale or self.phase.ended or all(worker.ready for worker in self.members)
+        if failed or self.stale or self.phase.ended or all(worker.ready for worker in self.members):
+            return True
+        self.check_agents()
+        return False

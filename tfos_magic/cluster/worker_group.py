@@ -13,6 +13,7 @@ from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.lifecycle import close_at_exit, forget
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError
@@ -61,6 +62,8 @@ class WorkerGroup(TrainerGroup):
             raise ClusterError(
                 f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
             )
+        if spark is None:
+            tell("a Spark session")
         self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
         super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
         self.queue: RunQueue[Any] = RunQueue()

@@ -20,6 +20,7 @@ from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
 from tfos_magic.cluster.runs.results import RunResult, quietly
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
+from tfos_magic.cluster.startup import heard_by
 from tfos_magic.errors import RunInterrupted
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Run(Observer):
         self._open()
         self._thread = threading.get_ident()
         try:
-            values = self._execution.execute(self, partial(self._queue.await_turn, self))
+            with heard_by(self._await):
+                values = self._execution.execute(self, partial(self._queue.await_turn, self))
         except BaseException as error:
             self._close()
             self._end.set_exception(error)
@@ -230,6 +232,10 @@ class Run(Observer):
         self._queue.leave(self)
         if not self._muted:
             self.observer.close(self.state)
+
+    def _await(self, what: str) -> None:
+        self.state.awaited = what
+        self.update(self.state)
 
     def _await_end(self, seconds: float) -> None:
         ended = threading.Event()

@@ -62,6 +62,7 @@ class RunState:
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
     ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
     ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
+    ``awaited`` is what it waited for last while workers were started.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class RunState:
     workers: list[WorkerState]
     servers: list[WorkerState] = field(default_factory=list)
     phase: RunPhase = RunPhase.STARTING
+    awaited: str = ""
     started: float = 0.0
     ended: float = 0.0
     epoch: int = 0

@@ -101,7 +101,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         elapsed=duration(state.elapsed),
         remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
-        position=position(state) or _PREPARING.get(state.phase, ""),
+        position=position(state) or _preparing(state),
         metrics=[Metric(name, number(value)) for name, value in state.metrics.items()],
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
@@ -112,6 +112,14 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
     )
+
+
+def _preparing(state: RunState) -> str:
+    """What is waited for before the first step."""
+    fed = all(feed.done for feed in state.feeds.values())
+    if state.awaited and (state.phase is RunPhase.STARTING or (state.phase is RunPhase.FEEDING and fed)):
+        return f"waiting for {state.awaited}"
+    return _PREPARING.get(state.phase, "")
 
 
 def take_phases(state: RunState) -> list[Phase]:

@@ -17,6 +17,17 @@ from tfos_magic.transport.messages import Progress
 from .simulated import RUN, epoch_end, finish, new_state, pass_time, progress, run_through, tell
 
 
+def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
+    state = new_state()
+    assert take_picture(state).position == "waiting for the workers"
+    state.awaited = "agents: 1 of 2"
+    assert take_picture(state).position == "waiting for agents: 1 of 2"
+    state.phase, state.feeds["train"] = RunPhase.FEEDING, FeedState("train")
+    assert take_picture(state).position == "rows on their way to the workers"
+    state.awaited, state.feeds["train"].done = "TensorFlow: 1 of 2 workers", True
+    assert take_picture(state).position == "waiting for TensorFlow: 1 of 2 workers"
+
+
 def test_epochs_and_steps_are_counted_as_people_do() -> None:
     state = new_state()
     state.phase = RunPhase.RUNNING
