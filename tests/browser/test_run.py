@@ -140,6 +140,9 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     panel.get_by_role("tab", name="TensorBoard").click()
     expect(board).to_have_attribute("src", re.compile(rf"^{re.escape(lab.url)}/proxy/\d+/$"))
     expect(board.content_frame.get_by_text("epoch_loss").first).to_be_visible(timeout=START_MS)
+    expect(panel.get_by_role("link", name="Open TensorBoard")).to_have_attribute("href", re.compile(r"/proxy/\d+/$"))
+    width = "element => element.clientWidth / element.parentElement.clientWidth"
+    assert panel.evaluate(width) > 0.95
     assert cells[1].locator("iframe").count() == 1
     cells.screenshots("tab", panel, artefacts)
     for epoch in (4, 5, 6):

@@ -42,6 +42,7 @@ function log(data) {
 function tensorboard(data) {
   const note = node("p", "tfos-muted", {}, "Opening TensorBoard …");
   const frame = node("iframe", "tfos-board", { title: "TensorBoard", hidden: "" });
+  const alone = node("a", "tfos-alone", { target: "_blank", rel: "noopener", hidden: "" }, "Open TensorBoard in a tab of its own");
   let opened = "";
   const answers = (url, options) => fetch(url, options).then((reply) => reply.ok || reply.type === "opaque", () => false);
   const open = async (url) => {
@@ -51,11 +52,12 @@ function tensorboard(data) {
     if (proxied && (await answers(`${proxied}data/environment`, { credentials: "same-origin" }))) frame.src = proxied;
     else if (await answers(url, { mode: "no-cors" })) frame.src = url;
     else return write(note, `This page cannot reach TensorBoard at ${url}; on a remote machine, install jupyter-server-proxy.`);
-    frame.hidden = false;
+    alone.href = frame.src;
+    frame.hidden = alone.hidden = false;
     note.hidden = true;
   };
   return {
-    root: node("div", "", {}, note, frame),
+    root: node("div", "", {}, note, alone, frame),
     draw() {
       const url = data.get("tensorboard_url");
       if (!url || url === opened) return;

@@ -26,6 +26,7 @@ function tabs(data, own) {
       pane.hidden = at !== index;
     });
     entries[index].part.draw();
+    list.closest(".tfos-panel")?.classList.toggle("tfos-wide", entries[index].name === "TensorBoard");
     if (focus) entries[index].tab.focus();
   };
   list.addEventListener("keydown", (event) => {
