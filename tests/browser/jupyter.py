@@ -149,11 +149,11 @@ class Notebook:
         """Run all cells without waiting for them."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
-    def await_run(self) -> None:
+    def await_run(self, timeout: int = RUN_MS) -> None:
         """Wait until every code cell has its number; a cell that raised fails the test with its traceback."""
         cells = len(nbformat.read(self.path, 4).cells)
         numbered = self.page.locator(".jp-CodeCell .jp-InputPrompt").filter(has_text=re.compile(r"\[\d+\]"))
-        expect(numbered).to_have_count(cells, timeout=RUN_MS)
+        expect(numbered).to_have_count(cells, timeout=timeout)
         errors = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText.jp-mod-error")
         assert errors.count() == 0, errors.first.inner_text()
 
