@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from .jupyter import Lab, run_lab
 
 ACTION_MS = 20_000
+expect.set_options(timeout=ACTION_MS)
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
