@@ -36,6 +36,7 @@ def no_proxy(page: Page) -> None:
     page.route("**/proxy/**", refuse)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", every(2, ["proxy", "direct"]))
 def test_tensorboard_loads_under_the_cell_and_says_when_it_has_ended(
     way: str, context: BrowserContext, lab: Lab, gates: Gates, tmp_path: Path, artefacts: Path

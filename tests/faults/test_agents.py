@@ -95,6 +95,7 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
 
 
+@pytest.mark.soak
 def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
     fresh: TFCluster, spark: SparkSession, train: DataFrame, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_an_interrupt_while_a_run_begins_again_ends_it_at_once(cluster: TFCluste
     assert watch.state.phase.value == "stopped"
 
 
+@pytest.mark.soak
 def test_after_an_interrupt_a_worker_that_fails_is_not_waited_for_in_vain(cluster: TFCluster, tmp_path: Path) -> None:
     watch = Watch(until=lambda state: "waits" in state.workers[1].log)
     fails = "print('waits', flush=True); time.sleep(3); raise ValueError('after the interrupt')"
@@ -108,6 +109,7 @@ def test_an_exception_of_the_cell_is_never_retried(cluster: TFCluster, tmp_path:
     assert "Memory is short" in str(caught.value)
 
 
+@pytest.mark.soak
 def test_a_stopped_trainer_is_noticed_and_replaced(
     cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_connect_session_maps_reduces_and_aggregates(tmp_path: Path) -> None:
     program = Path(__file__).with_name("connect_program.py")

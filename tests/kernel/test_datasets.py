@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kernel.kernel_driver import Kernel
 
 PREPARE = """
@@ -40,6 +42,7 @@ assert np.array_equal(np.sort(np.concatenate([rows for rows, _ in doubled])[:, 0
 """
 
 
+@pytest.mark.soak
 def test_a_dataset_of_an_earlier_cell_trains_as_in_one_process_and_comes_back(kernel: Kernel) -> None:
     for cell in (PREPARE, TRAIN, KEEP, PREPARE):
         result = kernel.run(cell)

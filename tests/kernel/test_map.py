@@ -33,6 +33,7 @@ def test_rows_are_mapped_trimmed_and_selected(kernel: Kernel) -> None:
     ).text.strip() == ("['sum'] True")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_model_of_the_notebook_predicts_shown_and_bound(kernel: Kernel) -> None:
     made = "import keras\nmodel = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling([1.0, -1.0])])"

@@ -157,6 +157,7 @@ tfos.barrier()
         Path(mark).unlink(missing_ok=True)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_seeded_notebook_shuffles_and_drops_the_same_way_twice_and_other_rows_in_the_next_cell(
     kernel: Kernel,

@@ -105,6 +105,7 @@ def test_a_map_that_is_stopped_ends_what_is_under_way_and_begins_no_more(cluster
     assert after["x"] == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", every(2, ["agent_pid", "pid"]))
 def test_an_item_whose_worker_is_lost_is_run_again(
     local_session: SparkSession, cluster: TFCluster, frame: Any, tmp_path: Path, victim: str

@@ -84,6 +84,7 @@ def expected(learn: Any) -> float:
     return float(learn("sync")["accuracy"])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("strategy", "options"),

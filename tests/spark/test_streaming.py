@@ -114,6 +114,7 @@ def test_a_streamed_dataframe_trains_to_the_weights_of_a_spooled_one(
     assert not spooled.state.notices
 
 
+@pytest.mark.soak
 def test_parquet_files_are_streamed_without_the_jvm_and_train_to_the_same_weights(
     local_session: SparkSession, cluster: TFCluster, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_epochs_take_neither_memory_nor_disk_and_one_that_is_left_early_ends_its
     assert idle(local_session, cluster)
 
 
+@pytest.mark.soak
 def test_an_interrupt_in_the_middle_of_an_epoch_leaves_nothing_and_the_cluster_goes_on(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

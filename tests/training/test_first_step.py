@@ -152,7 +152,7 @@ MIXES = {
 }
 
 
-@pytest.mark.parametrize("case", every(3, EQUAL))
+@pytest.mark.parametrize("case", every(4, EQUAL))
 def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + EQUAL[case] + END
     expected = groups.plain(cell, "weights", "history").values
@@ -161,7 +161,7 @@ def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, c
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", every(2, MIXES))
+@pytest.mark.parametrize("case", every(3, MIXES))
 def test_what_mixes_rows_is_refused_by_name_and_with_the_remedy(groups: Any, case: str) -> None:
     body, what = MIXES[case]
     for outcome in groups[2].run(BEGIN + body + END):

@@ -179,7 +179,7 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 @pytest.mark.parametrize(
     "fit",
     every(
-        3,
+        4,
         [
             DATASET,
             REPEATED,
