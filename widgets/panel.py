@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,6 +17,8 @@ from tfos_magic.widgets.module import MODULE, STYLE
 
 LOG_LINES = 240
 LOG_COLUMNS = 200
+MANY_WORKERS = 64
+_LATER = ({"charts"}, {"charts", "workers"}, {"workers"}, {"charts", "workers"})  # what a message leaves out
 LOG_SECONDS = 1.0
 
 _NOTHING = {"phase": "none", "ended": True, "headline": "No run yet", "elapsed": "", "position": "", "fraction": None}
@@ -48,21 +50,25 @@ class Panel(anywidget.AnyWidget):
         self.shared = False
         self._logged = state.printed if state else 0
         self._log_due = 0.0
+        self._follows = 0
         super().__init__(**(values_of(state) if state else _values_of_none()), **values)
 
-    def draw(self, state: RunState, log: bool = True) -> None:
+    def draw(self, state: RunState, log: bool = True, without: Container[str] = ()) -> None:
         """Send what changed since the last call, in one message; the log only where asked for."""
         self.state = state
         with self.hold_sync():
             for name, value in values_of(state, log, self.wanted).items():
-                setattr(self, name, value)
+                if name not in without:
+                    setattr(self, name, value)
 
     def follow(self, state: RunState) -> None:
-        """Draw, and the log at most once a second."""
+        """Draw, and the log at most once a second; of many workers these and the curves too, one after the other."""
         log = state.printed != self._logged and (time.monotonic() >= self._log_due or state.phase.ended)
         if log:
             self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS
-        self.draw(state, log)
+        self._follows += 1
+        at_once = state.phase.ended or len(state.workers) <= MANY_WORKERS
+        self.draw(state, log, () if at_once else _LATER[self._follows % len(_LATER)])
 
     def close(self) -> None:
         """Close the panel and the layout model that every widget brings, which would stay in the kernel otherwise."""

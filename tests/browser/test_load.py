@@ -65,7 +65,7 @@ SECONDS = 60
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("epochs", "metrics"), [(100_000, 50), (100, 10_000)])
 def test_a_long_run_of_many_workers_is_no_load(
     epochs: int, metrics: int, context: BrowserContext, lab: Lab, project: Path, artefacts: Path
@@ -76,7 +76,7 @@ def test_a_long_run_of_many_workers_is_no_load(
     notebook = open_notebook(context, lab, path)
     notebook.start_run()
     panel = notebook.output(".tfos-panel").first
-    expect(panel).to_be_visible(timeout=120_000)
+    expect(panel).to_be_visible(timeout=300_000)
     expect(panel.locator(".tfos-line").first).to_be_attached(timeout=60_000)
     notebook.page.wait_for_timeout(3_000)
     notebook.page.evaluate(WATCH)

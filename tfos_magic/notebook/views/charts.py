@@ -10,6 +10,7 @@ from tfos_magic.cluster.runs.state import RunState
 
 POINTS = 100
 METRICS = 6
+ABSENT = 10
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,11 @@ def take_charts(state: RunState, wanted: Iterable[str] = ()) -> list[Chart]:
 
 
 def _metric(state: RunState, name: str) -> Chart:
-    epochs = list(zip(state.epochs_done, state.history, strict=True))
-    trained = [(done + 1.0, metrics[name]) for done, metrics in epochs if name in metrics]
-    validated = [(done + 1.0, metrics[f"val_{name}"]) for done, metrics in epochs if f"val_{name}" in metrics]
     running = state.traces[name].points if name in state.traces else []
     lines = [
         _line(name, "faint", running),
-        _line(name, "solid", _thin(trained)),
-        _line(f"val_{name}", "dashed", _thin(validated)),
+        _line(name, "solid", _by_epoch(state, name)),
+        _line(f"val_{name}", "dashed", _by_epoch(state, f"val_{name}")),
     ]
     return Chart(name, "epoch", [line for line in lines if line.xs])
 
@@ -63,10 +61,23 @@ def _line(name: str, style: str, points: list[tuple[float, float]]) -> Line:
     return Line(name, style, [_short(x) for x, _ in points], [_finite(y) for _, y in points])
 
 
-def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Keep at most about ``POINTS`` points, the last one always: more cannot be seen at this size."""
-    every = -(-len(points) // POINTS) or 1
-    return points[::every] + ([points[-1]] if (len(points) - 1) % every else [])
+def _by_epoch(state: RunState, name: str) -> list[tuple[float, float]]:
+    """At most about ``POINTS`` points, the last one always: more cannot be seen at this size.
+
+    Of each of so many stretches of epochs it is the first that has the metric, for not every epoch is validated. A
+    long history is not gone through: a metric that the first stretches do not have is none.
+    """
+    count = len(state.history)
+    each = -(-count // POINTS) or 1
+    found: list[int] = []
+    for begin in range(0, count, each):
+        if not found and begin >= ABSENT * each:
+            return []
+        stretch = range(begin, min(begin + each, count))
+        found += next(([epoch] for epoch in stretch if name in state.history[epoch]), [])
+    if found:
+        found += next(([e] for e in range(count - 1, found[-1], -1) if name in state.history[e]), [])
+    return [(state.epochs_done[epoch] + 1.0, state.history[epoch][name]) for epoch in found]
 
 
 def _finite(value: float) -> float | None:

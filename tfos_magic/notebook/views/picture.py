@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
@@ -15,6 +16,7 @@ from tfos_magic.notebook.views.wording import count_of, duration, number, of, pa
 from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
 
 NOTICES_SHOWN = 6
+METRICS_SHOWN = 24
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",
@@ -102,7 +104,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
         position=position(state) or _preparing(state),
-        metrics=[Metric(name, number(value)) for name, value in state.metrics.items()],
+        metrics=_metrics(state),
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
         feeds=[FeedPicture(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
@@ -112,6 +114,13 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
     )
+
+
+def _metrics(state: RunState) -> list[Metric]:
+    """The first metrics, and how many more there are."""
+    shown = [Metric(name, number(value)) for name, value in islice(state.metrics.items(), METRICS_SHOWN)]
+    more = len(state.metrics) - len(shown)
+    return [*shown, Metric("further metrics", f"{more:,}")] if more else shown
 
 
 def _preparing(state: RunState) -> str:

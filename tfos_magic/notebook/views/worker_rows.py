@@ -36,7 +36,7 @@ class WorkerRow:
 
 def worker_rows(state: RunState) -> list[WorkerRow]:
     """Put every worker in words, and after them every parameter server that the run uses."""
-    norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE])
+    norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE], state.strategy == "sync")
     servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
     return [_worker(worker, state, norms) for worker in state.workers] + servers
 
@@ -44,7 +44,8 @@ def worker_rows(state: RunState) -> list[WorkerRow]:
 class _Norms:
     """What is usual among the workers that train, to measure each of them by."""
 
-    def __init__(self, active: list[WorkerState]) -> None:
+    def __init__(self, active: list[WorkerState], lockstep: bool) -> None:
+        self.lockstep = lockstep
         self.pace = median([worker.rows_per_second for worker in active] or [0.0])
         self.peers = median([worker.peer_share for worker in active] or [0.0])
         self.place = median([_place(worker) for worker in active] or [0.0])
@@ -58,7 +59,7 @@ class _Norms:
             return "slow"
         if self.peers >= WAITING and worker.peer_share < self.peers / 3:
             return "slow: others wait"
-        if self.place - _place(worker) > STEPS_BEHIND / max(1, worker.steps):
+        if not self.lockstep and self.place - _place(worker) > STEPS_BEHIND / max(1, worker.steps):
             return "behind"
         return ""
 

@@ -12,8 +12,9 @@ from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
 from tfos_magic.cluster.runs.state import RunPhase, RunState, rewind
 from tfos_magic.notebook.views.charts import POINTS, Chart, Line, take_charts
 from tfos_magic.notebook.views.curve import draw_chart
+from tfos_magic.transport.messages import EpochEnd
 
-from .simulated import epoch_end, new_state, pass_time, progress, run_through, tell
+from .simulated import RUN, epoch_end, new_state, pass_time, progress, run_through, tell
 
 
 def paths(svg: str) -> list[str]:
@@ -59,6 +60,18 @@ def test_a_long_run_keeps_its_ends_in_few_points() -> None:
         assert line.xs[0] <= 1
         assert line.xs[-1] >= 1999
     assert len(json.dumps([line.xs for line in loss.lines])) < 3_000
+
+
+def test_a_metric_of_every_tenth_epoch_keeps_its_points_and_its_end() -> None:
+    state = new_state()
+    for epoch in range(2500):
+        metrics = {"loss": 1.0, **({"val_loss": float(epoch)} if epoch % 10 == 9 else {})}
+        tell(state, EpochEnd(RUN, 0, epoch, 2500, metrics))
+    trained, validated = take_charts(state)[0].lines
+    assert (trained.xs[0], trained.xs[-1]) == (1, 2500)
+    assert (validated.xs[0], validated.xs[-1]) == (10, 2500)
+    assert POINTS - 1 <= len(validated.xs) <= POINTS + 1
+    assert all(y == x - 1 for x, y in zip(validated.xs, validated.ys, strict=True))
 
 
 def test_a_trace_is_even_over_a_long_run() -> None:

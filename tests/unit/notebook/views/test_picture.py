@@ -10,11 +10,19 @@ import pytest
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase
 from tfos_magic.notebook.views.card import render_card
-from tfos_magic.notebook.views.picture import feed_text, summary, take_picture
+from tfos_magic.notebook.views.picture import METRICS_SHOWN, feed_text, summary, take_picture
 from tfos_magic.notebook.views.wording import duration, number, pace, size
 from tfos_magic.transport.messages import Progress
 
 from .simulated import RUN, epoch_end, finish, new_state, pass_time, progress, run_through, tell
+
+
+def test_of_very_many_metrics_the_first_are_shown_and_the_others_counted() -> None:
+    state = new_state()
+    state.metrics = {f"metric_{number}": 0.5 for number in range(10_000)}
+    metrics = take_picture(state).metrics
+    assert len(metrics) == METRICS_SHOWN + 1
+    assert (metrics[-1].name, metrics[-1].text) == ("further metrics", "9,976")
 
 
 def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
