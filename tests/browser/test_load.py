@@ -33,7 +33,7 @@ for epoch in range(epochs):
 panel, sent = RunPanel(run), []
 send = panel.data.comm.send
 def count(data=None, *args, **kwargs):
-    sent.append(len(json.dumps(data)))
+    sent.append(len(json.dumps(data, ensure_ascii=False).encode()))
     return send(data, *args, **kwargs)
 panel.data.comm.send = count
 panel

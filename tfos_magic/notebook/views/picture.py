@@ -6,7 +6,7 @@ Wording and number formats are decided here once, so that the panel, the card an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import Any
 
@@ -89,7 +89,8 @@ class Picture:
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists, dicts, strings and finite numbers."""
-        return asdict(self)
+        plain: dict[str, Any] = _plain(self)
+        return plain
 
 
 def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
@@ -129,6 +130,15 @@ def _preparing(state: RunState) -> str:
     if state.awaited and (state.phase is RunPhase.STARTING or (state.phase is RunPhase.FEEDING and fed)):
         return f"waiting for {state.awaited}"
     return _PREPARING.get(state.phase, "")
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts, without a copy of what is plain, as ``asdict`` makes of each of thousands of numbers."""
+    if is_dataclass(value):
+        return {name: _plain(each) for name, each in vars(value).items()}
+    if isinstance(value, list) and value and is_dataclass(value[0]):
+        return [_plain(each) for each in value]
+    return value
 
 
 def take_phases(state: RunState) -> list[Phase]:
