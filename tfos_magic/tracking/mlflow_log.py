@@ -74,7 +74,7 @@ class MlflowLog:
     def __call__(self, run: Run) -> None:
         """Send what is new; called in the run's thread, whenever it has gone on."""
         if rows := self._news(run.state):
-            self._work.put((self._log_epochs, rows, int(time.time() * 1000)))
+            self._work.put((self._log_epochs, rows, _now()))
         if run.done:
             self._work.put((self._end, run.state, dict(run.result)))
             self._work.put(None)

@@ -128,7 +128,7 @@ def choose(values: Mapping[str, Any]) -> None:
     _for_run.update(values)
 
 
-_KINDS = {"suggest_float": suggest_float, "suggest_int": suggest_int, "suggest_categorical": suggest_categorical}
+_KINDS = ("suggest_float", "suggest_int", "suggest_categorical")
 
 
 def suggestions_in(source: str) -> dict[str, Suggestion]:

@@ -36,7 +36,8 @@ def _of_ragged(text: str, uses: list[FeedUse]) -> str:
 def _of_single_columns(text: str, uses: list[FeedUse]) -> str:
     """For numbers that come column by column, and meet layers of one input of the shape (rows, width)."""
     for use in uses:
-        features = [column for column in _columns(use) if column.name in use.selection.features_of(_names(use))]
+        columns = {column.name: column for column in _columns(use)}
+        features = [columns[name] for name in use.selection.features_of(columns) if name in columns]
         if use.selection.matrix or any(column.kind != SCALAR for column in features):
             continue
         if len(features) > 1 and _ONE_INPUT.search(text):
@@ -55,10 +56,6 @@ def _of_single_columns(text: str, uses: list[FeedUse]) -> str:
 
 def _columns(use: FeedUse) -> list[Column]:
     return [field_column(field) for field in decode_schema(use.schema)]
-
-
-def _names(use: FeedUse) -> list[str]:
-    return [column.name for column in _columns(use)]
 
 
 def _some(columns: list[Column]) -> str:
