@@ -7,7 +7,10 @@ from typing import Any
 
 import traitlets
 
+from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.shared import SHARED
+from tfos_magic.errors import ClusterError
 from tfos_magic.widgets.part import Part
 
 
@@ -75,9 +78,44 @@ class StopButton(Part):
 
 
 class FeedTable(Part):
-    """The DataFrames that the run is fed: rows, bytes, seconds."""
+    """The DataFrames that the run is fed: rows, bytes, seconds.
+
+    Of a run that has ended, each has a button that frees what it takes on the workers of ``cluster``, or of the one
+    that magics use; ``released`` names those that are freed. They are fed again where they are used again.
+    """
 
     kind = "feeds"
+    released: Any = traitlets.List(traitlets.Unicode(), read_only=True).tag(sync=True)
+    error = traitlets.Unicode(read_only=True).tag(sync=True)
+
+    def __init__(self, run: Run | None = None, cluster: TFCluster | None = None, **traits: Any) -> None:
+        self.cluster = cluster
+        super().__init__(run, **traits)
+        self.on_msg(self._hear)
+        self.observe(lambda _: self._tell([], ""), "run")
+
+    def release(self, name: str) -> None:
+        """Free the DataFrame of that name. Raises :class:`ClusterError` where a run goes on, or there is no cluster."""
+        cluster = self.cluster or SHARED.cluster
+        if cluster is None:
+            raise ClusterError("There is no cluster, and so nothing that a DataFrame takes on its workers.")
+        cluster.release(self.run.request.frames[name].frame)
+        self._tell([*self.released, name], "")
+
+    def _hear(self, _: Any, content: Any, __: Any) -> None:
+        if self.run is None or not isinstance(content, dict) or content.get("ask") != "release":
+            return
+        name = str(content.get("name"))
+        try:
+            if name in self.run.request.frames and name not in self.released:
+                self.release(name)
+        except ClusterError as error:
+            self._tell(self.released, str(error))
+
+    def _tell(self, released: list[str], error: str) -> None:
+        with self.hold_sync():
+            self.set_trait("released", released)
+            self.set_trait("error", error)
 
 
 class RunPanel(Part):

@@ -15,7 +15,7 @@ from .jupyter import Lab, Notebook, open_notebook
 TOLD = """
 import sys; sys.path.insert(0, {folder!r})
 from ipywidgets import HBox, Output, Tab, VBox, jslink
-from simulated import ToldRun
+from simulated import ToldFeeds, ToldRun
 from tfos_magic.widgets import *
 run, other = ToldRun(lr=0.1).go_on(25), ToldRun(number=2, lr=0.01).go_on()
 """
@@ -25,7 +25,7 @@ VBox([
     HBox([progress, StopButton(run)]),
     HBox([curves, Curves(run, metrics=["loss"], smooth=0.6, log_y=True)]),
     HBox([workers, LogView(run)]),
-    FeedTable(run),
+    FeedTable(run, cluster=ToldFeeds()),
     Compare([run, other]),
 ])
 """
@@ -63,6 +63,8 @@ def test_parts_share_a_run_and_a_row_and_go_on_together(
     assert min(width for part, width in widths if part == "stop") > 40, widths
     expect(parts.locator(".tfos-headline").first).to_have_text("Training on 2 workers")
     notebook.page.screenshot(path=artefacts / f"parts-{theme}.png")
+    release = parts.get_by_role("button", name="Release train")
+    expect(release).to_be_hidden()  # as long as the run goes on
 
     said = run_more(
         notebook, "run.go_on()\nprint(progress.phase, progress.epoch, progress.fraction, sorted(progress.metrics))"
@@ -70,6 +72,10 @@ def test_parts_share_a_run_and_a_row_and_go_on_together(
     assert said == "done 2 1.0 ['accuracy', 'loss', 'val_accuracy', 'val_loss']\n"
     expect(parts.locator(".tfos-headline").first).to_have_text("Trained on 2 workers")
     expect(notebook.output(".tfos-panel:not(.tfos-part) .tfos-headline")).to_have_text("Trained on 2 workers")
+    release.click()
+    expect(parts.locator(".tfos-feed .tfos-state")).to_have_text("released")
+    expect(release).to_be_hidden()
+    notebook.page.screenshot(path=artefacts / f"parts-ended-{theme}.png")
     expect(notebook.output("[data-part=stop] button").first).to_be_hidden()
     for width in (900, 600):
         notebook.page.set_viewport_size({"width": width, "height": 2600})

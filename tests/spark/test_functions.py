@@ -202,12 +202,22 @@ def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSe
         alone = made.run(fit, **given)
         made.scale(3)
         assert (made.size, len(made.status().workers)) == (3, 3)
+        assert not made.release(frame)  # of which the new workers have nothing yet
         assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(made.run(fit, **given), alone, strict=True))
+        again = made.submit(fit, **given)
+        assert again.wait()
+        assert again.state.feeds["data"].reused
+        assert (made.release(frame), made.release(frame)) == (True, False)
+        again = made.submit(fit, **given)
+        assert again.wait()
+        assert not again.state.feeds["data"].reused
         with pytest.raises(ClusterError, match="9 workers and 1 feed slot asked"):
             made.scale(9)
         run = made.submit("import time\nwhile True: time.sleep(0.01)", name="long")
-        with pytest.raises(ClusterError, match="long goes on"):
+        with pytest.raises(ClusterError, match="long goes on: wait for it or stop it, then scale"):
             made.scale(2)
+        with pytest.raises(ClusterError, match="long goes on: wait for it or stop it, then release"):
+            made.release(frame)
         run.stop()
         assert made.run("x = 1", outputs=["x"]) == {"x": 1}
 

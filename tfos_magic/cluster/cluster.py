@@ -104,8 +104,7 @@ class TFCluster(WorkerGroup):
         then stays as it is.
         """
         self._check_running()
-        if runs := self.queue.runs:
-            raise ClusterError(f"{runs[0].name} goes on: wait for it or stop it, then scale the cluster.")
+        self._check_idle("scale the cluster")
         if workers == self.size:
             return
         made = type(self)(self.spark, workers=workers, **self._options)
@@ -113,6 +112,15 @@ class TFCluster(WorkerGroup):
         super().stop()
         vars(self).update({**vars(made), "queue": self.queue})
         self.start()
+
+    def release(self, df: Any) -> bool:
+        """Free the disk that a DataFrame of earlier runs takes on the workers; whether it took any.
+
+        The next run that names it feeds it again. Raises :class:`ClusterError` where a run goes on or waits.
+        """
+        self._check_running()
+        self._check_idle("release the DataFrame")
+        return self.feeds is not None and self.feeds.release(df)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.
@@ -138,6 +146,10 @@ class TFCluster(WorkerGroup):
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:
             raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}: start() one.")
+
+    def _check_idle(self, then: str) -> None:
+        if runs := self.queue.runs:
+            raise ClusterError(f"{runs[0].name} goes on: wait for it or stop it, then {then}.")
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

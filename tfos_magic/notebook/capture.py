@@ -179,16 +179,23 @@ def _missing(
     """A sentence on a name that there is not and that functions alone read; raises for one that is read at once."""
     defined_names = namespace.keys() | GIVEN
     missing = [name for name in requested_names if name not in defined_names and (name in push or not names.open_ended)]
-    missing = [name for name in missing if name in push or not any(_sets(value, name) for value in namespace.values())]
+    asked = {name for name in missing if name in push}
+    missing = [name for name in missing if name in asked or not _may_have(name, names, namespace)]
     if not missing:
         return ""
     name = next((name for name in missing if name in push or name not in names.later), missing[0])
     known = [key for key in namespace if not key.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
-    if name in names.later and name not in push:
-        return f"A function of the cell reads the name {name!r}, which the notebook does not have.{hint}"
+    if (name in names.later or names.dynamic) and name not in push:
+        who = "A function of the cell" if name in names.later else "The cell"
+        return f"{who} reads the name {name!r}, which the notebook does not have.{hint}"
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
+
+
+def _may_have(name: str, names: CellNames, namespace: Mapping[str, Any]) -> bool:
+    """Whether the cell may have the name by itself when it comes to read it."""
+    return name in names.perhaps or any(_sets(value, name) for value in namespace.values())
 
 
 def _sets(value: Any, name: str) -> bool:

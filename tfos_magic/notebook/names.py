@@ -25,6 +25,14 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _DEFINING = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr"})
+# Fields of statements and expressions that may not be come to. What functions read is told of by itself.
+_BRANCHES = ("body", "orelse")
+_LEFT_OUT: dict[type[ast.AST], tuple[str, ...]] = {
+    **dict.fromkeys((ast.If, ast.IfExp, ast.For, ast.While), _BRANCHES),
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), ("body",)),
+    ast.Try: ("body", "handlers", "orelse"),
+    ast.Match: ("cases",),
+}
 # What a worker puts into every cell, unless the notebook has a name of its own for it.
 GIVEN = frozenset({"tfos"})
 
@@ -33,7 +41,8 @@ GIVEN = frozenset({"tfos"})
 class CellNames:
     """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
 
-    ``later`` are those that functions alone read, which need not be called. ``open_ended`` is true after
+    ``later`` are those that functions alone read, which need not be called; ``perhaps`` those that the cell defines
+    too and reads before where it may not come to, such as the first pass of a loop. ``open_ended`` is true after
     ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or the like, which may too.
     """
 
@@ -41,6 +50,7 @@ class CellNames:
     defines: frozenset[str]
     open_ended: bool
     later: frozenset[str] = frozenset()
+    perhaps: frozenset[str] = frozenset()
     dynamic: bool = False
 
 
@@ -59,6 +69,7 @@ def analyse(source: str, filename: str) -> CellNames:
         defines,
         open_ended="import *" in source and _imports_star(source),
         later=later,
+        perhaps=defines.difference(_names_of(_sure(ast.parse(source)))),
         dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
     )
 
@@ -125,6 +136,21 @@ def _codes_at_once(code: CodeType) -> Iterator[CodeType]:
 
 def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def _sure(node: ast.AST) -> Iterator[ast.AST]:
+    """What is run in any case where ``node`` is: no branch, no pass of a loop, nothing that may be tried in vain."""
+    yield node
+    left_out = _LEFT_OUT.get(type(node), ())
+    for field, value in ast.iter_fields(node):
+        parts = value if isinstance(value, list) else [value]
+        for part in parts[:1] if isinstance(node, ast.BoolOp) else parts:
+            if isinstance(part, ast.AST) and field not in left_out:
+                yield from _sure(part)
+
+
+def _names_of(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def _imports_star(source: str) -> bool:

@@ -56,7 +56,7 @@ function curves(data, own) {
 
 function timesAndFeeds(data, own) {
   const phases = node("ul", "tfos-phases", { "aria-label": "Time by phase" });
-  const feeds = feedTable(data, own);
+  const feeds = feedTable(data);
   return {
     root: node("div", "", {}, phases, feeds.root),
     draw() {
@@ -67,7 +67,8 @@ function timesAndFeeds(data, own) {
   };
 }
 
-function feedTable(data) {
+// With `release`, which makes a button for a name, each DataFrame has one.
+function feedTable(data, release) {
   const feeds = node("ul", "tfos-feeds", { "aria-label": "DataFrames" });
   const make = () =>
     node("li", "tfos-feed", {}, node("span", ""), node("span", "tfos-muted"), node("span", "tfos-state"));
@@ -78,6 +79,7 @@ function feedTable(data) {
         write(item.children[0], feed.name);
         write(item.children[1], feed.text);
         write(item.children[2], feed.done ? "fed" : "feeding");
+        release?.(item, feed);
       });
     },
   };

@@ -93,13 +93,29 @@ const VALUES = ["picture", "workers", "charts", "lines", "tensorboard_url"];
 const SAVE_MS = 100;
 
 function feedsOrNone(data, own) {
-  const feeds = feedTable(data, own);
+  const release = (item, feed) => {
+    const released = own.get("released", []).includes(feed.name);
+    if (released) write(item.children[2], "released");
+    const button = item.children[3] ?? node("button", "tfos-stop", { type: "button" }, "Release");
+    if (!button.parentNode) {
+      button.addEventListener("click", () => own.model.send({ ask: "release", name: button.dataset.name }));
+      item.append(button);
+    }
+    button.dataset.name = feed.name;
+    button.setAttribute("aria-label", `Release ${feed.name}`);
+    button.hidden = released || own.gone || !data.get("picture").ended;
+  };
+  const feeds = feedTable(data, release);
   const empty = node("p", "tfos-muted tfos-empty", {}, "No DataFrame has been fed.");
+  const error = node("p", "tfos-error", { role: "alert" });
+  own.hear(["released", "error"], () => {});
   return {
-    root: node("div", "", {}, empty, feeds.root),
+    root: node("div", "", {}, empty, feeds.root, error),
     draw() {
       feeds.draw();
       empty.hidden = data.get("picture").feeds.length > 0;
+      write(error, own.get("error", ""));
+      error.hidden = !own.get("error", "");
     },
   };
 }

@@ -86,6 +86,32 @@ def test_a_name_that_only_a_function_reads_is_told_of_and_one_that_is_read_at_on
             captured(source, {})
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for n in range(3):\n    if n == 0 or n < best:\n        best = n",
+        "for n in range(3):\n    if n:\n        print(last)\n    last = n",
+        "try:\n    device\nexcept NameError:\n    device = 'cpu'",
+        "import sys\nbest = best if 'best' in sys.argv else 3",
+        "n = 0\nwhile n < 3:\n    n += 1 if n == 0 else step\n    step = 1",
+    ],
+)
+def test_a_name_that_the_cell_has_by_the_time_it_reads_it_is_not_asked_of_the_notebook(source: str) -> None:
+    assert captured(source, {}).hints == []
+    exec(source, {})
+
+
+@pytest.mark.parametrize("source", ["n = n + 1", "print(n)\nfor n in range(3): ...", "if n > 3:\n    n = 3"])
+def test_a_name_that_is_read_before_the_cell_has_it_in_any_case_is_refused(source: str) -> None:
+    with pytest.raises(CaptureError, match="'n', which the notebook does not have"):
+        captured(source, {})
+
+
+def test_a_name_that_exec_may_define_is_told_of() -> None:
+    (hint,) = captured("exec('n = 1')\nprint(n)", {}).hints
+    assert "The cell reads the name 'n', which the notebook does not have." in hint
+
+
 def test_values_of_a_hundred_megabytes_draw_a_hint_that_names_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = "print(table, label)"
     names = {"table": np.zeros(1000), "label": "digits"}

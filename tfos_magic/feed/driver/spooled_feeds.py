@@ -103,6 +103,14 @@ class FeedStore:
         self._forget((id(df), plan, world))
         return "its files were rewritten since it was fed, so it is fed anew."
 
+    def release(self, df: Any) -> bool:
+        """Forget all feeds of ``df``, where nothing runs; whether there was one."""
+        with self._lock:
+            keys = [key for key in self._feeds if key[0] == id(df)]
+        for key in keys:
+            self._forget(key)
+        return bool(keys)
+
     def start(self, df: Any, plan: FeedPlan, world: int = 0) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
         raises what went wrong. What another run feeds meanwhile is waited for."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState, apply
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import EpochEnd, Message, Notice, Progress, RunFinished, RunStarted
 
 RUN = "run-1"
@@ -92,6 +94,7 @@ class ToldRun:
         self.state = new_state(world)
         self.state.run_id, self.state.name = RUN, self.name
         self.state.settings = {name: f"{value:g}" for name, value in names.items()}
+        self.request = SimpleNamespace(frames={"train": SimpleNamespace(frame="the DataFrame")})
         self.stops = 0
         self.callbacks: list[Callable[[ToldRun], object]] = []
         self._moments = run_through(self.state)
@@ -108,3 +111,17 @@ class ToldRun:
         for callback in self.callbacks:
             callback(self)
         return self
+
+
+class ToldFeeds:
+    """As much of a cluster as a table of feeds needs: ``busy`` is what it refuses with."""
+
+    def __init__(self) -> None:
+        self.busy = ""
+        self.released: list[object] = []
+
+    def release(self, frame: object) -> bool:
+        if self.busy:
+            raise ClusterError(self.busy)
+        self.released.append(frame)
+        return True

@@ -30,7 +30,7 @@ from tfos_magic.widgets import (
 from tfos_magic.widgets.launcher import _controls
 from tfos_magic.widgets.panel import PANELS
 
-from .simulated import ToldRun
+from .simulated import ToldFeeds, ToldRun
 
 OF_A_RUN = (Progress, Curves, WorkerTable, LogView, StopButton, FeedTable, RunPanel)
 Sent = list[tuple[str, Any]]
@@ -90,6 +90,21 @@ def test_the_button_of_a_part_asks_the_run_to_stop(sent: Sent) -> None:
     run = ToldRun()
     StopButton(run).data._handle_custom_msg({"ask": "stop"}, [])
     assert run.stops == 1
+
+
+def test_a_dataframe_of_a_run_is_released_once_and_what_stands_in_the_way_is_shown(sent: Sent) -> None:
+    cluster, ask = ToldFeeds(), {"ask": "release", "name": "train"}
+    table = FeedTable(ToldRun().go_on(), cluster=cluster)  # type: ignore[arg-type]
+    cluster.busy = "run 2 goes on"
+    table._handle_custom_msg(ask, [])
+    assert (table.released, table.error) == ([], "run 2 goes on")
+    cluster.busy = ""
+    for _ in range(2):
+        table._handle_custom_msg(ask, [])
+    table._handle_custom_msg({"ask": "release", "name": "another"}, [])
+    assert (table.released, table.error, cluster.released) == (["train"], "", ["the DataFrame"])
+    table.run = ToldRun(number=2)
+    assert table.released == []
 
 
 def test_each_part_leaves_a_picture_of_its_own(sent: Sent) -> None:
