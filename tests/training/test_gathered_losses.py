@@ -296,3 +296,44 @@ def test_losses_among_metrics_and_losses_that_are_called_in_their_own_way_are_of
     cell = DATA + BEGIN + FORMS
     plain = groups.plain(cell, "weights").values["weights"]
     assert_same_weights(succeeded(groups[3].run(cell, "weights")), plain, 1e-11)
+
+
+ROUNDED = """
+import tfos_magic
+from keras import ops
+
+keras.config.set_floatx("float64")
+
+
+class Rounded(keras.losses.Loss):
+    def call(self, truth, made):
+        values, rows = ops.mean(ops.square(truth - made), axis=-1), ops.shape(made)[0]
+        return values + (1e-9 * ops.cast(rows, made.dtype) if tfos_magic.rank() == 1 else 0)
+
+
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1)])
+model.compile("adam", Rounded())
+history = model.fit(x, x[:, :1], batch_size=16, epochs=1, verbose=0)
+weights = model.get_weights()
+"""
+
+
+def test_workers_gather_the_same_losses_where_rounding_lets_them_find_different_ones(groups) -> None:
+    plain = groups.plain(DATA + ROUNDED, "weights").values["weights"]
+    assert_same_weights(succeeded(groups[2].run(DATA + ROUNDED, "weights")), plain, 1e-9)
+
+
+CTC = """
+keras.config.set_floatx("float64")
+sounds, words = np.random.default_rng(0).normal(size=(16, 8, 3)), np.random.default_rng(1).integers(1, 5, (16, 4))
+model = keras.Sequential([keras.layers.Dense(5, "softmax")])
+model.compile("adam", keras.losses.CTC())
+history = model.fit(sounds, words, batch_size=4, epochs=1, verbose=0)
+weights = model.get_weights()
+"""
+
+
+def test_ctc_which_computes_in_float32_trains_as_in_one_process(groups) -> None:
+    plain = groups.plain(DATA + CTC, "weights").values["weights"]
+    for _ in range(3):
+        assert_same_weights(succeeded(groups[2].run(DATA + CTC, "weights")), plain, 1e-7)

@@ -42,8 +42,9 @@ class CellNames:
     """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
 
     ``later`` are those that functions alone read, which need not be called; ``perhaps`` those that the cell defines
-    too and reads before where it may not come to, such as the first pass of a loop. ``open_ended`` is true after
-    ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or the like, which may too.
+    too, and reads before only where it may not come to, such as the first pass of a loop, or that its functions set.
+    ``open_ended`` is true after ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or
+    the like, which may too.
     """
 
     reads: tuple[str, ...]
@@ -69,7 +70,7 @@ def analyse(source: str, filename: str) -> CellNames:
         defines,
         open_ended="import *" in source and _imports_star(source),
         later=later,
-        perhaps=defines.difference(_names_of(_sure(ast.parse(source)))),
+        perhaps=frozenset(nested_stores) | defines.difference(_names_of(_sure(ast.parse(source)))),
         dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
     )
 

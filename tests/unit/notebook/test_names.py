@@ -93,6 +93,7 @@ def test_a_name_that_only_a_function_reads_is_told_of_and_one_that_is_read_at_on
         "for n in range(3):\n    if n:\n        print(last)\n    last = n",
         "try:\n    device\nexcept NameError:\n    device = 'cpu'",
         "import sys\nbest = best if 'best' in sys.argv else 3",
+        "def f():\n    global last\n    last = 1\nf()\nprint(last)",
         "n = 0\nwhile n < 3:\n    n += 1 if n == 0 else step\n    step = 1",
     ],
 )

@@ -33,7 +33,7 @@ from tfos_magic.training.firststep.runs import Laws, held_to, mixed, run, run_la
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
-from tfos_magic.training.gathered_losses import GatheredLosses
+from tfos_magic.training.gathered.losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState
@@ -222,12 +222,20 @@ class FirstStep:
     def _tried(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         """The laws that all ranks agree on, with those that scale applied; empty where a rank cannot try the step."""
         laws = self._common(self._compared(trial, rows, tolerance))
+        if self._any(self._adopts()):
+            laws = self._common(self._compared(trial, rows, tolerance))
         sums = {name: law for name, law in laws.items() if law is Law.SUM and name[0] in ("loss", "added", "metric")}
         if not sums:
             return laws
         # With these scaled, gradients are means.
         self._laws.update(sums)
         return {**self._common(self._compared(trial, rows, tolerance)), **sums}
+
+    def _adopts(self) -> bool:
+        """Whether this rank is to gather other losses than it found, for all are to gather the same."""
+        collectives, found = self._session.collectives, self.gathered.found()
+        counts = collectives.gather([len(found)])[:, 0]
+        return bool(found) and not (counts != counts[0]).any() and self.gathered.adopt(collectives.gather(found))
 
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         try:

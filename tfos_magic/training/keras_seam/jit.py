@@ -92,27 +92,38 @@ class _Forward:
 
 
 class _Functions:
-    """Calls functions of the cell that ask for XLA without it, and says so of those that exchange values.
+    """Calls functions of the cell that are graphs of their own as its steps need them, and without XLA.
 
-    Which those are shows when they are traced, and what XLA was to compile then builds no variables that others read.
+    What a step does in such a function is in its graph for good: with whom it exchanges, and the rows that it
+    counts. So each step, and each trial of one, has copies of its own. What XLA was to compile exchanges values as
+    little as a whole step can, which shows when it is traced; and it builds no variables that others read.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._running: list[str] = []
         self._copies: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._of_steps: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
     def call(self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-        if not function._jit_compile or function.python_function.__module__.startswith(_NOT_THE_CELLS):
+        if function.python_function.__module__.startswith(_NOT_THE_CELLS):
             return original(function, *args, **kwargs)
-        if function not in self._copies:
-            self._copies[function] = function._clone(None)
-            self._copies[function]._jit_compile = None
-        self._running.append(function.name)
+        within = self._session.step is not None
+        if within and tf.executing_eagerly():
+            return function.python_function(*args, **kwargs)
+        compiles = bool(function._jit_compile)
+        if not (within or compiles):
+            return original(function, *args, **kwargs)
+        copies = self._of_steps.setdefault(tf.compat.v1.get_default_graph(), {}) if within else self._copies
+        if function not in copies:
+            copies[function] = function._clone(None)
+            copies[function]._jit_compile = None
+        self._running += [function.name] if compiles else []
         try:
-            return original(self._copies[function], *args, **kwargs)
+            return original(copies[function], *args, **kwargs)
         finally:
-            self._running.pop()
+            if compiles:
+                self._running.pop()
 
     def exchange(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         for name in self._running:

@@ -17,14 +17,10 @@ import tensorflow as tf
 
 from tfos_magic.training.firststep.batches import apart
 from tfos_magic.training.firststep.trial import TrialStep
-from tfos_magic.training.logs.metrics import NUMBERS
+from tfos_magic.training.gathered.rows import exchanged, has_rows, leaves_of, of_own_rows, varied, with_leaves
 from tfos_magic.training.step import Step
 
 Compute = Callable[..., Any]
-
-_ATTACHED = ("_keras_mask", "_keras_logits")
-"""Attributes of Keras's outputs: their mask, and what a softmax or a sigmoid was made of, by which losses go instead.
-"""
 
 EXACT, ROUNDED = 1e-11, 2e-6
 """How far, by the largest, losses of the same outputs may be apart in float64 and in other types."""
@@ -47,7 +43,7 @@ class GatheredLosses:
         self.large: set[str] = set()
         """Names of losses with one number for a batch whose outputs are too large to be exchanged."""
         self._gathered: set[Any] = set()
-        self._tried: set[Any] = set()
+        self._tried: dict[Any, None] = {}
         self._unfit: set[Any] = set()
         self._possible: dict[Any, list[Any]] = {}
         self._owners: dict[int, Any] = {}
@@ -70,7 +66,7 @@ class GatheredLosses:
 
     def _called(self, name: Any, compute: Compute, loss: Any, arguments: Sequence[Any], step: Step) -> Any:
         if not isinstance(step, TrialStep):
-            return self._of_all(compute, arguments, step, _exchanged) if name in self._gathered else compute(*arguments)
+            return self._of_all(compute, arguments, step, exchanged) if name in self._gathered else compute(*arguments)
         if not tf.executing_eagerly():
             return compute(*arguments)
         if step.of_all:
@@ -117,11 +113,31 @@ class GatheredLosses:
 
     def forget(self) -> None:
         """The step could not be tried: its losses are not gathered."""
-        self._gathered -= self._tried
+        self._gathered -= self._tried.keys()
+
+    def found(self) -> list[int]:
+        """What this rank found of the losses that were tried, in their order: 2 is gathered, 1 can be, 0 cannot."""
+        return [2 if name in self._gathered else int(name in self._possible) for name in self._tried]
+
+    def adopt(self, found: np.ndarray) -> bool:
+        """Gather what a rank found is to be, and every rank can; whether that is another decision than this rank's.
+
+        ``found`` is what they found, a row for each rank: where rounding decides, they find different things.
+        """
+        before = set(self._gathered)
+        for name, of_ranks in zip(self._tried, found.T, strict=True):
+            if of_ranks.max() < 2:
+                continue
+            if of_ranks.min() > 0:
+                self._gathered.add(name)
+            else:
+                self._gathered.discard(name)
+                self._unfit.add(name)
+        return self._gathered != before
 
     def _noted(self, name: Any, compute: Compute, arguments: Sequence[Any], loss: Any, step: Step) -> Any:
         """Compute a loss of all rows of a trial, and see what it is."""
-        self._tried.add(name)
+        self._tried[name] = None
         is_metric = isinstance(loss, keras.metrics.Metric)
         self._values, self.at_work = None, is_metric
         try:
@@ -130,9 +146,9 @@ class GatheredLosses:
             self.at_work = False
         is_reduced = self._values is not None
         values = self._values if is_reduced and not is_metric else tf.convert_to_tensor(result)
-        leaves, rows = _leaves(arguments), int(step.rows)
+        leaves, rows = leaves_of(arguments), int(step.rows)
         is_number = len(getattr(values, "shape", (None,))) == 0
-        by_rows = all(_has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
+        by_rows = all(has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
         known = getattr(loss, "reduction", None) not in (None, "none") if is_reduced and not is_metric else is_number
         if not (known and by_rows):
             self._gathered.discard(name)
@@ -151,17 +167,17 @@ class GatheredLosses:
 
         It is tried on other outputs as well, for those of a model may be alike in all rows before its first step.
         """
-        if not _has_rows(whole, rows) or not whole.dtype.is_floating:
+        if not has_rows(whole, rows) or not whole.dtype.is_floating:
             return False
-        leaves = _leaves(arguments)
+        leaves = leaves_of(arguments)
         if self._tells_parts_apart(compute, arguments, leaves, whole):
             return True
-        labels = len(_leaves(arguments[:1]))
-        others = [leaf if n < labels else _varied(leaf, n) for n, leaf in enumerate(leaves)]
+        labels = len(leaves_of(arguments[:1]))
+        others = [leaf if n < labels else varied(leaf, n) for n, leaf in enumerate(leaves)]
         self._values = None
-        compute(*_replaced(arguments, others))
+        compute(*with_leaves(arguments, others))
         of_others = self._values
-        return _has_rows(of_others, rows) and self._tells_parts_apart(compute, arguments, others, of_others)
+        return has_rows(of_others, rows) and self._tells_parts_apart(compute, arguments, others, of_others)
 
     def _tells_parts_apart(self, compute: Compute, arguments: Sequence[Any], leaves: Sequence[Any], whole: Any) -> bool:
         if not bool(tf.reduce_all(tf.math.is_finite(whole))):
@@ -170,7 +186,7 @@ class GatheredLosses:
         allowed = (EXACT if whole.dtype == tf.float64 else ROUNDED) * tf.reduce_max(tf.abs(whole))
         for part in (apart(rows), ~apart(rows)):
             self._values, numbers = None, np.flatnonzero(part)
-            compute(*_replaced(arguments, [tf.gather(leaf, numbers) for leaf in leaves]))
+            compute(*with_leaves(arguments, [tf.gather(leaf, numbers) for leaf in leaves]))
             of_part = tf.gather(whole, numbers)
             if getattr(self._values, "shape", None) != of_part.shape:
                 return True
@@ -180,7 +196,7 @@ class GatheredLosses:
 
     def _fits(self, name: Any, arguments: Sequence[Any]) -> bool:
         """Whether what a part of the rows gives has the shape of what all gave, as scores of all by all have not."""
-        shapes = zip(_leaves(arguments), self._possible[name], strict=True)
+        shapes = zip(leaves_of(arguments), self._possible[name], strict=True)
         return all(mine.shape[1:] == of_all.shape[1:] for mine, of_all in shapes)
 
     def _merge(self, name: Any) -> Callable[[list[Any], Step], list[Any]]:
@@ -199,10 +215,10 @@ class GatheredLosses:
     def _of_all(self, compute: Compute, arguments: Sequence[Any], step: Step, gather: Compute) -> tf.Tensor:
         self.at_work = True
         try:
-            value = compute(*_replaced(arguments, gather(_leaves(arguments), step)))
+            value = compute(*with_leaves(arguments, gather(leaves_of(arguments), step)))
         finally:
             self.at_work = False
-        return _of_own_rows(tf.convert_to_tensor(value), step)
+        return of_own_rows(tf.convert_to_tensor(value), step)
 
 
 def _or_nothing(compute: Compute, *arguments: Any) -> Any:
@@ -211,86 +227,3 @@ def _or_nothing(compute: Compute, *arguments: Any) -> Any:
         return compute(*arguments)
     except Exception:  # of the user's code, which raises it in the step where it is none of the rows
         return tf.zeros([])
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and len(leaf.shape) > 0
-
-
-def _attached(leaf: Any, attribute: str) -> Any:
-    return getattr(leaf, attribute, None) if _is_tensor(leaf) else None
-
-
-def _leaves(arguments: Sequence[Any]) -> list[Any]:
-    """The tensors with rows among labels, outputs and weights, and what Keras has attached to these."""
-    given = tf.nest.flatten(list(arguments))
-    attached = [_attached(leaf, attribute) for attribute in _ATTACHED for leaf in given]
-    return [
-        *(tf.convert_to_tensor(leaf) for leaf in given if _is_tensor(leaf)),
-        *(value for value in attached if value is not None),
-    ]
-
-
-def _replaced(arguments: Sequence[Any], leaves: Sequence[Any]) -> Any:
-    """The arguments with other tensors in the places of their :func:`_leaves`."""
-    given, rest = tf.nest.flatten(list(arguments)), iter(leaves)
-    flat = [next(rest) if _is_tensor(leaf) else leaf for leaf in given]
-    for attribute in _ATTACHED:
-        for leaf, own in zip(flat, given, strict=True):
-            if _attached(own, attribute) is not None:
-                setattr(leaf, attribute, next(rest))
-    return tf.nest.pack_sequence_as(list(arguments), flat)
-
-
-def _varied(leaf: Any, seed: int) -> Any:
-    """Other numbers in a floating-point tensor, of the same signs; where all are zero, of both."""
-    if not leaf.dtype.is_floating:
-        return leaf
-    drawn = tf.constant(np.random.default_rng(seed).uniform(-0.5, 0.5, leaf.shape), leaf.dtype)
-    return leaf * (1 + drawn) if bool(tf.reduce_any(leaf != 0)) else drawn
-
-
-def _has_rows(leaf: Any, rows: int) -> bool:
-    sent = isinstance(leaf, tf.Tensor) and (leaf.dtype.is_bool or leaf.dtype.name in NUMBERS)
-    return sent and leaf.shape[0] == rows
-
-
-def _of_own_rows(loss: tf.Tensor, step: Step) -> tf.Tensor:
-    """The loss of all rows, with the gradient by outputs for own rows, as one of a mean over ranks by their rows."""
-
-    @tf.custom_gradient
-    def shown(value: tf.Tensor) -> Any:
-        return value, lambda upstream: tf.math.multiply_no_nan(upstream, tf.cast(step.scale(), upstream.dtype))
-
-    return shown(loss)
-
-
-def _exchanged(leaves: list[Any], step: Step) -> list[Any]:
-    """The ``leaves`` of all ranks, one after the other; where each has the whole batch, that batch once."""
-    collectives, rows = step.collectives, tf.cast(step.rows, tf.int32)
-    counts = tf.cast(step.summed(tf.one_hot(collectives.rank, collectives.size) * step.rows), tf.int32)
-    begin = tf.where(step.copied, 0, tf.reduce_sum(counts[: collectives.rank]))
-    end = tf.where(step.copied, rows, tf.reduce_sum(counts))
-
-    @tf.custom_gradient
-    def exchange(*local: tf.Tensor) -> Any:
-        whole = [leaf[:end] for leaf in collectives.concat([leaf[:rows] for leaf in local])]
-        for leaf, given in zip(whole, local, strict=True):
-            leaf.set_shape([None, *given.shape[1:]])
-
-        def back(*upstream: tf.Tensor) -> list[Any]:
-            return [
-                _with_zeros(leaf[begin : begin + rows], given) if given.dtype.is_floating else None
-                for leaf, given in zip(upstream, local, strict=True)
-            ]
-
-        return whole, back
-
-    numbers = [tf.cast(leaf, tf.int32) if leaf.dtype.is_bool else leaf for leaf in leaves]
-    return [tf.cast(leaf, given.dtype) for leaf, given in zip(exchange(*numbers), leaves, strict=True)]
-
-
-def _with_zeros(gradient: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
-    """A gradient for as many rows as were ``given``: a stand-in has none."""
-    rows = tf.shape(given)[0] - tf.shape(gradient)[0]
-    return tf.pad(gradient, [[0, rows], *[[0, 0]] * (gradient.shape.rank - 1)])
