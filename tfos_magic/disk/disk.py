@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from tfos_magic.disk import SHARED_VARIABLE
@@ -87,8 +87,10 @@ class Disk:
         if self._may_mount:
             places, kept = [*_others(directory), temporary], [self._private, self._shared]
             with suppress(OSError):  # there is no more that such a system allows
-                return stack.enter_context(mounted(directory, places, kept))
-        return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, self._shared, notice)))
+                elsewhere = _Elsewhere(self._rank, [self._private, self._shared], notice, _FOLDERS)
+                return stack.enter_context(mounted(directory, places, kept, elsewhere))
+        elsewhere = _Elsewhere(self._rank, [self._shared, _keras_folder()], notice, _RELATIVE)
+        return stack.enter_context(copied(directory, self._private, elsewhere))
 
     def _downloads(self, run_id: str, view: SnapshotView | None) -> AbstractContextManager[None]:
         if not self._shared:
@@ -109,22 +111,35 @@ class Disk:
         stack.enter_context(set_states(folder, cell.module_states))
 
 
-class _Elsewhere:
-    """Tells once that a file which all ranks see was written."""
+_RELATIVE = (
+    "it may not mount a view of its own, so that only files with relative paths, and those of tempfile, are apart. "
+    "Write relative paths, or"
+)
+_FOLDERS = (
+    "only files below the working directory, the one above it, /tmp, /var/tmp and ~/.keras are apart. Write there, or"
+)
 
-    def __init__(self, rank: int, shared: str, notice: Callable[[str], None]) -> None:
-        self._rank, self._notice, self._notice_given = rank, notice, False
-        self._locked = tuple(os.path.join(folder, "") for folder in (shared, _keras_folder()) if folder)
+
+class _Elsewhere:
+    """Tells once that a file which all ranks see was written, but in folders that are ``spared``; ``which`` are not."""
+
+    def __init__(self, rank: int, spared: Sequence[str], notice: Callable[[str], None], which: str) -> None:
+        self._rank, self._notice, self._which, self._notice_given = rank, notice, which, False
+        self._spared = tuple(os.path.join(folder, "") for folder in spared if folder)
 
     def __call__(self, path: str) -> None:
-        if self._notice_given or path.startswith(self._locked):
+        if self._notice_given or path.startswith(self._spared) or _is_of_libraries(path):
             return
         self._notice_given = True
         self._notice(
-            f"Worker {self._rank} writes {path}, and so do others of its host at the same time: it may not mount a "
-            "view of its own, so that only files with relative paths, and those of tempfile, are apart. Write "
-            "relative paths, or let rank 0 write alone (if tfos.rank() == 0)."
+            f"Worker {self._rank} writes {path}, and so do others of its host at the same time: {self._which} "
+            "let rank 0 write alone (if tfos.rank() == 0)."
         )
+
+
+def _is_of_libraries(path: str) -> bool:
+    """Whether a file is in a hidden folder or among compiled modules, where libraries keep what they can make anew."""
+    return "/." in path or "/__pycache__/" in path
 
 
 def _others(directory: str) -> list[str]:

@@ -17,29 +17,32 @@ _installed: list[Callable[..., None]] = []
 
 
 class _Guard:
-    def __init__(self, folders: Sequence[str], elsewhere: Callable[[str], None]) -> None:
+    def __init__(self, folders: Sequence[str], elsewhere: Callable[[str], None], links: bool) -> None:
         self._folders = tuple(os.path.join(folder, "") for folder in folders)
-        self._elsewhere = elsewhere
+        self._elsewhere, self._links = elsewhere, links
 
     def writes(self, path: str, emptied: bool) -> None:
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
         if full.startswith(self._folders):
-            _replace_link(full, emptied)
+            if self._links:
+                _replace_link(full, emptied)
         elif not full.startswith(_NO_FILES):
             self._elsewhere(full)
 
 
 @contextlib.contextmanager
-def guarded(folders: Sequence[str], elsewhere: Callable[[str], None] = lambda path: None) -> Iterator[None]:
+def guarded(
+    folders: Sequence[str], elsewhere: Callable[[str], None] = lambda path: None, links: bool = True
+) -> Iterator[None]:
     """While the block runs, what Python opens for writing below ``folders`` is a file of its own, not a link; so what
-    others have linked stays as it was.
+    others have linked stays as it was. There may be none: without ``links``.
 
     ``elsewhere`` is called with each path outside of them that is opened for writing. Libraries in C open files unseen.
     """
     if not _installed:
         _installed.append(_watch)
         sys.addaudithook(_watch)  # which stays: Python has no way to take it back
-    _guards.append(_Guard(folders, elsewhere))
+    _guards.append(_Guard(folders, elsewhere, links))
     try:
         yield
     finally:

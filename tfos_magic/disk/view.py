@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from tfos_magic.disk import mounts
 from tfos_magic.disk.links import guarded
+from tfos_magic.disk.renames import renames_across_mounts
 from tfos_magic.disk.snapshot import COPIED_BYTES, TOTAL_BYTES, Snapshot
 
 TEMPORARY = "/tmp"  # of which all programs of a host think alike
@@ -60,18 +62,23 @@ class SnapshotView:
         return snapshot.source if self.covers else snapshot.target
 
     def _renew(self, theirs: str, mine: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # gone since it was listed, or another user's
             status = os.lstat(theirs)
             if os.path.isdir(theirs):
                 if status.st_ctime_ns >= self.opened and not os.path.lexists(mine):
                     os.makedirs(mine, exist_ok=True)
-            elif status.st_ctime_ns >= self.opened and not _newer(mine, self.opened):
+            elif _has_content(status) and status.st_ctime_ns >= self.opened and not _newer(mine, self.opened):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(mine)
                 if status.st_size > COPIED_BYTES:
                     os.symlink(theirs, mine)
                 else:
                     shutil.copy2(theirs, mine)
+
+
+def _has_content(status: os.stat_result) -> bool:
+    """Whether it is a file, or a link to one: sockets and pipes are of the process that made them."""
+    return stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
 
 
 def _newer(path: str, moment: int) -> bool:
@@ -82,10 +89,13 @@ def _newer(path: str, moment: int) -> bool:
 
 
 @contextlib.contextmanager
-def mounted(directory: str, places: Sequence[str], kept: Sequence[str]) -> Iterator[SnapshotView]:
+def mounted(
+    directory: str, places: Sequence[str], kept: Sequence[str], elsewhere: Callable[[str], None]
+) -> Iterator[SnapshotView]:
     """Cover ``directory`` and ``places`` until the block ends, but for the folders ``kept``.
 
-    Large copies, and what is written, are in the first of these. Raises ``OSError`` where that cannot be.
+    Large copies, and what is written, are in the first of these; ``elsewhere`` hears of writing outside of all. Raises
+    ``OSError`` where that cannot be.
     """
     with ExitStack() as stack:
         room = _held(stack, stack.enter_context(_room(kept[0])))
@@ -106,8 +116,8 @@ def mounted(directory: str, places: Sequence[str], kept: Sequence[str]) -> Itera
         for folder, origin in folders.items():
             mounts.bind(origin, folder)
             stack.callback(mounts.detach, folder)
-        if any(snapshot.pointing for snapshot in snapshots):
-            stack.enter_context(guarded(known))
+        stack.enter_context(guarded(known, elsewhere, links=any(snapshot.pointing for snapshot in snapshots)))
+        stack.enter_context(renames_across_mounts())
         yield SnapshotView(snapshots, directory, known, opened, covers=True)
 
 

@@ -188,7 +188,7 @@ def _missing(
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
     if (name in names.later or names.dynamic) and name not in push:
-        who = "A function of the cell" if name in names.later else "The cell"
+        who = "A function or a branch of the cell" if name in names.later else "The cell"
         return f"{who} reads the name {name!r}, which the notebook does not have.{hint}"
     raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
 

@@ -81,7 +81,10 @@ class Commands:
         if self.runtime.cluster is None:
             print("There is no cluster, so there are no logs.")
             return
-        for rank, lines in self.runtime.cluster.logs(args.worker, args.tail).items():
+        logs = self.runtime.cluster.logs(args.worker, args.tail)
+        if not logs:
+            raise UsageError(f"There is no worker {args.worker}: %tfos status lists those that there are.")
+        for rank, lines in logs.items():
             print(f"worker {rank}:")
             print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
 

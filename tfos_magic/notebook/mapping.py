@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -63,8 +63,8 @@ def predict_line(args: Any, namespace: Mapping[str, Any]) -> Any:
 def function_of(source: str, columns: Sequence[str], namespace: Mapping[str, Any]) -> Callable[..., Any]:
     """The function that a cell ends with, or one made of the expression that it ends with.
 
-    In an expression the names of columns are tensors; all other names are those of the cell and of the notebook, which
-    is left as it was. Raises :class:`UsageError` when the cell ends with neither.
+    In an expression the names of columns are tensors, and in what stands before it; all other names are those of the
+    cell and of the notebook, which is left as it was. Raises :class:`UsageError` when the cell ends with neither.
     """
     compile_cell(source, "<cell>")
     statements = ast.parse(source).body
@@ -80,7 +80,10 @@ def function_of(source: str, columns: Sequence[str], namespace: Mapping[str, Any
             f"the cell ends with neither a function nor an expression (line {last.lineno}): let it end with a def, or "
             "with outputs by name such as {'z': x + 3}."
         )
-    _execute(statements[:-1], scope)
+    before = statements[:-1]
+    if not _names_in(before).isdisjoint(columns):
+        return _from_statements([*before, ast.Return(last.value)], columns, scope)
+    _execute(before, scope)
     return _from_expression(last.value, columns, scope)
 
 
@@ -94,8 +97,28 @@ def _execute(statements: list[ast.stmt], scope: dict[str, Any]) -> None:
     exec(compile(ast.Module(statements, []), "<cell>", "exec"), scope)
 
 
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name)}
+
+
+def _parameters(names: Iterable[str]) -> ast.arguments:
+    arguments = [ast.arg(name) for name in names]
+    return ast.arguments(posonlyargs=[], args=arguments, kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def _from_statements(body: list[ast.stmt], columns: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """The function whose body is the cell, from what it imports to the expression that it ends with."""
+    read = _names_in(body)
+    made = ast.parse("def cell(): ...").body[0]
+    assert isinstance(made, ast.FunctionDef)
+    made.args, made.body = _parameters(name for name in columns if name in read), body
+    _execute([ast.fix_missing_locations(made)], scope)
+    function: Callable[..., Any] = scope[made.name]
+    return function
+
+
 def _from_expression(expression: ast.expr, columns: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    read = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    read = _names_in([expression])
     if isinstance(expression, ast.Lambda) or (isinstance(expression, ast.Name) and expression.id not in columns):
         function = eval(compile(ast.Expression(expression), "<cell>", "eval"), scope)
         if callable(function):
@@ -103,9 +126,7 @@ def _from_expression(expression: ast.expr, columns: Sequence[str], scope: dict[s
     parameters = [name for name in columns if name in read]
     if not parameters:
         raise UsageError(f"the expression names no column: the DataFrame has {', '.join(columns)}.")
-    names = [ast.arg(name) for name in parameters]
-    arguments = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
-    made = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, expression)))
+    made = ast.fix_missing_locations(ast.Expression(ast.Lambda(_parameters(parameters), expression)))
     return eval(compile(made, "<cell>", "eval"), scope)
 
 

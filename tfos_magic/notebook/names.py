@@ -6,7 +6,7 @@ import ast
 import builtins
 import dis
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -26,13 +26,14 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _DEFINING = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr"})
 # Fields of statements and expressions that may not be come to. What functions read is told of by itself.
-_BRANCHES = ("body", "orelse")
-_LEFT_OUT: dict[type[ast.AST], tuple[str, ...]] = {
-    **dict.fromkeys((ast.If, ast.IfExp, ast.For, ast.While), _BRANCHES),
+_EITHER = ("body", "orelse")
+_BRANCHES: dict[type[ast.AST], tuple[str, ...]] = {
+    **dict.fromkeys((ast.If, ast.IfExp), _EITHER),
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), ("body",)),
     ast.Try: ("body", "handlers", "orelse"),
     ast.Match: ("cases",),
 }
+_PASSES = {**_BRANCHES, **dict.fromkeys((ast.For, ast.While), _EITHER)}
 # What a worker puts into every cell, unless the notebook has a name of its own for it.
 GIVEN = frozenset({"tfos"})
 
@@ -41,8 +42,9 @@ GIVEN = frozenset({"tfos"})
 class CellNames:
     """``reads`` are taken from the notebook, in the order of their first use; ``defines`` are the cell's own.
 
-    ``later`` are those that functions alone read, which need not be called; ``perhaps`` those that the cell defines
-    too, and reads before only where it may not come to, such as the first pass of a loop, or that its functions set.
+    ``later`` are those that only functions and branches read, which it need not come to; ``perhaps`` those that the
+    cell defines too, and reads before only where it may not come to, such as the first pass of a loop, or that its
+    functions set.
     ``open_ended`` is true after ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or
     the like, which may too.
     """
@@ -64,13 +66,15 @@ def analyse(source: str, filename: str) -> CellNames:
     defines = frozenset(stores | nested_stores)
     reads = [name for name in loads if name not in _ALWAYS_THERE]
     reads += [name for name in nested_loads if name not in defines and name not in _ALWAYS_THERE]
-    later = frozenset(nested_loads).difference(loads, at_once)
+    tree = ast.parse(source)
+    branched = frozenset(loads).difference(_names_of(_sure(tree, _BRANCHES)))
+    later = frozenset(nested_loads).difference(loads, at_once) | branched
     return CellNames(
         tuple(dict.fromkeys(reads)),
         defines,
         open_ended="import *" in source and _imports_star(source),
         later=later,
-        perhaps=frozenset(nested_stores) | defines.difference(_names_of(_sure(ast.parse(source)))),
+        perhaps=frozenset(nested_stores) | defines.difference(_names_of(_sure(tree, _PASSES))),
         dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
     )
 
@@ -139,15 +143,15 @@ def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
-def _sure(node: ast.AST) -> Iterator[ast.AST]:
-    """What is run in any case where ``node`` is: no branch, no pass of a loop, nothing that may be tried in vain."""
+def _sure(node: ast.AST, fields: Mapping[type[ast.AST], Sequence[str]]) -> Iterator[ast.AST]:
+    """What is run in any case where ``node`` is: nothing that is in such ``fields``."""
     yield node
-    left_out = _LEFT_OUT.get(type(node), ())
+    left_out = fields.get(type(node), ())
     for field, value in ast.iter_fields(node):
         parts = value if isinstance(value, list) else [value]
         for part in parts[:1] if isinstance(node, ast.BoolOp) else parts:
             if isinstance(part, ast.AST) and field not in left_out:
-                yield from _sure(part)
+                yield from _sure(part, fields)
 
 
 def _names_of(nodes: Iterable[ast.AST]) -> set[str]:

@@ -24,6 +24,7 @@ from tfos_magic.training.keras_seam.data.input_pipelines import nodes_of
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.state import TrainingState
+from tfos_magic.training.stop_votes import ends_by_itself
 
 NEAR = 1e-3
 """By how much weights may differ that the same gradients gave: processors of different kinds round differently."""
@@ -48,7 +49,7 @@ def agree_on_batches(
 ) -> None:
     """Find out, on all ranks, whether the model or a callback on any of them acts on what it has after batches."""
     if session.strategy.lockstep:
-        acts = any(map(refusals.acts_on_batches, callbacks)) or refusals.ends_by_itself(loop.model)
+        acts = any(map(refusals.acts_on_batches, callbacks)) or ends_by_itself(loop.model)
         loop.heeds_batches = any_wishes(session, acts, digests or {})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import inspect
 import threading
 from collections.abc import Sequence, Set
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.logs.progress import Reporter
+from tfos_magic.training.stop_votes import names_stop_training
 
 _KERAS = ("keras.", "tf_keras.")  # modules of Keras 3 and of Keras 2
 # Keras's callbacks that read logs once an epoch unless these attributes of theirs say more often.
@@ -81,6 +81,15 @@ def refuse_stateful(model: Any) -> None:
         raise TrainingError(
             "a stateful layer keeps a state for each row of a batch, and each worker has a part of every batch. Train "
             "this model with one worker (-n 1), or leave stateful=True out."
+        )
+
+
+def refuse_overwritten(variables: Sequence[Any]) -> None:
+    """Refuse variables whose gradient is their next value, as the largest values of a batch are that float8 goes by."""
+    if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
+        raise TrainingError(
+            "training in float8 scales its numbers by the largest of a batch, and each worker has a part of every "
+            "batch. Train this model with one worker (-n 1), or in mixed_bfloat16, or say --per-worker-batches."
         )
 
 
@@ -209,32 +218,9 @@ def acts_on_batches(callback: Any) -> bool:
             continue
         logs = code.co_varnames[code.co_argcount - 1]
         used = {(i.opname[:4], i.argval) for i in dis.get_instructions(code)}
-        if ("LOAD", logs) in used or _names_stop_training(function, callback, set()):
+        if ("LOAD", logs) in used or names_stop_training(function, callback):
             return True
     return False
-
-
-def ends_by_itself(model: Any) -> bool:
-    """Whether a step of the model's own says when its training ends."""
-    return _names_stop_training(type(model).train_step, model, set())
-
-
-def _names_stop_training(function: Any, owner: Any, seen: set[Any]) -> bool:
-    """Whether ``stop_training`` stands in a function, or in one that it names: of its owner, or around it."""
-    code = getattr(function, "__code__", None)
-    if code is None or code in seen or str(function.__module__).startswith(_KERAS):
-        return False
-    seen.add(code)
-    if "stop_training" in (*code.co_names, *code.co_consts):
-        return True
-    attributes = (
-        attribute for name in code.co_names for attribute in (vars(owner).get(name), getattr(type(owner), name, None))
-    )
-    around = inspect.getclosurevars(function)
-    return any(
-        _names_stop_training(other, owner, seen)
-        for other in (*attributes, *around.globals.values(), *around.nonlocals.values())
-    )
 
 
 def note_derived(names: Set[str], reporter: Reporter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,3 +33,26 @@ class StopVotes:
     def apart(self) -> tf.Tensor:
         """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""
         return self.vote_sum.read_value()[2]
+
+
+def ends_by_itself(model: Any) -> bool:
+    """Whether a step of the model's own says when its training ends."""
+    return names_stop_training(type(model).train_step, model)
+
+
+def names_stop_training(function: Any, owner: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether ``stop_training`` stands in a function, or in one that it names: of its owner, or around it."""
+    code = getattr(function, "__code__", None)
+    if code is None or code in seen or str(function.__module__).startswith(("keras.", "tf_keras.")):
+        return False
+    seen |= {code}
+    if "stop_training" in (*code.co_names, *code.co_consts):
+        return True
+    attributes = (
+        attribute for name in code.co_names for attribute in (vars(owner).get(name), getattr(type(owner), name, None))
+    )
+    around = inspect.getclosurevars(function)
+    return any(
+        names_stop_training(other, owner, seen)
+        for other in (*attributes, *around.globals.values(), *around.nonlocals.values())
+    )

@@ -29,6 +29,12 @@ def is_saveable(obj: Any) -> bool:
     )
 
 
+def is_model(obj: Any) -> bool:
+    """Whether this is a model of Keras 3."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(obj, keras.Model)
+
+
 def is_of_a_model(obj: Any) -> bool:
     """Whether this is what a functional model is made of beside its layers: a symbolic tensor, or a layer's call."""
     keras = sys.modules.get("keras.src")

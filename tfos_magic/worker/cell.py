@@ -91,22 +91,26 @@ def execute(
     cell: RunCell,
     namespace: dict[str, Any],
     unbuilt: Sequence[Unbuilt] = (),
-    notify: Callable[[str], None] = lambda text: None,
+    trained: Callable[[list[str]], None] = lambda names: None,
 ) -> None:
-    """Build datasets and run the cell's code; ``notify`` is told of models of the notebook that are trained in vain.
+    """Build datasets and run the cell's code; ``trained`` is told the names of models of the notebook that it trains.
 
     The value of a last expression is shown as a notebook does, unless a semicolon ends it.
     """
     datasets.build(unbuilt)
-    given = {name: steps for name in namespace.keys() - {*cell.outputs} if (steps := _steps_of(namespace[name])) >= 0}
+    given = {name: steps for name in namespace if (steps := _steps_of(namespace[name])) >= 0}
     try:
         _execute(cell, namespace)
     finally:
-        if trained := sorted(name for name, steps in given.items() if _steps_of(namespace.get(name)) > steps):
-            notify(
-                f"{', '.join(trained)} came from the notebook, was trained here, and is not among the names of -o: the "
-                "notebook keeps what it had. Add it to -o where the next cell is to go on from it."
-            )
+        trained(sorted(name for name, steps in given.items() if _steps_of(namespace.get(name)) > steps))
+
+
+def of_vain(names: Sequence[str]) -> str:
+    """What the user should know of models that were trained and did not come back."""
+    return (
+        f"{', '.join(names)} came from the notebook, was trained here, and is not among the names of -o: the notebook "
+        "keeps what it had. Add it to -o where the next cell is to go on from it."
+    )
 
 
 def _steps_of(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Where an agent runs: its slot, the address it binds, the devices Spark gave it, what it can import."""
+"""Where an agent runs: its slot, the address it binds, its devices and threads, what it can import."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def missing_packages() -> str:
         "what is missing there (pip install 'tfos_magic[cpu]' brings all), or point spark.pyspark.python, or "
         "PYSPARK_PYTHON before the session is made, at an environment that has it."
     )
+
+
+def threads_of_operations(local_size: int) -> int:
+    """Threads for one operation, of a trainer among ``local_size`` on its host: what TensorFlow's own variable says.
+
+    Else it is a share of the cores, of which a container sees all that the machine has.
+    """
+    said = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    return max(1, (os.cpu_count() or 1) // max(1, local_size))

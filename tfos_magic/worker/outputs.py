@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
@@ -13,7 +14,7 @@ import numpy as np
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import Message, Notice, OutputPart, RunCell, RunFinished
 from tfos_magic.values.models import archived, rebuilt, weights_of
-from tfos_magic.values.objects import is_saveable, version
+from tfos_magic.values.objects import is_model, is_saveable, version
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.tensors import is_of_a_graph, kind_of
 from tfos_magic.worker.cell import describe_error
@@ -61,6 +62,7 @@ def bring_back(
         for text in packed.notices:
             send(Notice(end.run_id, end.rank, text))
         send_parts(end.run_id, end.rank, packed.buffers, send, taken)
+        _keep_folders(namespace)
     except Exception as error:
         return end if end.error else replace(end, status="error", error=describe_error(error, cell))
     return replace(end, parcels=packed.parcels, missing=packed.missing)
@@ -78,10 +80,11 @@ def pack_outputs(
     Names that share something that can change are packed together, so that they share it there. A model of which a
     part cannot be pickled comes without that part, else rebuilt from its class with its weights, else as its weights.
     What the cell has ``set_anew`` and a function names comes with the function; of ``feeds`` the notebook has the
-    DataFrames.
+    DataFrames. A model of the notebook comes whole where a part of it does: else the notebook had a mixture of two.
     """
     packing = _Packing(namespace, keras, set_anew, feeds)
     alone = [parcel for name in dict.fromkeys(names) if (parcel := packing.alone(name)) is not None]
+    alone += packing.wholes(alone, namespace.keys() - set_anew - {*names})
     for group in _groups(alone):
         packing.add(group)
     return packing.packed
@@ -108,6 +111,21 @@ class _Packing:
                 reason = reason or f"{type(error).__name__}: {error}"
         self.packed.missing.append(f"{name}: {reason}")
         return None
+
+    def wholes(self, parcels: Sequence[_Parcel], names: Set[str]) -> list[_Parcel]:
+        """The models among ``names`` of which ``parcels`` have a part, packed."""
+        models = {name: self._namespace[name] for name in sorted(names) if is_model(self._namespace[name])}
+        held = set().union(*(parcel.pickler.shares(set()) for parcel in parcels)) if models else set()
+        parts = {
+            name: {id(part) for part in (*model._flatten_layers(), *model.weights)} for name, model in models.items()
+        }
+        wanted = [name for name in models if parts[name] & held]
+        if wanted:
+            self.packed.notices.append(
+                f"{', '.join(wanted)} came back too, for what -o names is part of it, or holds it: as in one process, "
+                "the notebook has it as the cell has trained it."
+            )
+        return [parcel for name in wanted if (parcel := self.alone(name)) is not None]
 
     def add(self, group: Sequence[_Parcel]) -> None:
         """Put names that belong together into one parcel of what is sent."""
@@ -173,6 +191,13 @@ class _Packing:
         parcel = self._write({name: weights_of(value)})
         self.packed.notices.append(f"{name} came back as its weights, a dict of arrays: it cannot be sent ({reason}).")
         return parcel
+
+
+def _keep_folders(namespace: Mapping[str, Any]) -> None:
+    """Let temporary directories of the cell be there until the kernel ends, as their names are."""
+    for value in namespace.values():
+        if isinstance(value, tempfile.TemporaryDirectory):
+            value._finalizer.detach()  # type: ignore[attr-defined]
 
 
 def _groups(parcels: Sequence[_Parcel]) -> list[list[_Parcel]]:

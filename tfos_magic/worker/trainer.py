@@ -37,6 +37,7 @@ from tfos_magic.transport.messages import (
 )
 from tfos_magic.values import keras_state, process_state
 from tfos_magic.worker.display import FIGURES_BACKEND
+from tfos_magic.worker.host import threads_of_operations
 from tfos_magic.worker.interrupts import Interrupts
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Trainer:
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._interrupts = Interrupts()
         self._left: dict[str, Any] = {}
+        self._abandoned = False
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -70,8 +72,7 @@ class Trainer:
             raise SystemExit("the first message to a trainer must be StartTrainer")
         if not self._prepare(start):
             return
-        reader = threading.Thread(target=self._read, name="tfos-commands", daemon=True)
-        reader.start()
+        threading.Thread(target=self._read, name="tfos-commands", daemon=True).start()
         while (cell := self._cells.get()) is not None:
             self._run(cell)
 
@@ -143,19 +144,25 @@ class Trainer:
             elif isinstance(message, StopRun):
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
-                    self._halt()
+                    self._halt(message.abandon)
 
-    def _halt(self) -> None:
-        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program."""
+    def _halt(self, abandon: bool = False) -> None:
+        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program.
+
+        With ``abandon`` it ends where it waits for another worker, too.
+        """
         self._stop.request()
         self._interrupts.send()
+        if abandon and not self._abandoned:
+            self._abandoned = True
+            self._collectives.abort("another worker has ended the cell by an error")
 
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
 
         self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
-        self._left = {}
+        self._left, self._trained = {}, list[str]()
         if cell.run_id in self._stopped_runs:
             self._halt()
         try:
@@ -168,7 +175,7 @@ class Trainer:
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError, RunStopped
-        from tfos_magic.worker.cell import Given, describe_error, fill, main_module
+        from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain
         from tfos_magic.worker.display import showing
         from tfos_magic.worker.outputs import bring_back
 
@@ -190,13 +197,18 @@ class Trainer:
                 # After a broken collective TensorFlow's cluster cannot be used again in this process.
                 clean = not isinstance(error, ClusterError)
                 end = RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
+                if isinstance(error, SystemExit) and not error.code:  # a script that is through
+                    end = RunFinished(cell.run_id, self._rank, "ok")
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
             end = replace(end, left=left(self._left, self._disk.moved()))
-            if not (cell.outputs and end.clean and self._speaks(cell)):
-                return end
-            return bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
+            if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell):
+                end = bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
+            came = {*cell.outputs, *(name for parcel in end.parcels for name in parcel["names"])}
+            if self._speaks(cell) and (vain := [name for name in self._trained if name not in came]):
+                self._note(of_vain(vain))
+            return end
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None, unbuilt: Any) -> None:
         from tfos_magic.checkpoints.checkpoint import assemble
@@ -233,7 +245,7 @@ class Trainer:
             return
         with self._interrupts.allowed(self._stop.is_heeded), distributed(context):
             try:
-                execute(cell, namespace, unbuilt, self._note)
+                execute(cell, namespace, unbuilt, self._trained.extend)
             finally:
                 self._left = process_state.states_left() if self._rank == 0 else {}
 
@@ -265,17 +277,6 @@ def load() -> None:
     seams.check()
     import tfos_magic.training.run
     import tfos_magic.worker.cell  # noqa: F401
-
-
-def threads_of_operations(local_size: int) -> int:
-    """Threads for one operation, of a trainer among ``local_size`` on its host: what TensorFlow's own variable says.
-
-    Else it is a share of the cores, of which a container sees all that the machine has.
-    """
-    said = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    if said.isdecimal() and int(said):
-        return int(said)
-    return max(1, (os.cpu_count() or 1) // max(1, local_size))
 
 
 def main(link: int) -> None:

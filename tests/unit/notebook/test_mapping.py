@@ -32,6 +32,11 @@ def test_the_last_function_of_the_cell_is_mapped_with_what_it_reads_of_the_noteb
     assert mapped("score", score=lambda x: {"z": -x})["z"].tolist() == [0, -1, -2]
 
 
+def test_statements_before_the_expression_see_the_columns_too() -> None:
+    cell = "import math\nz = x * math.sqrt(factor)\ndef twice(a):\n    return 2 * a\n{'z': twice(z) + y}"
+    assert mapped(cell, factor=4.0)["z"].tolist() == [1, 5, 9]
+
+
 def test_columns_go_before_names_of_the_notebook() -> None:
     assert mapped("{'z': x}", x="not this")["z"].tolist() == [0, 1, 2]
 

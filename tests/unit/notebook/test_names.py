@@ -74,7 +74,7 @@ def test_a_notebooks_own_tfos_goes_to_the_workers() -> None:
 
 def test_a_name_that_only_a_function_reads_is_told_of_and_one_that_is_read_at_once_refused() -> None:
     (hint,) = captured("def load(path):\n    return trimesh.load(path)\nx = 1", {"trimesh2": 1}).hints
-    assert "A function of the cell reads the name 'trimesh', which the notebook does not have." in hint
+    assert "A function or a branch of the cell reads the name 'trimesh', which the notebook does not have." in hint
     assert "Did you mean 'trimesh2'?" in hint
     for source in (
         "class A(Base):\n    def f(self): ...",
@@ -106,6 +106,13 @@ def test_a_name_that_the_cell_has_by_the_time_it_reads_it_is_not_asked_of_the_no
 def test_a_name_that_is_read_before_the_cell_has_it_in_any_case_is_refused(source: str) -> None:
     with pytest.raises(CaptureError, match="'n', which the notebook does not have"):
         captured(source, {})
+
+
+def test_a_name_that_only_a_branch_reads_is_told_of() -> None:
+    (hint,) = captured("debug = False\nif debug:\n    print(nowhere)", {}).hints
+    assert "A function or a branch of the cell reads the name 'nowhere'" in hint
+    with pytest.raises(CaptureError, match="'nowhere', which the notebook does not have"):
+        captured("for n in range(3):\n    print(nowhere)", {})
 
 
 def test_a_name_that_exec_may_define_is_told_of() -> None:

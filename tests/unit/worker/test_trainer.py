@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tfos_magic.worker.trainer import threads_of_operations
+from tfos_magic.worker.host import threads_of_operations
 
 
 @pytest.mark.parametrize(("cores", "local_size", "threads"), [(8, 2, 4), (8, 1, 8), (2, 3, 1), (None, 2, 1)])

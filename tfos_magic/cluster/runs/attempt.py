@@ -13,6 +13,7 @@ from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import WorkerLost
 from tfos_magic.transport.messages import (
     Message,
+    Output,
     OutputPart,
     RunCell,
     RunFinished,
@@ -24,7 +25,7 @@ from tfos_magic.transport.messages import (
 TICK = 0.1
 STOP_GRACE = 600.0
 QUIET_SECONDS = 3.0
-ERROR_GRACE = 3.0
+ERROR_GRACE = 10.0
 REFUSAL_GRACE = 30.0
 CAUSE_GRACE = 1.0
 OUTPUT_GRACE = 10.0
@@ -64,6 +65,7 @@ class Attempt:
         self._cell: RunCell | None = None
         self._replacements = replacements if elastic else 0
         self._coming: set[int] = set()
+        self._abandoned = False
         cluster.listen(self._inbox.put)
 
     def send(self, cell: RunCell) -> None:
@@ -77,7 +79,10 @@ class Attempt:
         self._pump(lambda: self.outcome.complete or self.outcome.broken, None)
         if not self.outcome.reusable:
             self._ask_to_stop()
-            self._await_ends(REFUSAL_GRACE if self.outcome.refused else ERROR_GRACE)
+            self._await_ends(REFUSAL_GRACE if self.outcome.refused else CAUSE_GRACE)
+            if self.outcome.failed and not self.outcome.complete:  # they wait for one that takes no step any more
+                self._ask_to_stop(abandon=True)
+            self._await_ends(ERROR_GRACE)
         # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
@@ -114,9 +119,10 @@ class Attempt:
         ):
             self._cluster.spawn_trainers()
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self, abandon: bool = False) -> None:
+        self._abandoned = abandon
         for rank in self._ranks:
-            self._cluster.tell(rank, StopRun(self._run_id))
+            self._cluster.tell(rank, StopRun(self._run_id, abandon))
         self._take(None)
 
     def _await_ends(self, seconds: float) -> None:
@@ -134,7 +140,8 @@ class Attempt:
                 self._take(None)
             else:
                 self._note(message)
-                self._take(message)
+                if not (self._abandoned and isinstance(message, Output) and message.stream == "stderr"):
+                    self._take(message)  # else TensorFlow's own words on what did not come any more
                 if deadline is not None and isinstance(message, OutputPart):
                     deadline = max(deadline, time.monotonic() + OUTPUT_GRACE)
 

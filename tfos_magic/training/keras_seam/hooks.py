@@ -224,6 +224,8 @@ def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.O
             return original(optimizer, grads)  # Keras says what is wrong
         known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
         gradients, variables, update = list(grads), list(known), Update(optimizer, original)
+        if session.exact:
+            refusals.refuse_overwritten(variables)
         session.applying = True
         try:
             if session.step is None:

@@ -80,9 +80,13 @@ class RunCell(Message):
 
 @dataclass(frozen=True)
 class StopRun(Message):
-    """End the run at the next step that all ranks share; the trainer lives on."""
+    """End the run at the next step that all ranks share; the trainer lives on.
+
+    With ``abandon`` another rank has ended by an error, and this one ends where it waits for it, too.
+    """
 
     run_id: str
+    abandon: bool = False
 
 
 @dataclass(frozen=True)
