@@ -130,6 +130,70 @@ plot = 1
     assert kernel.run("print(weights)").text.strip() == "[0 1 2]"
 
 
+def test_an_error_on_one_worker_leaves_the_names_of_the_first(kernel: Kernel) -> None:
+    """Whether the first worker waits for the other in a step, or computes something else."""
+    result = kernel.run("""%%tfos_train -n 2 -o model,losses,note
+import keras
+import numpy as np
+note, words, labels = "begun", np.arange(64).reshape(64, 1) % 10, np.ones((64, 1))
+model = keras.Sequential([keras.layers.Embedding(10, 4), keras.layers.Flatten(), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+losses = model.fit(words, labels, batch_size=32, epochs=2, verbose=0).history["loss"]
+words[-1] = 77
+model.fit(words, labels, batch_size=32, shuffle=False, verbose=0)
+""")
+    assert result.traceback.startswith("WorkerError: InvalidArgumentError on worker 1 on ")
+    assert "Brought back with -o as they were when it ended: model, losses, note." in result.traceback
+    assert "PeerLost" not in result.text
+    told = kernel.run(
+        "import numpy as np\n"
+        "print(len(losses), note, model.optimizer.iterations.numpy() >= 4, model.predict(np.zeros((2, 1))).shape)"
+    )
+    assert told.text.splitlines()[-1] == "2 begun True (2, 1)"
+    result = kernel.run("%%tfos_train -n 2 -o done\nimport time\ndone = 1\nif tfos.rank():\n    1 / 0\ntime.sleep(60)")
+    assert "ZeroDivisionError on worker 1" in result.traceback
+    assert result.seconds < 30
+    assert kernel.run("print(done)").text.strip() == "1"
+
+
+def test_a_script_that_leaves_has_ended_well_and_its_folders_stay(kernel: Kernel) -> None:
+    result = kernel.run("""%%tfos_train -n 2 -o folder,path
+import sys
+import tempfile
+folder = tempfile.TemporaryDirectory()
+path = folder.name + "/note"
+open(path, "w").close()
+sys.exit(0)
+""")
+    assert not result.error, result.traceback
+    assert kernel.run("import os\nprint(os.path.exists(path))").text.strip() == "True"
+    assert "SystemExit on worker" in kernel.run("%%tfos_train -n 2\nimport sys\nsys.exit('bad')").traceback
+
+
+def test_a_part_of_a_model_of_the_notebook_brings_the_whole_back(kernel: Kernel) -> None:
+    assert not kernel.run(
+        DATA
+        + """
+whole, plain = (keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(1)]) for _ in range(2))
+plain.set_weights(whole.get_weights())
+for each in (whole, plain):
+    each.compile("adam", "mse")
+    each.fit(x, y, shuffle=False, verbose=0)
+"""
+    ).error
+    told = kernel.run(
+        "%%tfos_train -n 2 -o kernel\nwhole.fit(x, y, shuffle=False, verbose=0)\nkernel = whole.layers[0].kernel"
+    )
+    assert "whole came back too, for what -o names is part of it" in told.text
+    assert "was trained here" not in told.text
+    near = kernel.run("""
+plain.fit(x, y, shuffle=False, verbose=0)
+near = [np.abs(a - b).max() < 1e-5 for a, b in zip(whole.get_weights(), plain.get_weights())]
+print(all(near), int(whole.optimizer.iterations.numpy()), kernel is whole.layers[0].kernel)
+""")
+    assert near.text.strip() == "True 4 True"
+
+
 def test_a_run_that_is_stopped_leaves_its_model_as_it_was_then(kernel: Kernel) -> None:
     message_id = kernel.submit("""%%tfos_train -o model
 import keras

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -175,6 +176,64 @@ def test_a_program_finds_its_own_files_on_every_rank_and_leaves_rank_0s(folder: 
     assert sorted(path.name for path in folder.iterdir()) == FILES
     assert (folder / "data.csv").read_text() == "1,2\n3,4\n3,4\n"
     assert (absolute / "best.weights.h5").exists()
+
+
+RENAMES = (
+    """
+import os, shutil, tempfile
+given, path = tempfile.mkstemp()
+os.write(given, b"data")
+os.close(given)
+os.replace(path, "final.bin")
+os.rename(above + "/other", "mine")
+os.rename("many", "moved")
+refused = []
+for source, target in (("helpers", "mine"), ("final.bin", "helpers"), ("nowhere", "x")):
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        refused.append(type(error).__name__)
+seen = [os.path.exists(path), sorted(os.listdir(".")), os.listdir("mine"), len(os.listdir("moved")), refused]
+"""
+    + SAME
+)
+SOCKETS = """
+import os, socket
+if tfos.rank() == 0:
+    os.mkdir("made")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("made/socket")
+    open("made/file", "w").close()
+tfos.barrier()
+seen = sorted(os.listdir("made"))
+open(shared, "a").close()
+"""
+
+
+def test_folders_of_one_disk_take_each_others_files_by_a_new_name(folder: Path) -> None:
+    above = folder.parent
+    for place, count in ((above / "other", 2), (folder / "many", 3000)):
+        place.mkdir()
+        for number in range(count):
+            (place / str(number)).write_text("x")
+    (outcome,) = run(folder, {"source": RENAMES, "outputs": ["same", "seen"]}, above=str(above))
+    assert not message_of(outcome)
+    assert not message_of(outcome, 1)
+    there = ["data.csv", "final.bin", "helpers", "large.csv", "mine", "moved", "mylib.py"]
+    errors = ["OSError", "IsADirectoryError", "FileNotFoundError"]
+    assert outcome["values"] == {"same": True, "seen": [False, there, ["0", "1"], 3000, errors]}
+    assert sorted(path.name for path in folder.iterdir()) == there
+
+
+def test_sockets_stay_with_who_made_them_and_files_that_all_write_are_told_of(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="tfos-test-", dir=Path.home()) as home:  # not of those that are covered
+        (outcome,) = run(folder, {"source": SOCKETS, "outputs": ["seen"]}, shared=f"{home}/line.txt")
+    assert not message_of(outcome)
+    assert not message_of(outcome, 1)
+    assert outcome["values"]["seen"] == ["file", "socket"]
+    (notice,) = outcome["notices"]
+    assert "Worker 1 writes" in notice
+    assert "line.txt, and so do others of its host at the same time: only files below" in notice
 
 
 LEGACY = (

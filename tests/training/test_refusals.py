@@ -17,6 +17,12 @@ REFUSED = {
         "tf.distribute.ParameterServerStrategy(None)",
         "Delete this line",
     ),
+    "float8": (
+        "model.build((None, 12))\n"
+        "model.layers[0].quantize('float8')\n"
+        "model.compile('adam', from_logits)\nmodel.fit(x, y, verbose=0)",
+        "by the largest of a batch",
+    ),
     "different-rows": (
         "model.compile('adam', from_logits)\nmodel.fit(x[:100 + rank], y[:100 + rank], verbose=0)",
         "rank 0: 4 batches, 100 rows; rank 1: 4 batches, 101 rows",

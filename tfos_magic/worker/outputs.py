@@ -115,10 +115,9 @@ class _Packing:
     def wholes(self, parcels: Sequence[_Parcel], names: Set[str]) -> list[_Parcel]:
         """The models among ``names`` of which ``parcels`` have a part, packed."""
         models = {name: self._namespace[name] for name in sorted(names) if is_model(self._namespace[name])}
-        held = set().union(*(parcel.pickler.shares(set()) for parcel in parcels)) if models else set()
-        parts = {
-            name: {id(part) for part in (*model._flatten_layers(), *model.weights)} for name, model in models.items()
-        }
+        parts = {name: {id(part) for part in (*m._flatten_layers(), *m.weights)} for name, m in models.items()}
+        roots = set[int]().union(*parts.values())
+        held = set[int]().union(*(parcel.pickler.shares(roots) for parcel in parcels))
         wanted = [name for name in models if parts[name] & held]
         if wanted:
             self.packed.notices.append(
