@@ -23,6 +23,19 @@ REFUSED = {
         "model.compile('adam', from_logits)\nmodel.fit(x, y, verbose=0)",
         "by the largest of a batch",
     ),
+    "a function set as the training's": (
+        "model.compile('adam', from_logits)\n"
+        "model.train_function = lambda iterator: {'loss': 0.0}\nmodel.fit(x, y, verbose=0)",
+        "Put the step into Model.train_step",
+    ),
+    "a maker of such functions": (
+        "class Net(keras.Sequential):\n"
+        "    def make_train_function(self, force=False):\n"
+        "        self.train_function = lambda iterator: {'loss': 0.0}\n"
+        "model = Net(model.layers)\n"
+        "model.compile('adam', from_logits)\nmodel.fit(x, y, verbose=0)",
+        "Put the step into Model.train_step",
+    ),
     "different-rows": (
         "model.compile('adam', from_logits)\nmodel.fit(x[:100 + rank], y[:100 + rank], verbose=0)",
         "rank 0: 4 batches, 100 rows; rank 1: 4 batches, 101 rows",

@@ -93,6 +93,15 @@ def refuse_overwritten(variables: Sequence[Any]) -> None:
         )
 
 
+def refuse_own_function(function: Any, name: str, kind: str) -> None:
+    """Refuse a function of the cell in the place of the one that Keras makes of a step."""
+    if not str(getattr(function, "__module__", "")).startswith((*_KERAS, "tfos_magic.")):
+        raise TrainingError(
+            f"model.{name} is a function of your own, in which workers cannot bring their gradients together. "
+            f"Put the step into Model.{kind}_step, or train with one worker (-n 1)."
+        )
+
+
 def refuse_other_values() -> None:
     raise TrainingError(
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfos_magic.training import agreement
+from tfos_magic.training import agreement, refusals
 from tfos_magic.training.run_hooks import EndHooks, RunHooks
 
 _CHIEF_ONLY = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "BackupAndRestore", "ProgbarLogger", "RemoteMonitor")
@@ -72,6 +72,7 @@ class RunCallback(RunHooks, keras.callbacks.Callback):
         if fit is not None and fit.position is not None and fit.recorded and not fit.over:
             self._session.reporter.past_epochs(self._loop.epochs, fit.history.epoch, fit.history.history)
         if self._session.many:
+            refusals.refuse_own_function(self.model.train_function, "train_function", "train")
             # BackupAndRestore, which acts on rank 0, may have moved the start.
             epoch = int(self._session.collectives.gather([self.model._initial_epoch or 0])[0, 0])
             self.model._initial_epoch = epoch or self.model._initial_epoch

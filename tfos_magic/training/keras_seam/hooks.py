@@ -133,8 +133,11 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
             original(model, force)
             return
         name = f"{kind}_function"
-        if getattr(getattr(model, name), "tfos_session", None) is session and not force:
+        known = getattr(model, name)
+        if getattr(known, "tfos_session", None) is session and not force:
             return
+        if known is not None and not force and session.many:
+            refusals.refuse_own_function(known, name, kind)
         training = kind == "train"
         session.first_step.schedule.forget(model, "fit" if training else "evaluate")
         inner = model._make_function(session.traced(model, getattr(model, f"{kind}_step"), training))
