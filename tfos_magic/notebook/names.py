@@ -65,7 +65,7 @@ def analyse(source: str, filename: str) -> CellNames:
     at_once, _ = _nested(_codes_at_once(code))
     defines = frozenset(stores | nested_stores)
     reads = [name for name in loads if name not in _ALWAYS_THERE]
-    reads += [name for name in nested_loads if name not in defines and name not in _ALWAYS_THERE]
+    reads += [name for name in nested_loads if name not in stores and name not in _ALWAYS_THERE]
     tree = ast.parse(source)
     branched = frozenset(loads).difference(_names_of(_sure(tree, _BRANCHES)))
     later = frozenset(nested_loads).difference(loads, at_once) | branched

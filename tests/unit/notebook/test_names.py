@@ -108,6 +108,12 @@ def test_a_name_that_is_read_before_the_cell_has_it_in_any_case_is_refused(sourc
         captured(source, {})
 
 
+def test_a_name_that_a_function_reads_and_sets_is_that_of_the_notebook() -> None:
+    cell = "def count():\n    global n\n    n = n + 1\ncount()"
+    assert captured(cell, {"n": 5}).values == ("n",)
+    assert captured(cell, {}).hints == []
+
+
 def test_a_name_that_only_a_branch_reads_is_told_of() -> None:
     (hint,) = captured("debug = False\nif debug:\n    print(nowhere)", {}).hints
     assert "A function or a branch of the cell reads the name 'nowhere'" in hint
