@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
+from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from tfos_magic.training.keras_seam.seams import wrap
@@ -92,38 +94,37 @@ class _Forward:
 
 
 class _Functions:
-    """Calls functions of the cell that are graphs of their own as its steps need them, and without XLA.
+    """Calls functions of the cell that are graphs of their own, in steps as a part of these, and without XLA.
 
-    What a step does in such a function is in its graph for good: with whom it exchanges, and the rows that it
-    counts. So each step, and each trial of one, has copies of its own. What XLA was to compile exchanges values as
-    little as a whole step can, which shows when it is traced; and it builds no variables that others read.
+    What a step does in such a function would be in its graph for good: with whom it exchanges, and the rows that it
+    counts. And the graph of a step tells what its sparse gradients are computed of, which a graph within it hides. What
+    XLA was to compile exchanges values as little as a whole step can, which shows when it is traced; and it builds no
+    variables that others read.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._running: list[str] = []
         self._copies: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._of_steps: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
     def call(self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
         if function.python_function.__module__.startswith(_NOT_THE_CELLS):
             return original(function, *args, **kwargs)
-        within = self._session.step is not None
-        if within and tf.executing_eagerly():
-            return function.python_function(*args, **kwargs)
-        compiles = bool(function._jit_compile)
+        within, compiles = self._session.step is not None, bool(function._jit_compile)
         if not (within or compiles):
             return original(function, *args, **kwargs)
-        copies = self._of_steps.setdefault(tf.compat.v1.get_default_graph(), {}) if within else self._copies
-        if function not in copies:
-            copies[function] = function._clone(None)
-            copies[function]._jit_compile = None
         self._running += [function.name] if compiles else []
         try:
-            return original(copies[function], *args, **kwargs)
+            return _inlined(function, args, kwargs) if within else original(self._copy(function), *args, **kwargs)
         finally:
             if compiles:
                 self._running.pop()
+
+    def _copy(self, function: Any) -> Any:
+        if function not in self._copies:
+            self._copies[function] = function._clone(None)
+            self._copies[function]._jit_compile = None
+        return self._copies[function]
 
     def exchange(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         for name in self._running:
@@ -214,3 +215,20 @@ def _trial_shape(shape: tf.TensorShape) -> list[int]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+
+
+def _inlined(function: Any, args: Any, kwargs: Any) -> Any:
+    """What a ``tf.function`` gives, computed where it is called; in a graph converted by AutoGraph, as it would be."""
+    python = function.python_function
+    if function._autograph and not tf.executing_eagerly():
+        python = py_func_from_autograph(python, function._experimental_autograph_options)
+    args, kwargs = tf.nest.map_structure(_tensor_of_array, (args, kwargs))
+    return tf.nest.map_structure(_tensor_of_number, python(*args, **kwargs))
+
+
+def _tensor_of_array(value: Any) -> Any:
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _tensor_of_number(value: Any) -> Any:
+    return tf.convert_to_tensor(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else value

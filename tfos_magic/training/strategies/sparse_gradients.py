@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfos_magic.training.collectives import Collectives
 
 HALF = (tf.float16, tf.bfloat16)
+_SAME_ORDER = ("Reshape", "Identity", "Cast")
 
 
 def combine(
@@ -63,10 +64,15 @@ def _together(
 
 
 def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
-    """The indices of each lookup, which the gradient of a table that is read several times concatenates."""
-    if tf.executing_eagerly() or indices.op.type != "ConcatV2":
+    """The indices of each lookup, which the gradient of a table that is read several times concatenates, as may who
+    looks up labels and what is drawn beside them."""
+    operation = None if tf.executing_eagerly() else indices.op
+    while operation is not None and operation.type in _SAME_ORDER:
+        operation = operation.inputs[0].op
+    if operation is None or operation.type != "ConcatV2" or tf.get_static_value(operation.inputs[-1]) != 0:
         return [indices]
-    return [part for piece in indices.op.inputs[:-1] for part in _parts(piece)]
+    flat = [tf.cast(tf.reshape(piece, [-1]), indices.dtype) for piece in operation.inputs[:-1]]
+    return [part for piece in flat for part in _parts(piece)]
 
 
 def _are_unique(indices: tf.Tensor) -> bool:
@@ -74,7 +80,7 @@ def _are_unique(indices: tf.Tensor) -> bool:
     if tf.executing_eagerly():
         return False
     operation = indices.op
-    while operation.type in ("Reshape", "Identity", "Cast"):
+    while operation.type in _SAME_ORDER:
         operation = operation.inputs[0].op
     return str(operation.type).startswith("Unique")
 
