@@ -43,7 +43,8 @@ SOFTMAX = (
     + ")))"
 )
 TOGETHER = (
-    "tf.reduce_mean(self.inner(tf.concat([labels, [1, 2, 2]], 0))[:-3] * made)"
+    "tf.reduce_mean((self.inner(tf.concat([labels, [1, 2, 5]], 0))[:-3] - made) ** 2)"
+    " + tf.reduce_mean(made[:, None] * self.inner(tf.concat([labels, [1, 2, 5]], 0))[-3:])"
     " + tf.reduce_sum(tf.gather(self.bias, tf.concat([[4, 5], labels], 0))[:2] ** 2 - 1) * 0.5"
 )
 GRAPH = "@tf.function"

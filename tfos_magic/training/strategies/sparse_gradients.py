@@ -15,6 +15,7 @@ from tfos_magic.training.collectives import Collectives
 
 HALF = (tf.float16, tf.bfloat16)
 _SAME_ORDER = ("Reshape", "Identity", "Cast")
+_BY_ELEMENT = ("SelectV2", "AddV2", "Sub", "Mul", "FloorMod", "FloorDiv", "Maximum", "Minimum")
 
 
 def combine(
@@ -25,12 +26,15 @@ def combine(
     Where ``copied``, a boolean scalar, is true, every rank has the whole batch, and so all slices of it.
     """
     weighted, parts = _weighted(gradient.values, rows), _parts(gradient.indices)
-    pieces = tf.split(weighted, [tf.size(part) for part in parts], num=len(parts))
+    pieces, places = [weighted], [gradient.indices]
+    if len(parts) > 1:
+        sizes = [tf.size(part) for part in parts]
+        pieces, places = (tf.split(whole, sizes, num=len(parts)) for whole in (weighted, gradient.indices))
     combined_slices: list[tuple[tf.Tensor, tf.Tensor]] = []
     for of_rows, everywhere in ((True, copied), (False, tf.constant(True))):
         chosen = [i for i, part in enumerate(parts) if _is_of_rows(part) == of_rows]
         if chosen:
-            values, indices = (tf.concat([source[i] for i in chosen], 0) for source in (pieces, parts))
+            values, indices = (tf.concat([source[i] for i in chosen], 0) for source in (pieces, places))
             combined_slices.append(_together(collectives, values, indices, everywhere))
     values, indices = (tf.concat(joined, 0) for joined in zip(*combined_slices, strict=True))
     mean = tf.math.divide_no_nan(values, tf.cast(total, values.dtype))
@@ -64,15 +68,23 @@ def _together(
 
 
 def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
-    """The indices of each lookup, which the gradient of a table that is read several times concatenates, as may who
-    looks up labels and what is drawn beside them."""
-    operation = None if tf.executing_eagerly() else indices.op
-    while operation is not None and operation.type in _SAME_ORDER:
-        operation = operation.inputs[0].op
-    if operation is None or operation.type != "ConcatV2" or tf.get_static_value(operation.inputs[-1]) != 0:
+    """What ``indices`` are put together of, in order: the lookups of a table that is read several times, and what one
+    lookup has side by side, such as labels and what is drawn beside them."""
+    if tf.executing_eagerly():
         return [indices]
-    flat = [tf.cast(tf.reshape(piece, [-1]), indices.dtype) for piece in operation.inputs[:-1]]
-    return [part for piece in flat for part in _parts(piece)]
+    operation = indices.op
+    if operation.type == "ConcatV2" and tf.get_static_value(operation.inputs[-1]) == 0:
+        return [part for piece in operation.inputs[:-1] for part in _parts(piece)]
+    if operation.type in _SAME_ORDER:
+        sources = operation.inputs[:1]
+    else:
+        sources = [each for each in operation.inputs if operation.type in _BY_ELEMENT and _is_alike(each, indices)]
+    return next((parts for source in sources if len(parts := _parts(source)) > 1), [indices])
+
+
+def _is_alike(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether what is computed of two tensors, element by element, has the elements of ``one`` in their places."""
+    return one.shape.rank == other.shape.rank and (1 not in one.shape or one.shape == other.shape)
 
 
 def _are_unique(indices: tf.Tensor) -> bool:
