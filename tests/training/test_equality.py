@@ -333,3 +333,22 @@ weights, history = model.get_weights(), {}
 """
     )
     same_as_plain(cell, 2)
+
+
+MASKED_STEPS = """
+keras.config.set_floatx("float64")
+x = np.random.default_rng(0).normal(size=(43, 6, 4))
+x[::4, 4:] = 0
+inputs = keras.Input((6, 4))
+hidden = keras.layers.Masking()(inputs)
+for options in ({"momentum": 0.7}, {"axis": 1, "center": False}, {"renorm": True}):
+    hidden = keras.layers.BatchNormalization(**options)(hidden)
+model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.LSTM(3)(hidden)))
+model.compile("adam", "mse")
+history = model.fit(x, x[:, 0, :1], batch_size=12, epochs=2, verbose=0, validation_split=0.2).history
+weights = model.get_weights()
+"""
+
+
+def test_normalisation_counts_what_is_not_masked_for_each_channel(same_as_plain) -> None:
+    same_as_plain(DATA + MASKED_STEPS, 2, tolerance=1e-10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.soak import every
 from tests.training.harness import DATA
 
 BEGIN = """
@@ -90,7 +91,7 @@ weights = [*model.get_weights(), np.array(model.optimizer.iterations)]
 """
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, CASES))
 def test_a_function_within_a_step_does_what_it_does_in_one_process(same_as_plain, case: str) -> None:
     plain, *_ = same_as_plain(DATA + BEGIN + MODEL.format(**{**NONE, **CASES[case]}), 2, tolerance=1e-11)
     assert plain.values["weights"][-1] == 14

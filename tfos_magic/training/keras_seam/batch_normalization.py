@@ -18,13 +18,11 @@ from tfos_magic.training.step import Step
 def global_moments(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and variance of ``inputs`` per channel over all ranks, each of shape (channels,), in the inputs' dtype."""
     axes = layer._reduction_axes
-    count, mean, deviation = _local_moments(inputs, mask, axes, step.rows > 0)
-    table = _gather(tf.concat([[count], mean, deviation], 0), step)
-    channels = tf.size(mean)
-    counts = tf.stop_gradient(table[:, :1])
-    means, deviations = table[:, 1 : 1 + channels], table[:, 1 + channels :]
+    table = _gather(tf.concat(_local_moments(inputs, mask, axes, step.rows > 0), 0), step)
+    counts, means, deviations = tf.split(table, 3, axis=1)
+    counts = tf.stop_gradient(counts)
     # Keras adds epsilon to the weights of a mask, and nothing to plain counts.
-    total = tf.reduce_sum(counts) + (keras.backend.epsilon() if mask is not None else 0.0)
+    total = tf.reduce_sum(counts, 0) + (keras.backend.epsilon() if mask is not None else 0.0)
     mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
     variance = tf.math.divide_no_nan(tf.reduce_sum(deviations + counts * tf.square(means - mean), 0), total)
     shape = [inputs.shape[layer.axis]]
@@ -34,16 +32,20 @@ def global_moments(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None, step: 
 def _local_moments(
     inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int], has_rows: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Count, mean and sum of squared deviations of this rank's rows; all zero where they are a stand-in."""
+    """Count, mean and sum of squared deviations of this rank's rows, by channel; all zero where they are a stand-in.
+
+    What is masked is no part of them, whatever it is: each channel has a count of its own, as where channels are steps.
+    """
     if mask is None:
-        count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), inputs.dtype)
         mean = tf.reduce_mean(inputs, axes, keepdims=True)
         deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean), axes)
+        count = tf.fill(tf.shape(deviation), tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), inputs.dtype))
     else:
-        weights = tf.cast(mask, inputs.dtype)[..., tf.newaxis]
-        count = tf.reduce_sum(weights)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
-        deviation = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * weights, axes)
+        is_there = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+        counts = tf.reduce_sum(tf.cast(is_there, inputs.dtype), axes, keepdims=True)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(tf.where(is_there, inputs, 0), axes, keepdims=True), counts)
+        deviation = tf.reduce_sum(tf.square(tf.where(is_there, inputs - mean, 0)), axes)
+        count = tf.reshape(counts, [-1])
     return tuple(
         tf.where(has_rows, value, tf.zeros_like(value)) for value in (count, tf.reshape(mean, [-1]), deviation)
     )
