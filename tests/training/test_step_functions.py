@@ -27,6 +27,7 @@ class Net(keras.Model):
 
     {loss}
     def error(self, inputs, labels):
+        {branch}
         return self.compute_loss(y=labels, y_pred=self(inputs, training=True))
 
     {update}
@@ -51,17 +52,18 @@ predicted = model.predict(x, verbose=0)
 weights = [*model.get_weights(), predicted, np.array(model.optimizer.iterations)]
 """
 GRAPH = "@tf.function"
+BRANCH = "if tf.reduce_mean(inputs) > 1e9: labels = labels * 2"  # by AutoGraph, or not at all
 BUILT = "model(x[:2])"  # Keras does not train a model whose variables are first made in a graph of their own
 CASES = {
-    "the step": {"step": GRAPH},
-    "what changes the weights": {"update": GRAPH},
-    "the loss": {"loss": GRAPH},
+    "the step": {"step": GRAPH, "branch": BRANCH},
+    "what changes the weights": {"update": GRAPH, "branch": BRANCH},
+    "the loss": {"loss": GRAPH, "branch": BRANCH},
     "the model": {"call": GRAPH, "built": BUILT},
-    "all": {"step": GRAPH, "update": GRAPH, "loss": GRAPH, "call": GRAPH, "built": BUILT},
+    "all": {"step": GRAPH, "update": GRAPH, "loss": GRAPH, "call": GRAPH, "built": BUILT, "branch": BRANCH},
     "all in eager steps": {"update": GRAPH, "loss": GRAPH, "call": GRAPH, "built": BUILT, "eagerly": "True"},
     "by XLA": {"update": "@tf.function(jit_compile=True)"},
 }
-NONE = {"built": "", "call": "", "loss": "", "update": "", "step": "", "eagerly": "False"}
+NONE = {"branch": "", "built": "", "call": "", "loss": "", "update": "", "step": "", "eagerly": "False"}
 
 OF_THE_MODULE = """
 @tf.function

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
@@ -223,7 +224,9 @@ def _inlined(function: Any, args: Any, kwargs: Any) -> Any:
     if function._autograph and not tf.executing_eagerly():
         python = py_func_from_autograph(python, function._experimental_autograph_options)
     args, kwargs = tf.nest.map_structure(_tensor_of_array, (args, kwargs))
-    return tf.nest.map_structure(_tensor_of_number, python(*args, **kwargs))
+    status = Status.ENABLED if function._autograph else Status.DISABLED  # as it is for its graph, whatever it is here
+    with ControlStatusCtx(status=status, options=function._experimental_autograph_options):
+        return tf.nest.map_structure(_tensor_of_number, python(*args, **kwargs))
 
 
 def _tensor_of_array(value: Any) -> Any:
