@@ -156,6 +156,25 @@ model.fit(words, labels, batch_size=32, shuffle=False, verbose=0)
     assert kernel.run("print(done)").text.strip() == "1"
 
 
+def test_after_an_error_on_one_worker_another_cell_trains_however_late_the_first_ended(kernel: Kernel) -> None:
+    result = kernel.run("""%%tfos_train -n 2 -o done
+import signal
+import time
+done = 1
+if tfos.rank():
+    1 / 0
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as code that is not in Python for long
+time.sleep(4)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+time.sleep(60)
+""")
+    assert "ZeroDivisionError on worker 1" in result.traceback
+    assert "Brought back with -o as they were when it ended: done." in result.traceback
+    again = kernel.run("%%tfos_train -n 2 -o total\ntotal = int(tfos.allreduce(1, op='sum'))")
+    assert not again.error, again.traceback
+    assert kernel.run("print(total)").text.strip() == "2"
+
+
 def test_a_script_that_leaves_has_ended_well_and_its_folders_stay(kernel: Kernel) -> None:
     result = kernel.run("""%%tfos_train -n 2 -o folder,path
 import sys

@@ -202,7 +202,7 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            end = replace(end, left=left(self._left, self._disk.moved()))
+            end = replace(end, left=left(self._left, self._disk.moved()), clean=end.clean and not self._abandoned)
             if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell):
                 end = bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
             came = {*cell.outputs, *(name for parcel in end.parcels for name in parcel["names"])}
