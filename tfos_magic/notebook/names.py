@@ -72,7 +72,7 @@ def analyse(source: str, filename: str) -> CellNames:
     return CellNames(
         tuple(dict.fromkeys(reads)),
         defines,
-        open_ended="import *" in source and _imports_star(source),
+        open_ended="import *" in source and _imports_star(tree),
         later=later,
         perhaps=frozenset(nested_stores) | defines.difference(_names_of(_sure(tree, _PASSES))),
         dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
@@ -158,8 +158,7 @@ def _names_of(nodes: Iterable[ast.AST]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def _imports_star(source: str) -> bool:
+def _imports_star(tree: ast.AST) -> bool:
     return any(
-        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-        for node in ast.walk(ast.parse(source))
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names) for node in ast.walk(tree)
     )
