@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tfos_magic.tracebacks import folded
 
@@ -34,6 +35,15 @@ class CaptureError(TFOSError):
 
 class DataError(TFOSError):
     """A DataFrame cannot become tensors as asked: a column, its type, nulls, arrays too long, no rows at all."""
+
+    @classmethod
+    @contextmanager
+    def of(cls, what: str) -> Iterator[None]:
+        """Put ``what`` it is that cannot before the text of such an error."""
+        try:
+            yield
+        except cls as error:
+            raise cls(f"{what}: {error}") from None
 
 
 class ClusterError(TFOSError):

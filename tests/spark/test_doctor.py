@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tfos_magic.cluster import preflight
-from tfos_magic.cluster.preflight import Finding, Wanted, examine
+from tfos_magic.cluster.preflight import Finding, examine
+from tfos_magic.cluster.workers import ClusterSpec
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -17,7 +18,7 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 
 def test_a_session_that_can_hold_a_cluster_is_well(local_session: SparkSession) -> None:
-    found = by_name(list(examine(local_session, Wanted(workers=2))))
+    found = by_name(list(examine(local_session, ClusterSpec(workers=2))))
     assert not [finding for finding in found.values() if finding.fix]
     assert f"Python {platform.python_version()}" in found["executor slot 1"].text
     assert "tensorflow" in found["executor slot 0"].text
@@ -26,7 +27,7 @@ def test_a_session_that_can_hold_a_cluster_is_well(local_session: SparkSession) 
 
 
 def test_too_few_slots_are_said_and_no_job_is_started(local_session: SparkSession) -> None:
-    found = by_name(list(examine(local_session, Wanted(workers=4))))
+    found = by_name(list(examine(local_session, ClusterSpec(workers=4))))
     assert "4 workers and feeding need 5" in found["slots"].text
     assert "more cores" in found["slots"].fix
     assert not [name for name in found if name.startswith("executor")]
@@ -36,13 +37,13 @@ def test_a_control_port_that_is_taken_is_said(local_session: SparkSession) -> No
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        wanted = Wanted(workers=1, control_port=taken.getsockname()[1])
+        wanted = ClusterSpec(workers=1, control_port=taken.getsockname()[1])
         found = by_name(list(examine(local_session, wanted)))
     assert "TFOS.control_port" in found["control port"].fix
 
 
 def test_a_spool_directory_that_executors_lack_is_said(local_session: SparkSession) -> None:
-    found = by_name(list(examine(local_session, Wanted(workers=1, spool_dir="/nowhere/at/all"))))
+    found = by_name(list(examine(local_session, ClusterSpec(workers=1, spool_dir="/nowhere/at/all"))))
     assert "No such file or directory in /nowhere/at/all" in found["executor slot 0 spool"].text
     assert "TFOS.spool_dir" in found["executor slot 0 spool"].fix
 
@@ -53,12 +54,12 @@ def test_executors_without_the_package_python_needs_are_said(local_session: Spar
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preflight, "Probe", lambda *arguments: broken)
-        found = by_name(list(examine(local_session, Wanted(workers=1))))
+        found = by_name(list(examine(local_session, ClusterSpec(workers=1))))
     assert "No module named 'pyarrow'" in found["executors"].text
     assert found["executors"].fix
 
 
 def test_a_running_cluster_is_not_probed(local_session: SparkSession) -> None:
-    found = by_name(list(examine(local_session, Wanted(workers=9), running=True)))
+    found = by_name(list(examine(local_session, ClusterSpec(workers=9), running=True)))
     assert "%tfos status" in found["cluster"].text
     assert "slots" not in found

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from tfos_magic.cluster.launch import AgentJob, ship_package
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.spark.failures import has_ended, with_remedy
 from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
@@ -24,32 +25,20 @@ HASH_SEED = "0"
 
 
 class Agents:
-    """One agent for each member of ``membership``, with ``cores`` cores and ``gpus`` GPUs of ``spark`` each."""
+    """One agent for each member of ``membership``, with the cores, GPUs and spool of ``spec`` each."""
 
-    def __init__(
-        self,
-        spark: Session,
-        membership: Membership,
-        *,
-        cores: int,
-        gpus: int,
-        token: str,
-        spool_dir: str | None,
-        spool_gb: float | None,
-    ) -> None:
+    def __init__(self, spark: Session, membership: Membership, spec: ClusterSpec, token: str) -> None:
         self._jobs: dict[int, AgentJob] = {}
-        self._spark, self._membership = spark, membership
-        self._cores, self._gpus = cores, gpus
-        self._token, self._spool_dir, self._spool_gb = token, spool_dir, spool_gb
+        self._spark, self._membership, self._spec, self._token = spark, membership, spec, token
 
     @property
     def cores(self) -> int:
         """What Spark reserves for all of them."""
-        return self._membership.size * self._cores
+        return self._membership.size * self._spec.cores
 
     def await_slots(self, deadline: float, released: int = 0) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        await_slots(self._spark, self._membership.size, self._cores, deadline, released=released)
+        await_slots(self._spark, self._membership.size, self._spec.cores, deadline, released=released)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""
@@ -57,21 +46,21 @@ class Agents:
         self._launch(range(self._membership.size), control, deadline)
 
     def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
-        keys = control.keys
+        keys, spec = control.keys, self._spec
         config = AgentConfig(
             control.endpoint,
             keys.server_public,
             keys.public,
             keys.secret,
             self._token,
-            self._spool_dir,
-            self._spool_gb,
+            spec.spool_dir,
+            spec.spool_gb,
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),
             hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
         )
         jobs = {
-            slot: AgentJob(self._spark, slot, cores=self._cores, gpus=self._gpus, config=config, on_end=self._on_end)
+            slot: AgentJob(self._spark, slot, cores=spec.cores, gpus=spec.gpus, config=config, on_end=self._on_end)
             for slot in slots
         }
         self._jobs.update(jobs)
@@ -84,7 +73,7 @@ class Agents:
         """Launch others in the place of agents that are lost; gives their slots, which are their ranks."""
         slots = self._membership.missing()
         self._cancel(slots)
-        await_slots(self._spark, len(slots), self._cores, deadline, patient=True)
+        await_slots(self._spark, len(slots), self._spec.cores, deadline, patient=True)
         try:
             self._launch(slots, control, deadline)
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
@@ -107,7 +108,7 @@ class TFCluster(WorkerGroup):
         self._check_idle("scale the cluster")
         if workers == self.size:
             return
-        made = type(self)(self.spark, workers=workers, **self._options)
+        made = type(self)(self.spark, **asdict(replace(self.spec, workers=workers)))
         made.check_room(self)
         super().stop()
         vars(self).update({**vars(made), "queue": self.queue})

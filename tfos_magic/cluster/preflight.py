@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.launch import ship_package
+from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.spark import session as sessions
 from tfos_magic.spark.failures import cause_of
 from tfos_magic.worker.probe import RESULT_SCHEMA, Probe
@@ -35,25 +36,7 @@ class Finding:
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The cluster to be started: what ``%tfos start`` would ask for."""
-
-    workers: int
-    servers: int = 0
-    cores: int = 1
-    driver_host: str = ""
-    control_port: int = 0
-    spool_dir: str | None = None
-    spool_gb: float | None = None
-
-    @property
-    def slots(self) -> int:
-        """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
-        return (self.workers + self.servers) * self.cores + 1
-
-
-def examine(spark: Any, requested_cluster: Wanted, running: bool = False) -> Iterator[Finding]:
+def examine(spark: Any, requested_cluster: ClusterSpec, running: bool = False) -> Iterator[Finding]:
     """Look at everything in turn, without starting TensorFlow.
 
     ``spark`` None stands for the local session that would be made. A ``running`` cluster holds the slots, and
@@ -109,14 +92,14 @@ def _session(spark: Any) -> Finding:
     return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}", fix)
 
 
-def _room(spark: Any, requested_cluster: Wanted) -> Iterator[Finding]:
+def _room(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:
     slots = _slots(spark, requested_cluster)
     yield slots
     if not slots.fix:
         yield from _executors(spark, requested_cluster)
 
 
-def _slots(spark: Any, requested_cluster: Wanted) -> Finding:
+def _slots(spark: Any, requested_cluster: ClusterSpec) -> Finding:
     total, needed = sessions.total_cores(spark), requested_cluster.slots
     if total is None:
         return Finding("slots", "a Connect session does not tell; a start waits for them")
@@ -127,7 +110,7 @@ def _slots(spark: Any, requested_cluster: Wanted) -> Finding:
     return Finding("slots", text, fix)
 
 
-def _executors(spark: Any, requested_cluster: Wanted) -> Iterator[Finding]:
+def _executors(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:
     host = requested_cluster.driver_host or sessions.driver_address(spark)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,8 +15,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
-from tfos_magic.cluster.workers import ClusterPhase
-from tfos_magic.errors import ClusterError
+from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
@@ -25,7 +24,6 @@ from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.messages import Message, Shutdown
 
 EXECUTOR_PATIENCE = 15.0
-LEAST_HEARTBEAT_TIMEOUT = 3.0
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 
@@ -54,41 +52,25 @@ class WorkerGroup(TrainerGroup):
         spool_gb: float | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
-        if workers < 1 or servers < 0 or cores < 1 or gpus < 0:
-            raise ClusterError(
-                "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
-            )
-        if heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
-            raise ClusterError(
-                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
-            )
-        if spark is None:
-            tell("a Spark session")
-        self.spark = spark or sessions.make_local_session((workers + servers) * cores + 1)
-        super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
-        self.queue: RunQueue[Any] = RunQueue()
-        self._address = (driver_host, control_port)
-        self._options: dict[str, Any] = {
-            "servers": servers,
-            "cores": cores,
-            "gpus": gpus,
-            "start_timeout": start_timeout,
-            "driver_host": driver_host,
-            "control_port": control_port,
-            "spool_dir": spool_dir,
-            "spool_gb": spool_gb,
-            "heartbeat_timeout": heartbeat_timeout,
-        }
-        self._token = secrets.token_urlsafe(32)
-        self._agents = Agents(
-            self.spark,
-            self.membership,
+        self.spec = ClusterSpec(
+            workers=workers,
+            servers=servers,
             cores=cores,
             gpus=gpus,
-            token=self._token,
+            start_timeout=start_timeout,
+            driver_host=driver_host,
+            control_port=control_port,
             spool_dir=spool_dir,
             spool_gb=spool_gb,
+            heartbeat_timeout=heartbeat_timeout,
         )
+        if spark is None:
+            tell("a Spark session")
+        self.spark = spark or sessions.make_local_session(self.spec.slots)
+        super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
+        self.queue: RunQueue[Any] = RunQueue()
+        self._token = secrets.token_urlsafe(32)
+        self._agents = Agents(self.spark, self.membership, self.spec, self._token)
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None
         self._revival = threading.Lock()
@@ -122,8 +104,8 @@ class WorkerGroup(TrainerGroup):
             self._agents.await_slots(time.monotonic(), other._agents.cores)
 
     def _listen(self) -> ControlServer:
-        host, port = self._address
-        self._control = ControlServer(host or sessions.driver_address(self.spark), port, self._on_message)
+        host = self.spec.driver_host or sessions.driver_address(self.spark)
+        self._control = ControlServer(host, self.spec.control_port, self._on_message)
         close_at_exit(self)
         return self._control
 

@@ -11,10 +11,47 @@ from enum import Enum
 from pkgutil import resolve_name
 from typing import Any
 
+from tfos_magic.errors import ClusterError
+from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
 LOG_LINES = 500
+LEAST_HEARTBEAT_TIMEOUT = 3.0
 _SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The cluster that is asked for: the arguments of :class:`~tfos_magic.cluster.cluster.TFCluster`.
+
+    Raises :class:`ClusterError` for what no cluster can be.
+    """
+
+    workers: int = 2
+    servers: int = 0
+    cores: int = 1
+    gpus: int = 0
+    start_timeout: float = 120.0
+    driver_host: str = ""
+    control_port: int = 0
+    spool_dir: str | None = None
+    spool_gb: float | None = None
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:
+            raise ClusterError(
+                "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
+            )
+        if self.heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
+            raise ClusterError(
+                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
+            )
+
+    @property
+    def slots(self) -> int:
+        """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
+        return (self.workers + self.servers) * self.cores + 1
 
 
 class ClusterPhase(str, Enum):

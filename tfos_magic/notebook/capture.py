@@ -220,10 +220,8 @@ def _as_dataframe(name: str, namespace: Mapping[str, Any], session: Callable[[],
             f"--feed: {name!r} is {type(value).__name__}, and no DataFrame of Spark, pandas or polars, no Arrow table "
             "and no dict of arrays."
         )
-    try:
+    with DataError.of(f"--feed: {name!r}"):
         return to_spark(value, session)
-    except DataError as error:
-        raise DataError(f"--feed: {name!r}: {error}") from None
 
 
 def _pickle(values: Mapping[str, Any]) -> bytes:

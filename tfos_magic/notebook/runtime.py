@@ -12,13 +12,13 @@ from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.lifecycle import close_at_exit
-from tfos_magic.cluster.preflight import Wanted
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.shared import SharedCluster
+from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.signals import interruptible
@@ -109,18 +109,12 @@ class Runtime:
         session = self.session(requested_cluster.slots)
         if end_progress_bar(session):
             print("Spark's progress bar is off in this session: it would write into cells for as long as workers live.")
-        return TFCluster(
-            session,
-            **dataclasses.asdict(requested_cluster),
-            gpus=self.config.gpus if args.gpus is None else args.gpus,
-            start_timeout=args.start_timeout or self.config.start_timeout,
-            heartbeat_timeout=self.config.heartbeat_timeout,
-        )
+        return TFCluster(session, **dataclasses.asdict(requested_cluster))
 
-    def requested_cluster(self, args: Any) -> Wanted:
+    def requested_cluster(self, args: Any) -> ClusterSpec:
         """The cluster that ``args`` and the defaults ask for."""
         servers = servers_for(args, self.config)
-        return Wanted(
+        return ClusterSpec(
             workers=self.size_for(args),
             servers=self.config.ps if servers is None else servers,
             cores=args.cores or self.config.cores,
@@ -128,6 +122,9 @@ class Runtime:
             control_port=self.config.control_port,
             spool_dir=self.config.spool_dir or None,
             spool_gb=self.config.spool_gb if args.spool_gb is None else args.spool_gb,
+            gpus=self.config.gpus if args.gpus is None else args.gpus,
+            start_timeout=args.start_timeout or self.config.start_timeout,
+            heartbeat_timeout=self.config.heartbeat_timeout,
         )
 
     def size_for(self, args: Any) -> int:

@@ -47,10 +47,8 @@ def all_to_spark(frames: Mapping[str, Any], session: Any) -> dict[str, Any]:
     """DataFrames by name, tables among them as those of ``session``. Raises :class:`DataError` with the name."""
     made = {}
     for name, value in frames.items():
-        try:
+        with DataError.of(repr(name)):
             made[name] = to_spark(value, lambda: session) if is_table(value) else value
-        except DataError as error:
-            raise DataError(f"{name!r}: {error}") from None
     return made
 
 

@@ -35,16 +35,19 @@ class Run(Observer):
 
     ``run.result["model"]``, or ``run["model"]`` for short, is a name that was asked back, once the run has ended; what
     a function returned is ``run.returned``. ``await run`` waits as :meth:`wait` does. The run ends with its process.
+    One that ``waits`` is shown as queued until it begins.
     """
 
-    def __init__(self, execution: Execution, queue: RunQueue[Run], observer: Observer | None = None) -> None:
+    def __init__(
+        self, execution: Execution, queue: RunQueue[Run], observer: Observer | None = None, *, waits: bool = False
+    ) -> None:
         self._execution, self._queue, self.observer = execution, queue, observer or Observer()
         self._callbacks: list[Callable[[Run], object]] = []
         self._due = 0.0
         self._muted = self._opened = self._asked = False
         self._thread = 0
         self._end: Future[dict[str, Any]] = Future()
-        if queue.runs:
+        if waits or queue.runs:
             self.state.phase = RunPhase.QUEUED
         queue.join(self)
 

@@ -11,12 +11,13 @@ from tfos_magic.feed.driver.sources.feed import SpooledFeed
 
 
 class FeedJobThread:
-    """Does ``bring(self)``, whose Spark jobs have the tag ``tag``; ``cancel_jobs`` is given it to end them."""
+    """Does ``bring(self)``, whose Spark jobs have the tag ``tag``; ``cancel_jobs`` is given it to end them.
 
-    def __init__(
-        self, feed_id: str, bring: Callable[[FeedJobThread], SpooledFeed], cancel_jobs: Callable[[str], None]
-    ) -> None:
-        self.feed_id, self.tag = feed_id, f"tfos-feed-{uuid4().hex[:12]}"
+    ``feed_id`` is empty until it begins to send rows.
+    """
+
+    def __init__(self, bring: Callable[[FeedJobThread], SpooledFeed], cancel_jobs: Callable[[str], None]) -> None:
+        self.feed_id, self.tag = "", f"tfos-feed-{uuid4().hex[:12]}"
         self._bring, self._cancel_jobs = bring, cancel_jobs
         self._cancelled = False
         self._result: SpooledFeed | None = None

@@ -114,9 +114,6 @@ class FeedStore:
     def start(self, df: Any, plan: FeedPlan, world: int = 0) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
         raises what went wrong. What another run feeds meanwhile is waited for."""
-        with self._lock:
-            known = self._feeds.get((id(df), plan, world))
-        feed_id = known.feed_id if known is not None else uuid4().hex[:12]
 
         def bring(job: FeedJobThread) -> SpooledFeed:
             with self._turn:
@@ -129,17 +126,17 @@ class FeedStore:
                         if moves == self._moves:
                             raise  # else another run has replaced agents meanwhile
 
-        return FeedJobThread(feed_id, bring, partial(cancel_tag, self._spark))
+        return FeedJobThread(bring, partial(cancel_tag, self._spark))
 
     def _bring(self, df: Any, plan: FeedPlan, world: int, job: FeedJobThread) -> SpooledFeed:
         with self._lock:
             known = self._feeds.get((id(df), plan, world))
-        feed = None
         if known is not None:
             job.feed_id = known.feed_id
-            feed = self._mend(df, plan, world, known, job.tag)
-            job.feed_id = uuid4().hex[:12] if feed is None else job.feed_id
-        return feed or self._feed(df, plan, world, job)
+            if feed := self._mend(df, plan, world, known, job.tag):
+                return feed
+        job.feed_id = uuid4().hex[:12]
+        return self._feed(df, plan, world, job)
 
     def note(self, rank: int, message: FeedMessage) -> None:
         """Take what an agent says about feeds."""
