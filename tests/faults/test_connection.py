@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,6 +18,7 @@ from tfos_magic.cluster import worker_group
 from tfos_magic.transport.control_server import ControlServer
 
 EPOCHS, CUT_SECONDS = 60, 3.0
+MB = 1 << 20
 
 CELL = """
 import time
@@ -70,3 +72,33 @@ def test_a_connection_cut_for_three_seconds_loses_nothing(spark: SparkSession, l
         again = cluster.run(CELL.replace("epochs=60", "epochs=2"), outputs=["history"])
         assert len(again["history"].history["loss"]) == 2
         assert [worker.agent.pid for worker in cluster.workers] == agents
+
+
+PRINTING = """
+import time
+line, end, printed = "x" * 1000, time.monotonic() + 6.0, 0
+while time.monotonic() < end:
+    print(line)
+    printed += len(line) + 1
+print("the last line")
+"""
+
+
+def test_prints_wait_for_a_kernel_that_takes_none_and_fill_no_memory(
+    spark: SparkSession, line: list[Forwarder]
+) -> None:
+    with TFCluster(spark, workers=1) as cluster:
+        agent = psutil.Process(cluster.workers[0].agent.pid)
+        before = agent.memory_info().rss
+        watch = Watch(until=lambda state: state.printed > 0)
+        run = cluster.submit(PRINTING, outputs=["printed"], observer=watch, max_restarts=0)
+        assert watch.reached.wait(60)
+        line[0].cut()
+        threading.Timer(CUT_SECONDS, line[0].mend).start()
+        most = before
+        while not run.done:
+            most = max(most, agent.memory_info().rss)
+            time.sleep(0.05)
+        assert run["printed"] > 40 * MB, "so little was printed that nothing had to wait"
+        assert list(cluster.workers[0].log)[-1] == "the last line"
+        assert most - before < 150 * MB

@@ -40,6 +40,11 @@ class ControlClient:
         """Seconds since the kernel was lost; 0 while it is there."""
         return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
 
+    @property
+    def backlog(self) -> int:
+        """Bytes of messages that the kernel has not acknowledged; it does so about once a second."""
+        return self._delivery.unacknowledged
+
     def excuse(self, seconds: float) -> None:
         """Do not count these seconds, in which this process could not look for the kernel."""
         if self._lost_at is not None:

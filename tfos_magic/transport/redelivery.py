@@ -24,11 +24,14 @@ class Redelivery:
         self._sent = 0
         self._taken = 0
         self._kept: deque[tuple[int, Frames]] = deque()
+        self.unacknowledged = 0
+        """Bytes that were sent and may have to be sent again."""
 
     def numbered(self, frames: Frames) -> Frames:
         """Put the envelope before a message that must arrive, and keep it until it has."""
         self._sent += 1
         self._kept.append((self._sent, frames))
+        self.unacknowledged += _size(frames)
         return self._sealed(self._sent, frames)
 
     def passing(self, frames: Frames) -> Frames:
@@ -41,7 +44,7 @@ class Redelivery:
             raise ProtocolError("a message came without its envelope")
         number, acknowledged = _ENVELOPE.unpack(frames[0])
         while self._kept and self._kept[0][0] <= acknowledged:
-            self._kept.popleft()
+            self.unacknowledged -= _size(self._kept.popleft()[1])
         if number not in (0, self._taken + 1):
             return None
         self._taken = number or self._taken
@@ -53,3 +56,7 @@ class Redelivery:
 
     def _sealed(self, number: int, frames: Frames) -> Frames:
         return [_ENVELOPE.pack(number, self._taken), *frames]
+
+
+def _size(frames: Frames) -> int:
+    return sum(map(len, frames))

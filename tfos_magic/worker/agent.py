@@ -57,6 +57,8 @@ LOADING_TIMEOUT = 60.0
 LAST_WORDS = 1.0
 ASKED = "asked to stop"
 OUTPUT_INTERVAL = 0.1
+OUTPUT_BACKLOG = 32 << 20
+"""Bytes on their way to the kernel beyond which a trainer's prints wait: no loop that prints fills a memory."""
 
 
 class Agent:
@@ -75,6 +77,7 @@ class Agent:
         self._trainer: TrainerProcess | None = None
         self._run_id = ""
         self._pending: dict[str, list[str]] = {}
+        self._reading = True
         self._flushed = self._beat = 0.0
         self._turned = time.monotonic()
         self._outcome = ""
@@ -129,6 +132,7 @@ class Agent:
             self._send(message)
         if self._trainer:
             self._listen_to_trainer(self._trainer, ready)
+            self._hold_output(self._trainer)
         self._do_what_is_due()
 
     def _do_what_is_due(self) -> None:
@@ -212,6 +216,13 @@ class Agent:
                 return
             self._pass_on(trainer, message)
 
+    def _hold_output(self, trainer: TrainerProcess) -> None:
+        reading = self._client.backlog < OUTPUT_BACKLOG
+        if reading != self._reading:
+            self._reading = reading
+            for fd in trainer.streams:
+                self._poller.register(fd, zmq.POLLIN if reading else 0)
+
     def _pass_on(self, trainer: TrainerProcess, message: Message) -> None:
         if isinstance(message, (RunStarted, RunFinished, Display)):
             for fd in list(trainer.streams):
@@ -224,7 +235,7 @@ class Agent:
         if text := trainer.read(fd):
             self._pending.setdefault(stream, []).append(text)
         elif fd not in trainer.streams:
-            self._poller.unregister(fd)
+            self._poller.register(fd, 0)
 
     def _flush_output(self) -> None:
         self._flushed = time.monotonic()
@@ -251,7 +262,8 @@ class Agent:
         if trainer is None:
             return
         for fd in (trainer.inbox.fileno(), *trainer.streams):
-            self._poller.unregister(fd)
+            self._poller.register(fd, 0)  # one that is held, too
+        self._reading = True
         trainer.kill()
 
     def _close(self) -> None:

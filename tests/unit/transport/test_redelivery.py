@@ -36,6 +36,7 @@ def test_what_was_acknowledged_is_not_kept() -> None:
     here.numbered([b"lost"])
     assert here.take(there.passing([b"heard"])) == [b"heard"]
     assert [frames[1] for frames in here.again()] == [b"lost"]
+    assert here.unacknowledged == len(b"lost")
 
 
 def test_a_passing_message_is_taken_whatever_was_lost_before_it() -> None:
