@@ -43,6 +43,7 @@ class Panel(anywidget.AnyWidget):
     tensorboard_url = traitlets.Unicode().tag(sync=True)
     kernel_id = traitlets.Unicode().tag(sync=True)
     detached = traitlets.Bool(False).tag(sync=True)
+    run_id = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, state: RunState | None = None, **values: Any) -> None:
         self.state = state
@@ -51,7 +52,9 @@ class Panel(anywidget.AnyWidget):
         self._logged = state.printed if state else 0
         self._log_due = 0.0
         self._follows = 0
-        super().__init__(**(values_of(state) if state else _values_of_none()), **values)
+        super().__init__(
+            run_id=state.run_id if state else "", **(values_of(state) if state else _values_of_none()), **values
+        )
 
     def draw(self, state: RunState, log: bool = True, without: Container[str] = ()) -> None:
         """Send what changed since the last call, in one message; the log only where asked for."""

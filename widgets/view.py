@@ -13,6 +13,7 @@ from IPython.display import display
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
 from tfos_magic.notebook.views.html import BelowView
+from tfos_magic.widgets.spare_card import SpareCard
 
 if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 class WidgetView(BelowView):
     """Shows the panel under the cell. On close the panel's output becomes the card, which needs no kernel.
 
-    The output carries the card beside the panel from the start, for a page without the widget extension.
+    The output carries the card beside the panel from the start, for a page without the widget extension, and a spare
+    one stands below it.
     """
 
     def __init__(self) -> None:
         self._panel: Panel | None = None
+        self._spare = SpareCard()
         self._handle: Any = None
         self._tensorboard_url = ""
         self._answering: Answering | None = None
@@ -48,6 +51,7 @@ class WidgetView(BelowView):
         if self._panel is None:
             return
         self._panel.follow(state)
+        self._spare.follow(state)
         if self._answering is not None:
             self._answering.poll()
 
@@ -74,6 +78,7 @@ class WidgetView(BelowView):
     def close(self, state: RunState) -> None:
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
+        self._spare.close()
         if self._answering is not None:
             self._answering.close()
         if self._panel is None:

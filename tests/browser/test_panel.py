@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -342,3 +345,36 @@ def test_reduced_motion_stills_the_bars(browser: Browser, lab: Lab, gates: Gates
         gates.open("fed")
         gates.open("trained")
         notebook.await_run()
+
+
+KILLED = """
+import os, signal
+from tfos_magic.widgets import spare_card
+spare_card.FIRST_SECONDS = spare_card.SECONDS_BETWEEN = 0.0
+"""
+
+
+def test_a_killed_kernel_leaves_the_card_as_it_last_was(
+    context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path
+) -> None:
+    cell = KILLED + simulation(gates, project).replace(
+        'pass_gate("trained")', 'print(os.getpid()); pass_gate("trained")'
+    )
+    notebook = open_notebook(context, lab, lab.write("panel-killed", cell))
+    notebook.start_run()
+    gates.make("end").open("fed")
+    panel = notebook.output(".tfos-panel")
+    expect(panel.locator(".tfos-position")).to_contain_text("step 5 of 10")
+    spare = notebook.output(".tfos-spare")
+    expect(spare).to_have_count(1)
+    expect(spare).to_be_hidden()
+    pid = notebook.output("pre").filter(has_text=re.compile(r"^\d+$"))
+    os.kill(int(pid.inner_text()), signal.SIGKILL)
+    expect(panel).to_have_attribute("data-phase", "gone")
+    notebook.save()
+    notebook.shut_kernel_down()
+    notebook.open()
+    expect(spare).to_be_visible()
+    expect(spare).to_contain_text("step 5 of 10")
+    expect(notebook.page.get_by_text("model not found")).to_be_hidden()
+    notebook.page.screenshot(path=artefacts / "panel-killed.png")

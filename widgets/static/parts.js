@@ -155,6 +155,11 @@ function settingsOf(model, runs, changed) {
   };
 }
 
+// For as long as the panel is shown, the card that would stand in for it is not (see spare_card.py).
+function withoutSpareCard(run) {
+  return node("style", "", {}, `.tfos-spare[data-run="${CSS.escape(run)}"] { display: none }`);
+}
+
 // Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.
 function mount({ el, kind, model, data, runs = [] }) {
   const [label, ...makers] = PARTS[kind];
@@ -180,6 +185,7 @@ function mount({ el, kind, model, data, runs = [] }) {
   own.on("comm_live_update", () => setTimeout(look));
   parts = makers.map((make) => make(data, own));
   root.append(...parts.map((part) => part.root));
+  if (kind === "panel") root.append(withoutSpareCard(data.get("run_id")));
   el.append(root);
   draw();
   const watched = [...new Set([data, ...runs])];

@@ -1,0 +1,51 @@
+"""A card beside the live panel, for the notebook that is opened again after its kernel was killed."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from typing import Any
+
+from IPython.display import display
+
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.card import card_bundle
+
+FIRST_SECONDS, SECONDS_BETWEEN = 3.0, 10.0
+
+# Where the panel cannot be drawn again, JupyterLab writes an error in its place: a node without children.
+_NO_ERROR = (
+    ".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) .jupyter-widgets:not(:has(*)) { display: none }"
+)
+
+
+class SpareCard:
+    """An output of its own, at most ``SECONDS_BETWEEN`` old: drawing the panel's own output again would build the panel
+    anew. The panel hides it, and :meth:`close` empties it, for the panel's output is the card then."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._due = time.monotonic() + FIRST_SECONDS
+
+    def follow(self, state: RunState) -> None:
+        """Draw the run as it is now, where that is due."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + SECONDS_BETWEEN
+        bundle = _bundle(state)
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
+
+
+def _bundle(state: RunState) -> dict[str, str]:
+    card = card_bundle(state)
+    html = (
+        f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{_NO_ERROR}</style>{card["text/html"]}</div>'
+    )
+    return {**card, "text/html": html}
