@@ -47,16 +47,20 @@ class Lab:
 
 @contextmanager
 def run_lab(
-    folder: Path, before: Sequence[str] = (), base_url: str = "/", environment: Mapping[str, str] | None = None
+    folder: Path,
+    before: Sequence[str] = (),
+    base_url: str = "/",
+    environment: Mapping[str, str] | None = None,
+    application: str = "jupyterlab",
 ) -> Iterator[Lab]:
-    """Start JupyterLab in ``folder`` with settings of its own, and stop it with its kernels.
+    """Start JupyterLab, or Notebook 7, in ``folder`` with settings of its own, and stop it with its kernels.
 
     ``before`` stands in front of its command, and ``environment`` comes on top of ours.
     """
     root, token = folder / "notebooks", secrets.token_hex(16)
     root.mkdir()
     _write_settings(folder / "settings")
-    command = [*before, sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    command = [*before, sys.executable, "-m", application, "--no-browser", "--allow-root", "--expose-app-in-browser"]
     options = [
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.port=0",
@@ -112,7 +116,7 @@ class _Log:
     def _read(self) -> None:
         for line in self._stream:
             self._lines.append(line)
-            if not self._url and (found := re.search(r"(http://127\.0\.0\.1:\d+\S*)/lab\?token=", line)):
+            if not self._url and (found := re.search(r"(http://127\.0\.0\.1:\d+\S*)/(?:lab|tree)\?token=", line)):
                 self._url = found[1]
                 self._settled.set()
         self._settled.set()

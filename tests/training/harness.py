@@ -85,6 +85,7 @@ class Group:
         prepare: str = "",
         servers: int = 0,
         hosts: Sequence[str] = ("127.0.0.1",),
+        nccl: bool = False,
     ) -> None:
         self.size = size
         self.broken = False
@@ -104,19 +105,19 @@ class Group:
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(max(size, 1)):
-            pipe, process = self._spawn(rank, addresses if size else [], collective_seconds, share, prepare)
+            pipe, process = self._spawn(rank, addresses if size else [], collective_seconds, share, prepare, nccl)
             self._pipes.append(pipe)
             self.processes.append(process)
         for pipe in self._pipes:
             _await_start(pipe)
 
     def _spawn(
-        self, rank: int, addresses: list[str], seconds: float, share: bool, prepare: str
+        self, rank: int, addresses: list[str], seconds: float, share: bool, prepare: str, nccl: bool = False
     ) -> tuple[Connection, ForkServerProcess]:
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(
             target=_serve,
-            args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret),
+            args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret, nccl),
             name=f"tfos-test-trainer-{rank}",
             daemon=True,
         )
@@ -251,6 +252,7 @@ def _serve(
     prepare: str,
     served: list[str],
     secret: str,
+    nccl: bool,
 ) -> None:
     import numpy as np
 
@@ -265,7 +267,7 @@ def _serve(
             collectives = Collectives(rank, size)
         else:
             collectives = form_cluster(
-                rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share, secret=secret
+                rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share, secret=secret, nccl=nccl
             )
         collectives.timeout = collective_seconds
         group = ServerGroup(rank, size, served, secret, timeout=collective_seconds) if served else None

@@ -290,6 +290,21 @@ def refuse(*args, **kwargs):
         group.close()
 
 
+def test_gpus_sum_by_our_own_means_unless_the_ring_is_asked_for() -> None:
+    gpus = "import tfos_magic.training.collectives as collectives\ncollectives.has_gpu = lambda: True\n"
+    group = Group(2, prepare=gpus)
+    try:
+        kinds = succeeded(group.run(KIND, "kind", bare=True))
+        assert "TensorFlow's ring" not in [outcome.values["kind"] for outcome in kinds]
+    finally:
+        group.close()
+
+
+def test_the_ring_is_refused_where_a_rank_has_no_gpu() -> None:
+    with pytest.raises(RuntimeError, match="nccl needs a GPU for each worker, and one has none"):
+        Group(2, nccl=True)
+
+
 def test_the_ring_gives_the_weights_of_one_process_too(groups) -> None:
     cell = (
         DATA
@@ -302,7 +317,7 @@ weights = model.get_weights()
     )
     expected = groups.plain(cell, "weights").values["weights"]
     gpus = "import tfos_magic.training.collectives as collectives\ncollectives.has_gpu = lambda: True\n"
-    group = Group(2, prepare=gpus)
+    group = Group(2, prepare=gpus, nccl=True)
     try:
         kinds = succeeded(group.run(KIND, "kind", bare=True))
         assert [outcome.values["kind"] for outcome in kinds] == ["TensorFlow's ring"] * 2

@@ -30,7 +30,8 @@ class TFCluster(WorkerGroup):
     ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
     executors reach, at a free port. Fed rows may take ``spool_gb`` (of 2**30 bytes) of each worker's disk, by default
     half of what is free; a DataFrame larger than that is streamed anew in every epoch. What gives no sign of life for
-    ``heartbeat_timeout`` seconds is replaced.
+    ``heartbeat_timeout`` seconds is replaced. ``nccl`` has GPUs sum gradients by TensorFlow's own collectives: whoever
+    reaches their port on a worker commands it, and reads and writes files of the executor's user through it.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 

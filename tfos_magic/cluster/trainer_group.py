@@ -18,14 +18,14 @@ class TrainerGroup(ABC):
     """The trainers of ``membership``, ``size`` of them workers, on agents that are there already.
 
     A run has one such group, which is all of a cluster or a part of it. ``start_timeout`` in seconds bounds the start
-    of its trainers.
+    of its trainers, which sum by TensorFlow's own collectives where ``nccl`` says so.
     """
 
-    def __init__(self, size: int, membership: Membership, start_timeout: float) -> None:
+    def __init__(self, size: int, membership: Membership, start_timeout: float, nccl: bool = False) -> None:
         self.size, self.membership = size, membership
         self.feeds: FeedStore | None = None
         self.feed_world = 0
-        self.start_timeout = start_timeout
+        self.start_timeout, self.nccl = start_timeout, nccl
         self._secret = ""
         self._listener: Callable[[Message], None] | None = None
 
@@ -69,6 +69,7 @@ class TrainerGroup(ABC):
             servers=[server.address for server in self.servers],
             secret=self._secret,
             late=late,
+            nccl=self.nccl,
         )
         self.tell(worker.rank, message)
 

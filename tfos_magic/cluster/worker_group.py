@@ -51,6 +51,7 @@ class WorkerGroup(TrainerGroup):
         spool_dir: str | None = None,
         spool_gb: float | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+        nccl: bool = False,
     ) -> None:
         self.spec = ClusterSpec(
             workers=workers,
@@ -63,11 +64,13 @@ class WorkerGroup(TrainerGroup):
             spool_dir=spool_dir,
             spool_gb=spool_gb,
             heartbeat_timeout=heartbeat_timeout,
+            nccl=nccl,
         )
         if spark is None:
             tell("a Spark session")
         self.spark = spark or sessions.make_local_session(self.spec.slots)
-        super().__init__(workers, Membership(workers + servers, heartbeat_timeout, servers=servers), start_timeout)
+        membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
+        super().__init__(workers, membership, start_timeout, nccl)
         self.queue: RunQueue[Any] = RunQueue()
         self._token = secrets.token_urlsafe(32)
         self._agents = Agents(self.spark, self.membership, self.spec, self._token)

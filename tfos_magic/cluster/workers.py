@@ -37,6 +37,7 @@ class ClusterSpec:
     spool_dir: str | None = None
     spool_gb: float | None = None
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT
+    nccl: bool = False
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:

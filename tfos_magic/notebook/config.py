@@ -14,6 +14,9 @@ class TFOS(Configurable):
     workers = Int(2, min=1, help="Workers of a new cluster (-n).").tag(config=True)
     cores = Int(1, min=1, help="Spark cores for each worker (--cores).").tag(config=True)
     gpus = Int(0, min=0, help="GPUs for each worker (--gpus), by Spark's resource scheduling.").tag(config=True)
+    nccl = Bool(
+        False, help="Let GPUs sum by TensorFlow's own collectives, whose ports obey whoever reaches them: files too."
+    ).tag(config=True)
     ps = Int(0, min=0, help="Parameter servers of a new cluster (--ps).").tag(config=True)
     start_timeout = Float(120.0, help="Seconds a cluster may take to come up (--start-timeout).").tag(config=True)
     batch_size = Int(32, min=1, help="Rows of one global batch from a DataFrame (--batch-size).").tag(config=True)

@@ -125,6 +125,7 @@ class Runtime:
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
+            nccl=self.config.nccl,
         )
 
     def size_for(self, args: Any) -> int:

@@ -1,7 +1,7 @@
 """Sums over ranks: the one place where training talks to its peers.
 
 Everything the strategies need is built from :meth:`Collectives.all_reduce`, which travels on a wire: memory that the
-ranks share where all are on one host, TensorFlow's own ring over gRPC elsewhere.
+ranks of a host share, TCP between hosts, or, where it was asked for, TensorFlow's own ring.
 """
 
 from __future__ import annotations
@@ -196,14 +196,16 @@ def form_cluster(
     threads: int | None = None,
     share: bool = True,
     secret: str = "",
+    nccl: bool = False,
 ) -> Collectives:
     """Join this process to its peers and return when all of them answered.
 
     ``addresses`` holds ``host:port`` by rank. ``threads`` is the number of threads one operation may use, for hosts
     that trainers share. Ranks on one host share memory, unless ``share`` is false; only ranks that know ``secret`` are
-    let in. Where every rank has a GPU, TensorFlow's own collectives are used instead. To be called once in a process,
-    before TensorFlow ran any operation. With one address nothing is listened on. Raises :class:`ClusterError` that
-    names the ranks which did not answer within ``timeout`` seconds.
+    let in. With ``nccl`` TensorFlow's own collectives are used instead, whose server listens on all interfaces and lets
+    anyone in: whoever reaches its port can read and write files as this process. To be called once in a process, before
+    TensorFlow ran any operation. With one address nothing is listened on. Raises :class:`ClusterError` that names the
+    ranks which did not answer within ``timeout`` seconds, and for ``nccl`` where a rank has no GPU.
     """
     if threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -212,8 +214,11 @@ def form_cluster(
         return Collectives()
     arrays = ArrayWire(meet(rank, addresses, secret, timeout, share))
     wire: GroupTransport = arrays
-    if _all_have_gpus(arrays):
+    if nccl:
+        all_have_gpus = _all_have_gpus(arrays)
         arrays.close()
+        if not all_have_gpus:
+            raise ClusterError("nccl needs a GPU for each worker, and one has none: leave it out, or say --gpus 1.")
         _start_server(rank, addresses)
         _await_peers(rank, addresses, timeout)
         wire = RingWire(rank, len(addresses))

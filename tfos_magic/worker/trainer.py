@@ -120,7 +120,12 @@ class Trainer:
             self._collectives = Collectives(start.rank, len(start.addresses))
         else:
             self._collectives = form_cluster(
-                start.rank, start.addresses, timeout=start.timeout, threads=threads, secret=start.secret
+                start.rank,
+                start.addresses,
+                timeout=start.timeout,
+                threads=threads,
+                secret=start.secret,
+                nccl=start.nccl,
             )
         self._step_timeout = self._collectives.timeout
         if start.servers:

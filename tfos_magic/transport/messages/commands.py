@@ -16,7 +16,7 @@ class StartTrainer(Message):
 
     ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
     the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
-    another, finds the servers and no other worker.
+    another, finds the servers and no other worker. ``nccl`` asks for TensorFlow's own collectives.
     """
 
     generation: int
@@ -30,6 +30,7 @@ class StartTrainer(Message):
     servers: list[str] = field(default_factory=list)
     secret: str = ""
     late: bool = False
+    nccl: bool = False
 
 
 @dataclass(frozen=True)
