@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CANARY := .venv-canary
 MLFLOW := .venv-mlflow
+DOCUMENTS := .venv-documents
 STAMP := $(VENV)/.installed
 EXTRAS := cpu,connect,mlflow,notebook,test
 # For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
@@ -62,7 +63,7 @@ lint: $(STAMP)
 test: java chromium lint
 	@$(WITH_JAVA) python -m pytest tests -m "not soak" $(TWO_AT_ONCE)
 
-soak: java chromium $(STAMP) $(MLFLOW)/bin/mlflow
+soak: java chromium $(STAMP) $(MLFLOW)/bin/mlflow $(DOCUMENTS)/etc
 	@$(WITH_JAVA) python -m pytest tests -m soak $(TWO_AT_ONCE)
 
 canary: java
@@ -78,8 +79,14 @@ $(MLFLOW)/bin/mlflow:
 	@tools/venv.sh "$(PYTHON)" "$(MLFLOW)"
 	@$(MLFLOW)/bin/pip --disable-pip-version-check --quiet install "mlflow>=3.0"
 
+# Documents kept by Jupyter's server, for one test: installed for all, they would change every other page.
+$(DOCUMENTS)/etc: $(STAMP)
+	@$(PIP) install --upgrade --no-deps --target "$(DOCUMENTS)" jupyter_server_documents jupyter-collaboration-ui \
+		jupyter-docprovider jupyter-ydoc jupyter_server_fileid pycrdt
+	@touch $@
+
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal --durations=10
+	$(BIN)/python -m pytest tests/unit -m "not soak" -n 2 --dist worksteal --durations=10
 
 binder: $(STAMP)
 	@$(BIN)/python tools/binder.py

@@ -13,10 +13,11 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
     return [case if number % step == 0 else _later(case) for number, case in enumerate(cases)]
 
 
-def in_turn(cases: Iterable[Any], others: Sequence[Any]) -> list[Any]:
-    """Pairs of ``cases`` and ``others`` for ``parametrize``: each case with one of the others for ``make test``."""
+def in_turn(cases: Iterable[Any], others: Sequence[Any], step: int = 1) -> list[Any]:
+    """Pairs of ``cases`` and ``others`` for ``parametrize``: each ``step``-th case with one of the others for
+    ``make test``."""
     return [
-        (case, other) if number % len(others) == turn else _later((case, other))
+        (case, other) if (number % step, number // step % len(others)) == (0, turn) else _later((case, other))
         for number, case in enumerate(cases)
         for turn, other in enumerate(others)
     ]

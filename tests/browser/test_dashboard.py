@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from .jupyter import Lab, open_notebook
@@ -35,6 +36,7 @@ launcher
 """
 
 
+@pytest.mark.soak
 def test_a_launcher_trains_stops_and_compares_and_the_dashboard_scales(
     context: BrowserContext, lab: Lab, artefacts: Path
 ) -> None:

@@ -91,6 +91,7 @@ def spilled(panel: Locator) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 def test_a_narrow_page_shows_every_tab_without_scrolling_sideways(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path
 ) -> None:
@@ -274,6 +275,7 @@ def test_stop_and_stop_now_interrupt_the_kernel_while_the_cell_runs(
     assert notebook.complaints == []
 
 
+@pytest.mark.soak
 def test_where_the_server_cannot_be_asked_stop_says_what_to_use(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path
 ) -> None:
@@ -335,6 +337,7 @@ def test_a_page_loaded_again_mid_run_shows_the_live_panel_and_its_end(
     expect(notebook.output("pre").filter(has_text="42")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_reduced_motion_stills_the_bars(browser: Browser, lab: Lab, gates: Gates, project: Path) -> None:
     with browser.new_context(reduced_motion="reduce") as context:
         notebook = open_notebook(context, lab, lab.write("panel-still", simulation(gates, project)))

@@ -129,6 +129,7 @@ def test_a_part_says_that_the_kernel_is_gone_and_is_a_picture_in_the_saved_noteb
     assert "<svg" in saved["text/html"]
 
 
+@pytest.mark.soak
 def test_curves_can_be_smoothed_and_compared_runs_ticked_off(context: BrowserContext, lab: Lab, told: str) -> None:
     cell = "VBox([Curves(run, metrics=['loss'], smooth=0.9), Compare([run.go_on(), other])])"
     notebook = open_notebook(context, lab, lab.write("parts-compare", told, cell))

@@ -190,6 +190,7 @@ def cells(browser: Browser, lab: Lab, tmp_path_factory: pytest.TempPathFactory) 
         made.notebook.shut_kernel_down()
 
 
+@pytest.mark.soak
 def test_a_failing_cell_shows_the_workers_error_once_and_none_of_our_frames(cells: Cells, artefacts: Path) -> None:
     cells.run(1)
     cells.finish(1)

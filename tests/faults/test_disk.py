@@ -32,6 +32,7 @@ def full_disk(cluster: TFCluster) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.soak
 def test_a_full_spool_disk_gives_one_error_and_leaves_the_cluster_usable(
     cluster: TFCluster, spark: SparkSession, undisturbed: dict[str, Any], tmp_path: Path, full_disk: None
 ) -> None:

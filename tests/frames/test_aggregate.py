@@ -30,6 +30,7 @@ def test_a_key_that_hides_a_column_of_its_name_is_the_expression(spark: SparkSes
     assert [tuple(row) for row in made] == [(0, 3.0), (1, 3.0)]
 
 
+@pytest.mark.soak
 def test_harmonic_and_geometric_means_by_group(spark: SparkSession) -> None:
     frame = spark.range(0, 60, 1, 4).select((F.col("id") % 3).alias("k"), (F.col("id") + 1.0).alias("x"))
     parts = tfs.map_blocks(lambda x: {"inverse": 1 / x, "log": tf.math.log(x), "n": tf.ones_like(x)}, frame)

@@ -83,6 +83,7 @@ def test_blocks_are_bounded_whatever_the_partition(spark: SparkSession) -> None:
     assert [tuple(row) for row in made.groupBy("n").count().orderBy("n").collect()] == [(424, 424), (1024, 24 * 1024)]
 
 
+@pytest.mark.soak
 def test_a_map_is_lazy_and_its_error_comes_with_the_action(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1.0,), (None,)], "x double")
     made = tfs.map_blocks(lambda x: {"z": x}, frame)
@@ -148,6 +149,7 @@ def test_every_type_goes_there_and_back(spark: SparkSession) -> None:
     assert (text.t, bytes(raw.t)) == ("ää", b"\x00\xff\x00\xff")
 
 
+@pytest.mark.soak
 def test_half_precision_is_stored_wider_and_read_as_it_was(spark: SparkSession) -> None:
     half = tfs.map_blocks(lambda x: {"h": tf.cast(x, tf.float16)}, doubles(spark, 3, 1))
     assert half.dtypes[1] == ("h", "float")
@@ -179,6 +181,7 @@ def test_with_a_schema_nothing_is_traced_here_and_the_workers_check_it(spark: Sp
         tfs.map_blocks(elsewhere, frame, schema="z float").collect()
 
 
+@pytest.mark.soak
 def test_with_a_schema_the_driver_needs_no_tensorflow(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

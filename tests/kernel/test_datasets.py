@@ -61,6 +61,7 @@ lines = tf.data.Dataset.range(3).scan(0, step)
 """
 
 
+@pytest.mark.soak
 def test_what_a_dataset_cannot_be_made_of_elsewhere_is_said(kernel: Kernel) -> None:
     assert not kernel.run(STEP).error
     refused = kernel.run("%%tfos_train -n 2\nprint([int(n) for n in lines])")

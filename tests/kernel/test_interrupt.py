@@ -119,6 +119,7 @@ def test_an_interrupt_ends_a_loop_of_the_cells_own_in_a_step_of_all_workers(kern
     _trains_again(kernel)
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_what_comes_after_a_loop_that_was_broken_off(kernel: Kernel) -> None:
     source = OWN_LOOP.format(then="break", after="    print('over')\n    time.sleep(100)")
     result = _interrupt_after(kernel, source, "over")
@@ -128,6 +129,7 @@ def test_an_interrupt_ends_what_comes_after_a_loop_that_was_broken_off(kernel: K
     _trains_again(kernel)
 
 
+@pytest.mark.soak
 def test_an_interrupt_within_a_step_of_twelve_seconds_waits_for_it_and_costs_no_names(kernel: Kernel) -> None:
     _trains_again(kernel)
     pids = _trainer_pids(kernel)

@@ -35,12 +35,14 @@ def test_strategy_local_trains_and_says_what_it_sent(kernel: Kernel) -> None:
     assert not kernel.run("assert len(history.history['loss']) == 2").error
 
 
+@pytest.mark.soak
 def test_options_that_belong_to_another_strategy_start_nothing(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y --sync-every 4"))
     assert result.error == "UsageError"
     assert "--strategy local" in result.traceback
 
 
+@pytest.mark.soak
 def test_a_cluster_gets_the_servers_that_async_needs_and_trains(kernel: Kernel) -> None:
     assert not kernel.run("%tfos start -n 2").error
     result = kernel.run(train_cell("--label y --strategy async"))
@@ -79,6 +81,7 @@ def test_a_run_goes_on_in_a_new_kernel_where_a_killed_one_left_it(
     assert not same.error, same.traceback
 
 
+@pytest.mark.soak
 def test_resuming_where_nothing_was_kept_begins_at_the_start_and_says_so(kernel: Kernel, tmp_path: Path) -> None:
     result = kernel.run(CELL.format(options=f"--checkpoint-dir {tmp_path} --resume", pause=0))
     assert not result.error, result.traceback

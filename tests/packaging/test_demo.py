@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 RUN = """
 %load_ext tfos_magic
@@ -41,6 +42,7 @@ The training cell took 12.5 s, start and feed included
 """
 
 
+@pytest.mark.soak
 def test_a_notebook_that_runs_is_saved_with_its_outputs_and_nothing_else(project: Path, tmp_path: Path) -> None:
     done = _demo(project, tmp_path, "print(6 * 7)", "summary = 'mine'\nsummary")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,6 +62,7 @@ def test_a_failing_cell_fails_the_demo_and_its_error_is_printed(project: Path, t
     assert not cells[1].outputs
 
 
+@pytest.mark.soak
 def test_the_demo_says_what_the_run_did_even_when_a_later_cell_forgets_it(project: Path, tmp_path: Path) -> None:
     # A stand-in for the run: training one is the quickstart's own test.
     done = _demo(project, tmp_path, RUN, "runtime.last_run = None")

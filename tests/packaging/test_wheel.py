@@ -88,6 +88,7 @@ def test_package_and_widgets_import_where_nothing_else_is_installed(bare_python:
     assert Path(found.strip()).is_relative_to(bare_python.parent.parent)
 
 
+@pytest.mark.soak
 def test_every_module_of_the_wheel_imports(python: Path) -> None:
     imported = _run([str(python), "-I", "-c", IMPORT_ALL]).split()
     assert {"tfos_magic.worker", "tfos_magic.widgets"} <= set(imported)

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import json
 from tfos_magic.spark.session import make_local_session
@@ -28,6 +30,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_workers_begin_with_what_tasks_of_ours_need_and_slots_to_spare_make_no_partitions() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=150)

@@ -83,6 +83,7 @@ def fit_as_suggested(data: Any) -> Any:
     return fit(data, tfos_magic.suggest_float("rate", 1e-3, 1.0, log=True))
 
 
+@pytest.mark.soak
 def test_a_run_has_the_numbers_that_were_chosen_for_what_its_code_suggests(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_model_of_one_input_that_meets_single_columns_is_told_of_the_matrix(
         cluster.run(COLUMNS.replace("LAYERS", layers), **given)
 
 
+@pytest.mark.soak
 def test_runs_follow_one_another_and_their_handles_tell_of_them(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:
@@ -156,6 +158,7 @@ def test_runs_follow_one_another_and_their_handles_tell_of_them(
     assert repr(second).startswith("<rate 0.01: Trained on 2 workers")
 
 
+@pytest.mark.soak
 def test_a_run_that_waits_may_be_stopped_and_the_others_go_on(cluster: TFCluster, local_session: SparkSession) -> None:
     frames = {"data": rows(local_session)}
     options = {"frames": frames, **OPTIONS}
@@ -195,6 +198,7 @@ def test_runs_end_with_their_cluster_and_it_takes_no_other_then(
         made.submit("x = 1")
 
 
+@pytest.mark.soak
 def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSession) -> None:
     frame = rows(local_session)
     with TFCluster(local_session, workers=1) as made:
@@ -222,6 +226,7 @@ def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSe
         assert made.run("x = 1", outputs=["x"]) == {"x": 1}
 
 
+@pytest.mark.soak
 def test_without_a_cluster_of_its_own_a_function_runs_on_that_of_the_process(local_session: SparkSession) -> None:
     @tfos_magic.distributed(workers=1, **OPTIONS)
     def size(offset: int) -> int:

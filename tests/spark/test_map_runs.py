@@ -53,6 +53,7 @@ def same(weights: Any, others: Any) -> bool:
     return all(np.allclose(mine, other, atol=1e-6) for mine, other in zip(weights, others, strict=True))
 
 
+@pytest.mark.soak
 def test_every_item_has_all_rows_and_fresh_processes_and_a_run_to_be_watched(cluster: TFCluster, frame: Any) -> None:
     rates = [0.1, 0.01, 0.05, 0.2]
     together = cluster.map(fit, rates[:2], frames={"data": frame}, workers_per_item=2, **OPTIONS)
@@ -89,6 +90,7 @@ def test_an_item_that_fails_is_named_and_costs_no_other(cluster: TFCluster, loca
         cluster.map(fit, [1], names={"rate": 2})
 
 
+@pytest.mark.soak
 def test_a_map_that_is_stopped_ends_what_is_under_way_and_begins_no_more(cluster: TFCluster) -> None:
     mapped = cluster.map("import time\nwhile True: time.sleep(0.01)", range(9))
     after = cluster.submit("x = 2", outputs=["x"])

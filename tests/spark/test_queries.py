@@ -105,6 +105,7 @@ def test_a_run_on_a_rate_source_ends_well_when_the_query_is_stopped(
     assert len(out["losses"]) == 1
 
 
+@pytest.mark.soak
 def test_an_interrupt_stops_the_query_and_all_workers_at_one_step(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:
@@ -123,6 +124,7 @@ def test_an_interrupt_stops_the_query_and_all_workers_at_one_step(
     assert cluster.run("one = 1", outputs=["one"]) == {"one": 1}
 
 
+@pytest.mark.soak
 def test_a_query_that_fails_or_gives_no_rows_is_told(
     local_session: SparkSession, cluster: TFCluster, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_query_that_fails_or_gives_no_rows_is_told(
     assert not local_session.streams.active
 
 
+@pytest.mark.soak
 def test_a_second_time_over_a_query_is_refused(local_session: SparkSession, cluster: TFCluster, tmp_path: Path) -> None:
     frame = cluster.feed_stream(files(local_session, tmp_path / "rows"), trigger={"availableNow": True})
     with pytest.raises((UsageError, WorkerError), match="go over it once"):

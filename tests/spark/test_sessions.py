@@ -46,6 +46,7 @@ def _assert_trained(outcome: dict[str, Any]) -> None:
     assert len(digests) == 1, "the weights differ between ranks"
 
 
+@pytest.mark.soak
 def test_executors_without_the_package_get_it_shipped_and_each_trainer_sees_only_the_gpu_spark_gave_it(
     tmp_path: Path,
 ) -> None:

@@ -129,6 +129,7 @@ epochs = len(history.history["loss"])
     assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_trainer_in_the_place_of_a_killed_one_takes_part_in_the_run(cluster: TFCluster) -> None:
     cell = """

@@ -134,6 +134,7 @@ def test_parquet_files_are_streamed_without_the_jvm_and_train_to_the_same_weight
     assert all((one == other).all() for one, other in zip(*results, strict=True))
 
 
+@pytest.mark.soak
 def test_epochs_take_neither_memory_nor_disk_and_one_that_is_left_early_ends_its_job(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

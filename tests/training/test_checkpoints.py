@@ -237,6 +237,7 @@ def test_a_run_goes_on_with_another_number_of_workers(groups: Groups) -> None:
         assert_same_weights(outcomes, full[0].values["weights"], 1e-5)
 
 
+@pytest.mark.soak
 def test_fits_that_were_over_are_not_trained_again_and_a_longer_one_trains_on(groups: Groups) -> None:
     cell = DATA + (
         """

@@ -290,6 +290,7 @@ drawn = np.asarray(model.layers[0](np.ones((1, 12), "float32"), training=True))
     assert any("(dropout)" in text for text in notices)
 
 
+@pytest.mark.soak
 def test_gradients_that_are_applied_in_every_second_step_meet_those_of_the_same_step(same_as_plain) -> None:
     """On one rank what is applied is late, on the other what comes after it, which does not wait by itself."""
     cell = DATA + (

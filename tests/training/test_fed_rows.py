@@ -335,6 +335,7 @@ weights = model.get_weights()
     assert_same_weights(succeeded(groups[2].run("SIZE = 2\n" + cell, "weights")), expected.values["weights"], 1e-5)
 
 
+@pytest.mark.soak
 def test_a_look_before_a_fit_is_told_of(groups: Any) -> None:
     fit = "model = mlp()\nmodel.compile('sgd', from_logits)\nmodel.fit(train, verbose=0)\n"
     rows, shared = "rows = sum(len(a) for a, b in train)\n", "import tfos_magic as tfos\ntfos.allgather([1.0])\n"

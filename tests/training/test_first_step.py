@@ -465,6 +465,7 @@ paths = [v.path for v in [*model.variables, *model.optimizer.variables]]
 """
 
 
+@pytest.mark.soak
 def test_a_step_that_trains_a_part_of_a_model_gets_the_variables_of_one_process(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + PART_IS_TRAINED, 2, "paths")
     assert all(outcome.values["paths"] == plain.values["paths"] for outcome in ranks)

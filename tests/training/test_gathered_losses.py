@@ -135,7 +135,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), in_turn(PROGRAMS, [2, 3]))
+@pytest.mark.parametrize(("name", "size"), in_turn(PROGRAMS, [2, 3], 2))
 def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any, name: str, size: int) -> None:
     cell = DATA + BEGIN + PROGRAMS[name] + FIT
     expected = groups.plain(cell, "weights", "history").values
@@ -146,6 +146,7 @@ def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any
             np.testing.assert_allclose(outcome.values["history"][metric], values, rtol=1e-9, err_msg=metric)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("size", every(2, [3, 2]))
 def test_shares_of_fed_rows_with_none_for_a_worker_and_single_batches_too(groups: Any, size: int) -> None:
     fed = (
@@ -201,7 +202,7 @@ scores = model.evaluate(x, truth, batch_size=7, verbose=0)
 """
 
 
-@pytest.mark.parametrize(("eager", "size"), in_turn([False, True], [2, 3]))
+@pytest.mark.parametrize(("eager", "size"), in_turn([False, True], [2, 3], 2))
 def test_metrics_that_give_one_number_for_a_batch_are_of_all_rows(groups, size: int, eager: bool) -> None:
     cell = f"EAGER = {eager}\n" + DATA + BEGIN + NUMBERS
     plain = groups.plain(cell, "weights", "history", "scores").values
@@ -235,6 +236,7 @@ weights = [*model.get_weights(), np.array(history["many"]), np.array(history["lo
 """
 
 
+@pytest.mark.soak
 def test_a_first_step_that_only_numpy_can_take_is_tried_as_well(groups) -> None:
     cell = DATA + BEGIN + EAGERLY
     plain = groups.plain(cell, "weights").values["weights"]
@@ -292,6 +294,7 @@ weights = [
 """
 
 
+@pytest.mark.soak
 def test_losses_among_metrics_and_losses_that_are_called_in_their_own_way_are_of_all_rows(groups) -> None:
     cell = DATA + BEGIN + FORMS
     plain = groups.plain(cell, "weights").values["weights"]
@@ -333,6 +336,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_ctc_which_computes_in_float32_trains_as_in_one_process(groups) -> None:
     plain = groups.plain(DATA + CTC, "weights").values["weights"]
     for _ in range(3):

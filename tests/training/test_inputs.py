@@ -179,7 +179,7 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 @pytest.mark.parametrize(
     "fit",
     every(
-        4,
+        8,
         [
             DATASET,
             REPEATED,
@@ -214,7 +214,7 @@ def test_an_input_gives_the_weights_of_one_process(same_as_plain, fit: str) -> N
 
 @pytest.mark.parametrize(
     "fit",
-    every(3, [WORKERS, WEIGHTED_GENERATOR, SPARSE, RAGGED, NUMBERED]),
+    every(5, [WORKERS, WEIGHTED_GENERATOR, SPARSE, RAGGED, NUMBERED]),
     ids=["pydataset-workers", "weighted-generator", "sparse", "ragged", "numbered"],
 )
 def test_an_input_of_which_ranks_may_have_no_rows_gives_the_weights_of_one_process(same_as_plain, fit: str) -> None:
@@ -256,6 +256,7 @@ MIXED = "return 0.3 * entropy(data[1], model(data[0])) + 0.7 * entropy(data[2], 
 FACTOR = "return data['factor'] * entropy(data['y'], model(data['x']))"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("data", ["train", "fed(train)"])
 @pytest.mark.parametrize(
     ("element", "loss", "compiled"),
@@ -275,6 +276,7 @@ def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, los
     same_as_plain(start + UNUSUAL.format(element=element, loss=loss, compiled=compiled, data=data), 2)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "loss", ["entropy(data[1], model(data[0]))", "sum_of(entropy(data[1], model(data[0])), *data)"]
 )
@@ -354,6 +356,7 @@ weights = model.get_weights()
         assert_same_history(outcome.values["history"], expected.values["history"])
 
 
+@pytest.mark.soak
 def test_a_generator_that_two_fits_share_is_left_at_the_same_place_on_every_rank(groups) -> None:
     cell = (
         DATA
@@ -428,7 +431,7 @@ train = starts.interleave(part, 3, 2, num_parallel_calls=CALLS, deterministic=Fa
 }
 
 
-@pytest.mark.parametrize("pipeline", every(2, AUGMENTED.values()), ids=list(AUGMENTED))
+@pytest.mark.parametrize("pipeline", every(4, AUGMENTED.values()), ids=list(AUGMENTED))
 def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pipeline: str) -> None:
     told: list[str] = []
 
@@ -478,6 +481,7 @@ model.fit(tf.data.Dataset.zip(few, many), epochs=1, verbose=0)
     assert all(outcome.kind for outcome in outcomes)
 
 
+@pytest.mark.soak
 def test_a_step_that_finds_its_data_at_their_end_changes_no_state_of_an_optimizer(same_as_plain) -> None:
     cell = (
         DATA
@@ -552,6 +556,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("source", every(3, ["Keras", "a generator", "a PyDataset"]))
 def test_a_pipeline_draws_while_the_first_step_is_tried_and_traced(same_as_plain, source: str) -> None:
     """What steps draw is parted and put back; what an input pipeline draws meanwhile, in other threads, is not."""

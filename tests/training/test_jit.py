@@ -124,7 +124,7 @@ exchanges = [o.name for o in operations if "PyFunc" in o.type]
 @pytest.mark.parametrize(
     ("model", "reason"),
     every(
-        2,
+        4,
         [
             (NORMALIZED, "BatchNormalization"),
             (RECURRENT, "list of tensors"),
@@ -145,6 +145,7 @@ def test_what_cannot_be_compiled_apart_runs_without_xla_and_says_why(groups, mod
     assert all(outcome.values["jit"] is True for outcome in outcomes)
 
 
+@pytest.mark.soak
 def test_a_trial_of_xla_draws_no_random_number(groups) -> None:
     cell = DATA + (
         """

@@ -108,12 +108,14 @@ def test_a_step_that_mixes_rows_later_is_refused_when_it_does(groups: Any, case:
         assert "the weights would not be those of one process" in outcome.error
 
 
+@pytest.mark.soak
 def test_a_phase_that_begins_with_an_epoch_may_be_a_sum(groups: Any) -> None:
     cell = DATA + BEGIN + "weights = fit(Own(adds_up_later, True), total, callbacks=[set_phase]).get_weights()"
     expected = groups.plain(cell, "weights").values["weights"]
     assert_same_weights(succeeded(groups[2].run(cell, "weights")), expected, 1e-5)
 
 
+@pytest.mark.soak
 def test_steps_that_stay_what_they_are_go_on_as_in_one_process(groups: Any) -> None:
     cell = (
         DATA

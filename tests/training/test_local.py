@@ -55,7 +55,7 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
 
 @pytest.mark.parametrize(
     ("options", "cell"),
-    in_turn([{}, {"sync_every": 5}, {"sync_every": 5, "average_state": True}], [MLP, NORMALIZED]),
+    in_turn([{}, {"sync_every": 5}, {"sync_every": 5, "average_state": True}], [MLP, NORMALIZED], 3),
 )
 def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
     local: Run, cell: str, options: dict[str, Any]

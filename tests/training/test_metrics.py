@@ -130,6 +130,7 @@ history = model.fit(x, y, batch_size=29, epochs=2, verbose=0, callbacks=[Reads()
         assert_same_history(outcome.values["history"], expected["history"])
 
 
+@pytest.mark.soak
 def test_logs_that_a_step_makes_up_are_averaged_over_rows(same_as_plain) -> None:
     cell = (
         DATA
@@ -155,6 +156,7 @@ weights = model.get_weights()
     same_as_plain(cell, 2)
 
 
+@pytest.mark.soak
 def test_a_step_that_gives_the_results_of_all_metrics_has_those_of_one_process(same_as_plain) -> None:
     """The result of what ``compile`` was given is a dict in the dict of logs."""
     cell = DATA + (
@@ -291,6 +293,7 @@ weights = model.get_weights()
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("callbacks", every(2, ["[Seen()]", "[]"]))
 def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain, groups, callbacks: str) -> None:
     cell = OWN_LOGS.replace("LAST", "logs['loss'] * 2.0").replace("EAGERLY", "False").replace("CALLBACKS", callbacks)
@@ -299,11 +302,13 @@ def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain
     assert not [text for text in notices if "results of metrics" in text]
 
 
+@pytest.mark.soak
 def test_the_result_of_a_metric_under_another_name_is_that_of_all_rows_in_an_eager_step(same_as_plain) -> None:
     cell = OWN_LOGS.replace("LAST", "0.0").replace("EAGERLY", "True").replace("CALLBACKS", "[]")
     same_as_plain(cell + "history = {name: history[name] for name in ('loss', 'val_loss')}\n", 2)
 
 
+@pytest.mark.soak
 def test_what_a_step_makes_of_metrics_and_of_a_batch_is_told(groups) -> None:
     mixed = "logs['loss'] * tf.reduce_mean(data[0])"
     _, notices = told(groups[2], OWN_LOGS.replace("LAST", mixed).replace("EAGERLY", "False").replace("CALLBACKS", "[]"))
@@ -367,6 +372,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_a_history_has_its_keys_in_the_order_of_one_process(same_as_plain) -> None:
     plain, *ranks = same_as_plain(DATA + LINEAR + IN_DICTS, 2, "order")
     assert plain.values["order"][0] != sorted(plain.values["order"][0])

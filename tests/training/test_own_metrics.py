@@ -96,6 +96,7 @@ outside = float(of_arrays.result())
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("size", "graph"), every(4, [(3, True), (2, False), (2, True), (3, False)]))
 def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: Any, size: int, graph: bool) -> None:
     cell = f"GRAPH = {graph}\n" + DATA + FED + GUIDE
@@ -268,7 +269,7 @@ SAVES = {
 }
 
 
-@pytest.mark.parametrize("save", every(2, SAVES))
+@pytest.mark.parametrize("save", every(4, SAVES))
 def test_a_model_that_one_workers_rows_let_be_saved_is_refused(groups: Any, save: str) -> None:
     score = "-epoch * abs(tf.reduce_sum(a))"  # of the last batch, of which one worker has no row
     body = SAVING.replace("SAVE", SAVES[save]).replace("OF_LOOP", "pass").replace("SCORE", score)
@@ -277,6 +278,7 @@ def test_a_model_that_one_workers_rows_let_be_saved_is_refused(groups: Any, save
         assert "the workers saved the model" in outcome.error
 
 
+@pytest.mark.soak
 def test_a_model_that_metrics_let_be_saved_is_that_of_one_process(groups: Any) -> None:
     body = SAVING.replace("SAVE", SAVES["save_weights"]).replace("OF_LOOP", "seen.update_state(loss)")
     cell = DATA + FED + body.replace("SCORE", "seen.result()")

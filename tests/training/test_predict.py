@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import succeeded, told
 from tests.training.harness import DATA
 
@@ -93,7 +94,7 @@ third = np.array([*keras.random.normal((3,)), *tf.random.normal((3,)), *generato
 
 @pytest.mark.parametrize(
     "cell",
-    [SEVERAL, STATEFUL, UNKNOWN],
+    every(3, [SEVERAL, STATEFUL, UNKNOWN]),
     ids=["several inputs and outputs", "a state, and mixed rows", "states that the model does not know of"],
 )
 def test_predictions_of_arrays_are_those_of_one_process_on_every_rank(groups: Any, cell: str) -> None:

@@ -59,6 +59,7 @@ counted = [model.steps, list(model.seen), dict(model.by_kind), model.kind.builds
 """
 
 
+@pytest.mark.soak
 def test_what_a_step_counts_in_python_is_counted_from_its_first_step_on(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + COUNTED_IN_PYTHON, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
@@ -85,6 +86,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("model", every(2, ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"]))
 def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
     same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)
@@ -140,6 +142,7 @@ kept = [kept, models[2].steps] if EAGERLY else [each[:2] for each in kept]
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("eagerly", every(2, [True, False]))
 def test_what_begins_in_the_first_step_begins_there_as_keras_builds_it(same_as_plain: Any, eagerly: bool) -> None:
     plain, *ranks = same_as_plain(BEGIN + BEGUN_IN_THE_FIRST_STEP.replace("EAGERLY", str(eagerly)), 2, "kept")
@@ -178,6 +181,7 @@ kept = [model.made, model.steps, len(model.layers), float(model.table)]
 """
 
 
+@pytest.mark.soak
 def test_what_a_step_makes_behind_a_flag_is_made_once(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + MADE_IN_THE_FIRST_STEP, 2, "kept")
     assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)
@@ -211,6 +215,7 @@ for steps in (1, 2, 4, 6):
 """
 
 
+@pytest.mark.soak
 def test_a_training_that_a_step_ends_ends_with_that_step(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + ENDING, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
@@ -429,6 +434,7 @@ kept += [model.drawn.random(), model.rng.random()]
 """
 
 
+@pytest.mark.soak
 def test_what_classes_and_objects_that_a_model_holds_count_is_not_that_of_the_trial(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + HELD, 2, "kept")
     assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)
@@ -517,6 +523,7 @@ history = {}
 """
 
 
+@pytest.mark.soak
 def test_all_that_the_code_of_a_step_reaches_is_not_that_of_the_trial(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + NESTED, 2, "counts")
     assert all(outcome.values["counts"] == plain.values["counts"] for outcome in ranks)
@@ -551,6 +558,7 @@ history = {}
 """
 
 
+@pytest.mark.soak
 def test_graphs_are_traced_as_often_as_in_one_process(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + TRACED, 2, "counts")
     assert all(outcome.values["counts"] == plain.values["counts"] for outcome in ranks)
@@ -592,6 +600,7 @@ for eagerly in (False, True):
 """
 
 
+@pytest.mark.soak
 def test_optimizers_and_metrics_may_make_their_state_late(same_as_plain: Any) -> None:
     same_as_plain(BEGIN + MADE_LATE, 2)
 
@@ -622,6 +631,7 @@ weights, history = model.get_weights(), {}
 """
 
 
+@pytest.mark.soak
 def test_a_step_that_keeps_arrays_of_its_rows_is_checked_all_the_same(groups: Any, same_as_plain: Any) -> None:
     same_as_plain(BEGIN + ARRAYS, 2)
     _, notices = told(groups[2], BEGIN + ARRAYS)

@@ -249,6 +249,7 @@ def test_the_memory_is_in_no_directory_and_gone_when_all_are_killed() -> None:
     assert not [entry for place in ("/dev/shm", "/tmp") for entry in Path(place).glob("*tfos-wire*")]
 
 
+@pytest.mark.soak
 def test_a_forked_child_does_not_hide_the_death_of_its_parent() -> None:
     group = Group(2)
     try:

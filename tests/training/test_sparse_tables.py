@@ -59,7 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", every(3, CASES))
+@pytest.mark.parametrize("case", every(6, CASES))
 def test_what_all_workers_read_alike_counts_once(same_as_plain, case: str) -> None:
     loss, optimizer, decorator, size = CASES[case]
     cell = CELL.format(loss=loss, optimizer=optimizer, decorator=decorator)

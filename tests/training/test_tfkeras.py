@@ -167,7 +167,7 @@ train(model)
 }
 
 
-@pytest.mark.parametrize("case", every(3, [name for name in CASES if name != "callbacks"]))
+@pytest.mark.parametrize("case", every(6, [name for name in CASES if name != "callbacks"]))
 def test_models_give_the_weights_and_the_history_of_one_process(same_as_plain, case: str) -> None:
     size, body = CASES[case]
     same_as_plain(LEGACY + body, size)
@@ -193,6 +193,7 @@ def test_rank_0_alone_writes_and_all_ranks_evaluate_and_predict_all_rows(groups,
         np.testing.assert_allclose(outcome.values["predicted"], expected.values["predicted"], atol=2e-5)
 
 
+@pytest.mark.soak
 def test_a_fed_dataset_with_empty_shares_and_a_model_of_keras_3_in_the_same_cell(groups) -> None:
     cell = LEGACY + (
         """
@@ -232,6 +233,7 @@ train(compiled())
         assert_same_history(outcome.values["history"], expected.values["history"])
 
 
+@pytest.mark.soak
 def test_dropout_draws_other_numbers_on_each_rank_and_the_same_again_in_another_run(groups) -> None:
     cell = LEGACY + (
         """

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LOAD = """
 import sys
 from tfos_magic.lean import load_tensorflow
@@ -19,6 +21,7 @@ def run(program: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.soak
 def test_what_keras_seldom_needs_is_loaded_when_it_is_used(tmp_path: Path) -> None:
     run(f"""{LOAD}
 assert "tensorflow" in sys.modules and "keras" in sys.modules
@@ -40,6 +43,7 @@ keras.visualization.plot_image_gallery(
     assert (tmp_path / "gallery.png").stat().st_size > 100
 
 
+@pytest.mark.soak
 def test_keras_trains_on_tables_of_a_pandas_that_is_loaded_later() -> None:
     run(f"""{LOAD}
 import keras, numpy as np
@@ -58,6 +62,7 @@ model.fit(table, table["a"], verbose=0)
 """)
 
 
+@pytest.mark.soak
 def test_what_is_loaded_already_stays() -> None:
     run(f"""
 import sklearn.base

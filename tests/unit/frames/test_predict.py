@@ -281,6 +281,7 @@ def test_a_model_of_rows_is_none_that_mixes_them_whatever_its_precision_and_valu
     assert len(tfs.predict(keras.Sequential([keras.Input((6,)), *attention]), FRAME, features=["v"])) == 50
 
 
+@pytest.mark.soak
 def test_a_notebooks_model_goes_by_value_with_the_globals_of_its_lambdas_and_all_attributes() -> None:
     """In a process of its own, whose main module stands for the notebook; the reader of the bytes has only these."""
     made = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True, timeout=120).stdout

@@ -261,6 +261,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Worker:
     return Worker(tmp_path_factory.mktemp("worker"), NAMES)
 
 
+@pytest.mark.soak
 def test_models_go_on_as_if_they_had_stayed(worker: Worker) -> None:
     models = worker.values("models")["models"]
     x = np.random.default_rng(0).normal(size=(32, 8)).astype("float32")
