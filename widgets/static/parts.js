@@ -160,6 +160,17 @@ function withoutSpareCard(run) {
   return node("style", "", {}, `.tfos-spare[data-run="${CSS.escape(run)}"] { display: none }`);
 }
 
+// Calls `died` when the kernel is. One that the server starts anew by itself, as after it was killed, leaves the widgets
+// as they are: JupyterLab cuts them off only where the user restarts it. Gives what ends the calls.
+function onDeath(model, died) {
+  const changes = model.widget_manager?.kernel?.statusChanged;
+  const hear = (_, status) => {
+    if (["autorestarting", "restarting", "dead"].includes(status)) died();
+  };
+  changes?.connect(hear);
+  return () => changes?.disconnect(hear);
+}
+
 // Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.
 function mount({ el, kind, model, data, runs = [] }) {
   const [label, ...makers] = PARTS[kind];
@@ -178,11 +189,16 @@ function mount({ el, kind, model, data, runs = [] }) {
     });
   };
   const own = settingsOf(model, runs, soon);
+  let died = false;
   const look = () => {
-    own.gone = el.closest(".jupyter-widgets-disconnected") !== null;
+    own.gone = died || el.closest(".jupyter-widgets-disconnected") !== null;
     soon();
   };
   own.on("comm_live_update", () => setTimeout(look));
+  const forget = onDeath(model, () => {
+    died = true;
+    look();
+  });
   parts = makers.map((make) => make(data, own));
   root.append(...parts.map((part) => part.root));
   if (kind === "panel") root.append(withoutSpareCard(data.get("run_id")));
@@ -196,6 +212,7 @@ function mount({ el, kind, model, data, runs = [] }) {
     watched.forEach((values) => names.forEach((name) => values.off(name, soon)));
     parts.forEach((part) => part.close?.());
     own.close();
+    forget();
     root.remove();
   };
 }
