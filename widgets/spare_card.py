@@ -1,4 +1,4 @@
-"""A card beside the live panel, for the notebook that is opened again after its kernel was killed."""
+"""A card beside the live panel, for pages that cannot draw that: without widgets, without trust, without the kernel."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
+from tfos_magic.notebook.views.picture import summary
 
 FIRST_SECONDS, SECONDS_BETWEEN = 3.0, 10.0
 
-# Where the panel cannot be drawn again, JupyterLab writes an error in its place: a node without children.
+# Where the panel cannot be drawn again, JupyterLab writes a line or an error in its place: a node without children.
 _NO_ERROR = (
-    ".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) .jupyter-widgets:not(:has(*)) { display: none }"
+    ".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) "
+    "[data-mime-type='application/vnd.jupyter.widget-view+json']:not(:has(*)) { display: none }"
 )
+_NOTE = (
+    "The run as it was last drawn, at most ten seconds before. The live panel needs a kernel, widgets, and a notebook "
+    "that is trusted."
+)
+_MUTED = "color:var(--jp-ui-font-color2,inherit);font-size:13px;margin:4px 0"
 
 
 class SpareCard:
@@ -43,9 +50,12 @@ class SpareCard:
             self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
 
 
+def without_panel(state: RunState) -> dict[str, str]:
+    """What a page shows in the place of a panel that it cannot draw: a picture of the run comes below."""
+    return {"text/html": f'<p style="{_MUTED}">{escape(state.name)} is under way.</p>', "text/plain": summary(state)}
+
+
 def _bundle(state: RunState) -> dict[str, str]:
     card = card_bundle(state)
-    html = (
-        f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{_NO_ERROR}</style>{card["text/html"]}</div>'
-    )
-    return {**card, "text/html": html}
+    opened = f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{_NO_ERROR}</style>'
+    return {**card, "text/html": f'{opened}{card["text/html"]}<p style="{_MUTED}">{_NOTE}</p></div>'}

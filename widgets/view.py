@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +9,9 @@ from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
+from tfos_magic.notebook.views.choice import kernel_id
 from tfos_magic.notebook.views.html import BelowView
-from tfos_magic.widgets.spare_card import SpareCard
+from tfos_magic.widgets.spare_card import SpareCard, without_panel
 
 if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 class WidgetView(BelowView):
     """Shows the panel under the cell. On close the panel's output becomes the card, which needs no kernel.
 
-    The output carries the card beside the panel from the start, for a page without the widget extension, and a spare
-    one stands below it.
+    A spare card stands below it for pages that cannot draw the panel, to which the panel's output says so.
     """
 
     def __init__(self) -> None:
@@ -45,7 +42,7 @@ class WidgetView(BelowView):
         PANELS.add(self._panel, state.run_id)
         self._panel.on_msg(self._hear)
         panel_bundle, _ = self._panel._repr_mimebundle_()
-        self._handle = display({**panel_bundle, **card_bundle(state)}, raw=True, display_id=True)
+        self._handle = display({**panel_bundle, **without_panel(state)}, raw=True, display_id=True)
 
     def update(self, state: RunState) -> None:
         if self._panel is None:
@@ -91,17 +88,3 @@ class WidgetView(BelowView):
         else:
             self._panel.close()
         self._panel = self._answering = None
-
-
-def kernel_id() -> str:
-    """How the Jupyter server names this kernel: its connection file bears the id. Empty where no server started it."""
-    if "ipykernel.kernelapp" not in sys.modules:  # loading it would take over every widget's channel
-        return ""
-    from ipykernel.connect import get_connection_file
-
-    try:
-        name = os.path.basename(get_connection_file())
-    except RuntimeError:  # not in a kernel's own process
-        return ""
-    match = re.fullmatch(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json", name)
-    return match[1] if match else ""

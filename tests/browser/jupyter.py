@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat.sign import NotebookNotary
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 START_SECONDS = 60.0
@@ -42,6 +43,7 @@ class Lab:
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         path = self.root / f"{name}.ipynb"
         nbformat.write(notebook, path)
+        NotebookNotary(data_dir=str(self.root.parent / "data")).sign(notebook)
         return path
 
 

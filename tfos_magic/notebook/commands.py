@@ -20,7 +20,7 @@ from tfos_magic.notebook.describe import (
 from tfos_magic.notebook.options import COMMANDS, help_of, parse
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.texts import unquoted
-from tfos_magic.notebook.views.choice import detect, request_of_cell, shows_frames
+from tfos_magic.notebook.views.choice import detected, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.run_table import run_table
 from tfos_magic.notebook.views.view import show_again
@@ -108,13 +108,13 @@ class Commands:
         runs = [self.runtime.known.find(unquoted(name)) for name in args.runs] or self.runtime.known.runs[-COMPARED:]
         if not runs:
             print("There is no run yet.")
-        elif detect(request_of_cell()) == "widget":
+        elif detected() == "widget":
             display(resolve_name("tfos_magic.widgets:Compare")(runs))
         else:
             display(run_table([run.state for run in runs]), raw=True)
 
     def _dashboard(self, args: Any) -> None:
-        if detect(request_of_cell()) != "widget":
+        if detected() != "widget":
             self._status(parse(COMMANDS["status"], ""))
             self._runs(args)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+import re
 import sys
 from typing import Any
 
@@ -36,7 +37,9 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     - Colab, and VS Code's notebooks (the cell's id is a URI): html;
     - JupyterLab and Notebook 7, which send the cell's id with the request: widget;
     - a widget's message, in whose callback the run is started: widget, for that page shows them;
-    - a client that neither names the cell nor takes input (nbclient, papermill, nbconvert): text that ends in the card;
+    - a Jupyter server that runs cells itself, as those that keep documents do, and Voila: widget;
+    - another client that neither names the cell nor takes input (nbclient, papermill, nbconvert): text that ends in the
+      card;
     - anything else: html, whose last update is a static card wherever it runs.
 
     Raises :class:`~tfos_magic.errors.UsageError` for an unknown name.
@@ -47,7 +50,7 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
         source = VIEW_VARIABLE if os.environ.get(VIEW_VARIABLE) else "--view"
         raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
     if name == "auto":
-        name = detect(request_of_cell())
+        name = detected()
     if name == "text" and detached and kernel is None:
         name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
@@ -56,15 +59,25 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     return Throttled(made())
 
 
-def detect(request: dict[str, Any] | None) -> str:
-    """Name the view for the client that sent this ``execute_request``; None where there is no kernel."""
+def detected() -> str:
+    """Name the view for the client that runs the present cell."""
+    return detect(request_of_cell(), bool(kernel_id()))
+
+
+def detect(request: dict[str, Any] | None, served: bool = False) -> str:
+    """Name the view for the client that sent this ``execute_request``; None where there is no kernel.
+
+    ``served`` says that a Jupyter server has started the kernel.
+    """
     if request is None:
         return "text"
     if not shows_frames(request):
         return "html"
     if request.get("metadata", {}).get("cellId") or request.get("header", {}).get("msg_type") == "comm_msg":
         return "widget"
-    return "html" if request.get("content", {}).get("allow_stdin", True) else "text"
+    if request.get("content", {}).get("allow_stdin", True):
+        return "html"
+    return "widget" if served else "text"
 
 
 def shows_frames(request: dict[str, Any] | None) -> bool:
@@ -88,3 +101,17 @@ def _kernel() -> Any:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return getattr(shell, "kernel", None)
+
+
+def kernel_id() -> str:
+    """How the Jupyter server names this kernel: its connection file bears the id. Empty where no server started it."""
+    if "ipykernel.kernelapp" not in sys.modules:  # loading it would take over every widget's channel
+        return ""
+    from ipykernel.connect import get_connection_file
+
+    try:
+        name = os.path.basename(get_connection_file())
+    except RuntimeError:  # not in a kernel's own process
+        return ""
+    match = re.fullmatch(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json", name)
+    return match[1] if match else ""
