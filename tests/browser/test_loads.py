@@ -11,7 +11,7 @@ from playwright.sync_api import BrowserContext, expect
 
 from .jupyter import Lab, open_notebook, run_lab
 
-LOADS = 3
+LOADS = 50
 LIVE = """
 import sys; sys.path.insert(0, {folder!r})
 from simulated import new_state, run_through

@@ -38,5 +38,6 @@ function fill(parent, items, make, draw) {
 
 function number(value) {
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-4 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  const apart = size !== 0 && (size < 1e-4 || size >= 1e5);
+  return apart ? Number(value.toPrecision(3)).toExponential() : String(Number(value.toPrecision(4)));
 }

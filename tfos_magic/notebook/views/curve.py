@@ -51,7 +51,8 @@ class _Frame:
             f'<path d="M{LEFT:g} {y:g}H{WIDTH - RIGHT:g}" stroke="currentColor" stroke-opacity="0.15"></path>'
             for y in (TOP, bottom)
         )
-        marks = [(LEFT - 4, TOP + 4, "end", f"{self._high:.3g}"), (LEFT - 4, bottom, "end", f"{self._low:.3g}")]
+        ends = ((TOP + 4, self._high), (bottom, self._low))
+        marks = [(LEFT - 4, at, "end", number(float(f"{value:.3g}"))) for at, value in ends]
         marks += [(LEFT, HEIGHT - 4, "start", unit(self._first)), (WIDTH - RIGHT, HEIGHT - 4, "end", unit(self._last))]
         texts = (f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
         return f'{rules}<g fill="currentColor" fill-opacity="0.75">{"".join(texts)}</g>'

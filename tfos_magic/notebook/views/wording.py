@@ -6,8 +6,11 @@ import math
 
 
 def number(value: float) -> str:
-    """Four significant digits, without noise: ``0.1234``, ``12.35``, ``3e-05``, ``nan``."""
-    return f"{value:.4g}"
+    """Four significant digits, without noise: ``0.1234``, ``12350``, ``3e-5``, ``nan``; as ``number`` in nodes.js."""
+    if value and math.isfinite(value) and not 1e-4 <= abs(value) < 1e5:
+        digits, _, exponent = f"{value:.2e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent):+d}"
+    return f"{float(f'{value:.4g}'):g}"
 
 
 def traffic(bytes_per_epoch: float) -> str:

@@ -114,7 +114,9 @@ def test_sizes_are_decimal(count: int, text: str) -> None:
 
 
 def test_numbers_keep_four_significant_digits() -> None:
-    assert [number(value) for value in (0.123456, 12.3456, 3e-05, math.nan)] == ["0.1235", "12.35", "3e-05", "nan"]
+    shown = {0.123456: "0.1235", 12.3456: "12.35", 12345.6: "12350", 123456.0: "1.23e+5", 3e-05: "3e-5", 0.0: "0"}
+    assert {value: number(value) for value in shown} == shown
+    assert number(math.nan) == "nan"
 
 
 def test_a_pace_that_is_not_known_is_left_out() -> None:
