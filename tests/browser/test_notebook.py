@@ -10,6 +10,8 @@ from playwright.sync_api import BrowserContext, expect
 from .jupyter import run_lab
 from .test_run import SETUP, START_MS, TRAIN
 
+OF_ITS_OWN = "Cannot read properties of undefined (reading 'schema')"  # with an empty notebook, too
+
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
@@ -33,4 +35,4 @@ def test_notebook_7_shows_the_panel_whose_stop_ends_the_run(
         expect(card).to_be_visible()
         expect(panel).to_have_count(0)
         page.screenshot(path=artefacts / "notebook-7.png")
-        assert not complaints
+        assert set(complaints) <= {OF_ITS_OWN}
