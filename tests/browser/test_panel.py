@@ -165,7 +165,8 @@ while time.monotonic() - started < 6:
     pass_time(state, 0.2)
     time.sleep(0.02)
 state.workers[42].state = "lost"
-view.view.update(state)
+for turn in range(4):  # of many workers what changed is sent in turn
+    view.view.update(state)
 pass_gate("end")
 finish(state)
 view.close(state)
