@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfos_magic.cluster.runs.state import RunState
 
-POINTS = 72
+POINTS = 64
 METRICS = 6
 ABSENT = 10
 
