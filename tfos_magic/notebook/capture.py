@@ -7,7 +7,7 @@ import dis
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -34,6 +34,13 @@ _MAGIC = re.compile(r"get_ipython\(\)\.(\w+)\('([^']*)'(?:, '(.*)')?\)")
 """What IPython makes of line magics and shell commands."""
 
 
+_MLFLOW = re.compile(r"^(?!\s*#).*\bmlflow\.(\w+\.)?(autolog|start_run)\(", re.MULTILINE)
+_LOGGED = (
+    "The cell logs in MLflow by itself, and so does every worker: MLflow has a run of each. Leave that out and say "
+    "--mlflow, which logs one run."
+)
+
+
 @dataclass(frozen=True)
 class Captured:
     """A cell's needs, ready to be sent. ``payload`` is what ``pack`` makes of the ``values``."""
@@ -45,12 +52,13 @@ class Captured:
     large: str = ""
     unknown: str = ""
     converted: str = ""
+    logged: str = ""
 
     @property
     def hints(self) -> list[str]:
-        """What the user should know beforehand: of a name that functions alone read and that there is not, and of a
-        payload larger than ordinary ones, which every worker is sent whole."""
-        return [text for text in (self.unknown, self.converted, self._of_size()) if text]
+        """What the user should know beforehand: of a name that functions alone read and that there is not, of runs that
+        the cell itself logs, and of a payload larger than ordinary ones, which every worker is sent whole."""
+        return [text for text in (self.unknown, self.converted, self.logged, self._of_size()) if text]
 
     def _of_size(self) -> str:
         if not self.large:
@@ -69,7 +77,7 @@ def capture_cell(
     outputs = getattr(args, "output", None) or ()
     refuse_magics(names, source)
     refuse_undefined(names, namespace, outputs)
-    return capture(
+    captured = capture(
         names,
         namespace,
         feeds=dict(args.feed),
@@ -78,6 +86,7 @@ def capture_cell(
         missing=Missing.of(args.fill, args.pad, args.null_mask),
         session=session,
     )
+    return replace(captured, logged=_LOGGED if _MLFLOW.search(source) else "")
 
 
 def capture(

@@ -85,3 +85,19 @@ def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
     assert describe_feeds([streamed]) == "DataFrame large: streamed anew in every epoch."
     told = status_dict(None, [feed], None)
     assert (told["phase"], told["feeds"][0]["columns"]) == ("none", list(feed.columns))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("mlflow.autolog()", True),
+        ("    mlflow.tensorflow.autolog(log_models=False)", True),
+        ("with mlflow.start_run():\n    pass", True),
+        ("# mlflow.autolog()", False),
+        ("mlflow.set_tracking_uri('http://here')", False),
+    ],
+)
+def test_a_cell_that_logs_in_mlflow_by_itself_is_told_that_each_worker_does(line: str, told: bool) -> None:
+    cell = f"import mlflow\nif True:\n{line}" if line.startswith(" ") else f"import mlflow\n{line}"
+    captured = capture_cell(cell, {}, parse(TFOSMagics.tfos_train, ""))
+    assert [("--mlflow" in hint) for hint in captured.hints] == [True] * told
