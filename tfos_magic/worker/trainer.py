@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -119,14 +120,8 @@ class Trainer:
         if start.late:
             self._collectives = Collectives(start.rank, len(start.addresses))
         else:
-            self._collectives = form_cluster(
-                start.rank,
-                start.addresses,
-                timeout=start.timeout,
-                threads=threads,
-                secret=start.secret,
-                nccl=start.nccl,
-            )
+            form = partial(form_cluster, timeout=start.timeout, threads=threads, secret=start.secret)
+            self._collectives = form(start.rank, start.addresses, nccl=start.nccl)
         self._step_timeout = self._collectives.timeout
         if start.servers:
             self._servers = ServerGroup(
