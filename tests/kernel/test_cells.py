@@ -133,6 +133,76 @@ values = list(tf.data.Dataset.range(6).map(halved_if_even).as_numpy_iterator())
     assert "-->   2 fail()" in failed.traceback
 
 
+EARLIER = """
+import os, tempfile
+import keras, numpy as np, tensorflow as tf
+from IPython import display
+from typing import Tuple
+keras.utils.set_random_seed(2)
+x = np.random.RandomState(0).normal(size=(32, 4)); y = x[:, :1]
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    net.compile(keras.optimizers.SGD(0.1), "mse")
+kept = tf.train.Checkpoint(net=net, optimizer=net.optimizer)
+manager = tf.train.CheckpointManager(kept, tempfile.mkdtemp(), max_to_keep=2)
+shown = keras.src.legacy.preprocessing.image.ImageDataGenerator(rescale=0.5).flow(
+    np.ones((8, 2, 2, 1), "float32"), np.arange(8.0), batch_size=4, shuffle=False)
+
+def total(x, n: int) -> Tuple[tf.Tensor, tf.Tensor]:
+    s = tf.constant(0.0)
+    for t in tf.range(n):
+        s = s + tf.reduce_sum(x)
+    return s, s
+
+@tf.function
+def step(x, n):
+    return total(x, n)[0]
+
+def train(epochs):
+    with strategy.scope():
+        net.fit(x, y, epochs=epochs, batch_size=16, verbose=0, shuffle=False)
+    manager.save()
+    display.clear_output(wait=True)
+    display.display(display.HTML("<b>trained</b>"))
+    return int(kept.save_counter), len(manager.checkpoints)
+"""
+LATER = """%%tfos_train -o net,counts,summed,images
+counts = train(3)
+summed = float(step(tf.constant([1.0, 2.0]), 3))
+images = [float(batch.mean()) for batch, _ in (shown[0], shown[1])]
+"""
+BY_HAND = """
+weights = net.get_weights()
+again = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+again.compile(keras.optimizers.SGD(0.1), "mse")
+again.set_weights(begin)
+again.fit(x, y, epochs=3, batch_size=16, verbose=0, shuffle=False)
+print(counts, summed, images, max(float(np.abs(a - b).max()) for a, b in zip(weights, again.get_weights())) < 1e-6)
+"""
+
+
+def test_what_tutorials_make_in_cells_before_travels(kernel: Kernel) -> None:
+    assert not kernel.run(EARLIER + "begin = net.get_weights()").error
+    result = kernel.run(LATER)
+    assert not result.error, result.traceback
+    assert "HTML object" in result.text  # shown, as a front end of text does it
+    assert "\x1b[2K" not in result.text
+    assert kernel.run(BY_HAND).text.strip() == "(1, 1) 9.0 [0.5, 0.5] True"
+
+
+def test_an_object_that_cannot_travel_is_named_with_the_function_that_reads_it(kernel: Kernel) -> None:
+    assert not kernel.run("""
+import tempfile, tensorflow as tf
+writer = tf.summary.create_file_writer(tempfile.mkdtemp())
+def log(step):
+    with writer.as_default():
+        tf.summary.scalar("step", step, step)
+""").error
+    result = kernel.run("%%tfos_train\nlog(3)")
+    assert "The name 'log', which reads 'writer', cannot be sent" in result.traceback
+
+
 def test_keras_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel) -> None:
     seen = """%%tfos_train -o seen
 import keras

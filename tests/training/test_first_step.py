@@ -469,3 +469,22 @@ paths = [v.path for v in [*model.variables, *model.optimizer.variables]]
 def test_a_step_that_trains_a_part_of_a_model_gets_the_variables_of_one_process(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + PART_IS_TRAINED, 2, "paths")
     assert all(outcome.values["paths"] == plain.values["paths"] for outcome in ranks)
+
+
+@pytest.mark.parametrize("norm", ["LayerNormalization()", "LayerNormalization(center=False)"])
+def test_rows_of_a_table_whose_gradients_sum_to_nothing_are_no_mixture(same_as_plain, norm: str) -> None:
+    """What takes the mean of its input out gives gradients that sum to zero over it, but for rounding."""
+    same_as_plain(
+        DATA
+        + f"""
+ids = np.random.default_rng(0).integers(0, 20, (48, 12))
+scores = np.random.default_rng(1).normal(size=(48, 1)).astype("float32")
+entered = keras.Input((12,), dtype="int32")
+normed = keras.layers.{norm}(keras.layers.Embedding(20, 8)(entered))
+model = keras.Model(entered, keras.layers.Dense(1)(keras.layers.Flatten()(normed)))
+model.compile("sgd", "mse")
+history = model.fit(ids, scores, batch_size=16, epochs=2, verbose=0).history
+weights = model.get_weights()
+""",
+        2,
+    )

@@ -377,3 +377,34 @@ def test_a_history_has_its_keys_in_the_order_of_one_process(same_as_plain) -> No
     plain, *ranks = same_as_plain(DATA + LINEAR + IN_DICTS, 2, "order")
     assert plain.values["order"][0] != sorted(plain.values["order"][0])
     assert all(outcome.values["order"] == plain.values["order"] for outcome in ranks)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_what_a_step_returns_for_each_row_is_that_of_all_rows_in_their_order(groups, eager: bool) -> None:
+    cell = f"""{DATA}
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, rows):
+        return self.dense(rows)
+
+    def train_step(self, data):
+        rows, wanted = data
+        with tf.GradientTape() as tape:
+            each = tf.keras.losses.sparse_categorical_crossentropy(wanted, self(rows), from_logits=True)
+            loss = tf.reduce_mean(each)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables))
+        return {{"loss": loss, "each": each, "three": tf.reduce_mean(self(rows), axis=0)}}
+
+model = Own()
+model.compile("sgd", run_eagerly={eager})
+history = model.fit(x, y, batch_size=33, epochs=2, shuffle=False, verbose=0).history
+history = {{name: [np.asarray(value).tolist() for value in values] for name, values in history.items()}}
+"""
+    plain = groups.plain(cell, "history").values["history"]
+    for outcome in succeeded(groups[2].run(cell, "history")):
+        for mine, expected in zip(outcome.values["history"]["each"], plain["each"], strict=True):
+            np.testing.assert_allclose(mine, expected, atol=1e-5)  # of the 32 rows of an epoch's last batch
+        assert len(plain["each"][0]) == 32

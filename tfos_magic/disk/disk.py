@@ -50,7 +50,7 @@ class Disk:
                 view = self._view(stack, directory, temporary, notice)
                 directory = view.directory
             elif self._local_size > 1 and cell.strategy != "none":
-                stack.enter_context(guarded([directory, *_others(directory), temporary]))  # others have links to files
+                stack.enter_context(guarded([directory, *_others(directory, temporary)]))  # others have links to files
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
             os.chdir(directory)
             self._begun = os.getcwd()
@@ -85,7 +85,7 @@ class Disk:
 
     def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> SnapshotView:
         if self._may_mount:
-            places, kept = [*_others(directory), temporary], [self._private, self._shared]
+            places, kept = _others(directory, temporary), [self._private, self._shared]
             with suppress(OSError):  # there is no more that such a system allows
                 elsewhere = _Elsewhere(self._rank, [self._private, self._shared], notice, _FOLDERS)
                 return stack.enter_context(mounted(directory, places, kept, elsewhere))
@@ -142,10 +142,11 @@ def _is_of_libraries(path: str) -> bool:
     return "/." in path or "/__pycache__/" in path
 
 
-def _others(directory: str) -> list[str]:
-    """The folders besides the working one that programs write to."""
+def _others(directory: str, temporary: str) -> list[str]:
+    """The folders besides the working one that programs write to; ``temporary`` is where the notebook's own are."""
     parent = os.path.dirname(directory)
-    return [*([parent] if os.access(parent, os.W_OK) else []), "/tmp", "/var/tmp", _keras_folder()]
+    above = [parent] if os.access(parent, os.W_OK) else []
+    return [*above, "/tmp", "/var/tmp", _keras_folder(), os.path.dirname(temporary), temporary]
 
 
 def _keras_folder() -> str:

@@ -35,6 +35,7 @@ _MAGIC = re.compile(r"get_ipython\(\)\.(\w+)\('([^']*)'(?:, '(.*)')?\)")
 
 
 _MLFLOW = re.compile(r"^(?!\s*#).*\bmlflow\.(\w+\.)?(autolog|start_run)\(", re.MULTILINE)
+_DISPLAYS = ("IPython.core.display_functions", "IPython.display")
 _LOGGED = (
     "The cell logs in MLflow by itself, and so does every worker: MLflow has a run of each. Leave that out and say "
     "--mlflow, which logs one run."
@@ -110,6 +111,8 @@ def capture(
     requested_names = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
     unknown = _missing([*requested_names, *feeds.values()], names, namespace, push)
     objects = {name: namespace[name] for name in requested_names if name in namespace}
+    if getattr(objects.get("display"), "__module__", "") in _DISPLAYS:  # workers have one of their own
+        del objects["display"]
     frames = {name: value for name, value in objects.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace, session) for name, source in feeds.items()})
     if (selection != EVERYTHING or missing != NOTHING_MISSING) and not frames:
@@ -246,7 +249,13 @@ def _pickle(values: Mapping[str, Any]) -> bytes:
         return pack(values)
     except Exception as error:
         name, reason = next(_unpicklable(values), (next(iter(values)), error))
-    raise CaptureError(f"The name {name!r} cannot be sent to the workers: {_explained(values[name], reason)}")
+    value, by = values[name], ""
+    if isinstance(value, FunctionType):
+        read = {each: value.__globals__[each] for each in value.__code__.co_names if each in value.__globals__}
+        if inner := next(_unpicklable(read), None):
+            (by, reason), value = inner, read[inner[0]]
+    through = f", which reads {by!r}," if by else ""
+    raise CaptureError(f"The name {name!r}{through} cannot be sent to the workers: {_explained(value, reason)}")
 
 
 def _explained(value: Any, reason: Exception) -> str:

@@ -13,14 +13,13 @@ from types import CodeType
 from tfos_magic.errors import UsageError
 from tfos_magic.worker.cell_excerpt import mark_lines
 
-# IPython adds get_ipython to the built-in names; it means this notebook, and workers have none.
-_ALWAYS_THERE = (frozenset(dir(builtins)) - {"get_ipython"}) | {
+# IPython adds two names to the built-in ones: get_ipython means this notebook, and workers have a display of their own.
+_ALWAYS_THERE = (frozenset(dir(builtins)) - {"display", "get_ipython"}) | {
     "__name__",
     "__doc__",
     "__file__",
     "__builtins__",
     "__annotations__",
-    "display",
 }
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
@@ -35,7 +34,7 @@ _BRANCHES: dict[type[ast.AST], tuple[str, ...]] = {
 }
 _PASSES = {**_BRANCHES, **dict.fromkeys((ast.For, ast.While), _EITHER)}
 # What a worker puts into every cell, unless the notebook has a name of its own for it.
-GIVEN = frozenset({"tfos"})
+GIVEN = frozenset({"display", "tfos"})
 
 
 @dataclass(frozen=True)

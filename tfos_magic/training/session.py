@@ -152,13 +152,13 @@ class Session(TrainingState):
     def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
         again = partial(self._derived.again, model, self.loops[-1].training)
         rows, shown = float(self._last_rows.numpy()), flat(logs)
-        values = metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._sums_in(model, shown))
+        values = metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._laws_of(model, shown))
         return nested(logs, values)
 
-    def _sums_in(self, model: Any, logs: Iterable[str], law: Law = Law.SUM) -> set[str]:
-        """Which of the logs of a step are sums over its rows, or of another ``law``, as the trial of it has shown."""
+    def _laws_of(self, model: Any, logs: Iterable[str]) -> dict[str, Law]:
+        """How each of the logs of a step follows from its rows, as the trial of it has shown."""
         kind = "fit" if self.loops[-1].training else "evaluate"
-        return {name for name in logs if self.first_step.law_of_log(model, kind, name) is law}
+        return {name: self.first_step.law_of_log(model, kind, name) for name in logs}
 
     def _reported(self, phase: str, loop: Loop, logs: Any) -> Any:
         if loop.finish is not None:
@@ -219,12 +219,13 @@ class Session(TrainingState):
             results = flat(model.get_metrics_result()) if others else {}
             made.update({name: results[other] for name, other in others.items()})
             rows = float(self._last_rows.numpy())
-            refusals.note_mixed_logs(
-                self._sums_in(model, logs, Law.MIXED) - result_names - made.keys() - mixed, self.reporter
-            )
+            laws = self._laws_of(model, logs)
+            mixed_names = {name for name, law in laws.items() if law is Law.MIXED}
+            refusals.note_mixed_logs(mixed_names - result_names - made.keys() - mixed, self.reporter)
             # After batches that callbacks heed, logs are those of all ranks already.
-            sums = set() if self.loops[-1].heeds_batches else self._sums_in(model, logs) - made.keys()
+            are_global = logs if self.loops[-1].heeds_batches else made
+            laws = {name: Law.CONSTANT if name in are_global else law for name, law in laws.items()}
             return nested(
-                returned, metrics.average_logs(model, {**logs, **made}, result_names, sums, self.collectives, rows)
+                returned, metrics.average_logs(model, {**logs, **made}, result_names, laws, self.collectives, rows)
             )
         return result

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfos_magic.errors import CaptureError
-from tfos_magic.values import originals
+from tfos_magic.values import originals, tensors
 
 _MADE_ANEW = ("build", "quantize")
 _OF_A_TRAINING = ("train_function", "test_function", "predict_function", "_eval_epoch_iterator", "_eval_data_handler")
+_MADE_OF = "_tfos_made_of"
 _BY_VARIABLE = ("_trainable_variables_indices", "_var_to_optimizer_idx")
 
 
@@ -69,8 +70,28 @@ def empty(kind: Any, made_by: str, travels_by: str) -> Any:
     return obj
 
 
+def is_image_iterator(obj: Any) -> bool:
+    """Whether it is what an ``ImageDataGenerator`` flows, which holds a generator over its own indices."""
+    module = sys.modules.get("keras.src.legacy.preprocessing.image")
+    return module is not None and isinstance(obj, module.Iterator)
+
+
+def reduce_image_iterator(obj: Any) -> Any:
+    """The state of such an iterator, which begins a pass anew where one was under way by ``next``."""
+    return _image_iterator, (type(obj), {name: value for name, value in vars(obj).items() if name != "index_generator"})
+
+
+def _image_iterator(kind: Any, state: dict[str, Any]) -> Any:
+    made = kind.__new__(kind)
+    vars(made).update(state)
+    made.index_generator = made._flow_index()
+    return made
+
+
 def state_of(obj: Any) -> Any:
     """What :func:`restore` gives an empty object; without functions that are traced or made anew there."""
+    if tensors.is_checkpoint(obj):
+        return {_MADE_OF: tensors.made_of(obj)}
     if (getstate := getattr(type(obj), "__getstate__", None)) and getstate is not getattr(object, "__getstate__", None):
         return obj.__getstate__()
     state = dict(obj.__dict__)
@@ -97,6 +118,8 @@ def finish(restored: Sequence[Any], registered: Mapping[str, Any], variables: Ma
         for name in _BY_VARIABLE:
             if places := obj.__dict__.get(name):
                 obj.__dict__[name] = {variables[key]._unique_id: place for key, place in places.items()}
+    for obj in sorted((obj for obj in restored if _MADE_OF in obj.__dict__), key=tensors.is_manager):
+        tensors.make_checkpoint(obj, obj.__dict__.pop(_MADE_OF))
     if registered:
         from keras.src.saving import object_registration
 

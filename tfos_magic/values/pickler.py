@@ -7,11 +7,13 @@ recursion, and what refers to objects by their identity is made anew when all of
 
 from __future__ import annotations
 
+import ast
 import linecache
 import pickle
 import sys
 import threading
 from collections.abc import Callable, Set
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import CellType, CodeType, FunctionType
@@ -27,6 +29,7 @@ from tfos_magic.values.unsent import Unsent
 
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _CACHED = type(lru_cache(len))
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CONTAINERS = (list, dict, set, bytearray, CellType)
 
 
@@ -104,12 +107,15 @@ class Pickler(cloudpickle.Pickler):
             reduced = super().reducer_override(obj)
             if isinstance(obj, FunctionType) and reduced is not NotImplemented:
                 self._leave_feeds(reduced)
+                _add_annotations(obj, reduced[2][1]["__globals__"])
                 reduced = self._with_cells(obj, *reduced)
             return reduced
         if isinstance(obj, CodeType):
             return _code, (*self.dispatch_table[CodeType](obj), obj.co_filename)
         if isinstance(obj, CellType) and id(obj) in self._cells:
             return CellType, ()
+        if make := _LOCKS.get(type(obj)):  # what is held here is free there
+            return make, ()
         if isinstance(obj, _CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if type(obj) is cached_property:  # which has a lock of its own until Python 3.12
@@ -122,12 +128,14 @@ class Pickler(cloudpickle.Pickler):
             return self._reduce_variable(obj)
         if self._plain and objects.is_variable(obj):
             return self._reduce_variable(obj.value)
-        of_keras = objects.is_saveable(obj) or objects.is_of_a_model(obj)
+        of_keras = objects.is_saveable(obj) or objects.is_of_a_model(obj) or tensors.is_checkpoint(obj)
         if tensors.is_of_a_graph(obj) or (of_keras and self._plain):  # layers keep tensors of a step that was traced
             return self._without(obj)
         if of_keras:
             self._empty.append(obj)
             return objects.empty, (type(obj), objects.version(), originals.token(obj))
+        if objects.is_image_iterator(obj):
+            return objects.reduce_image_iterator(obj)
         for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain)):
             if reduced is not NotImplemented:
                 return reduced
@@ -162,8 +170,6 @@ class Pickler(cloudpickle.Pickler):
         return tensors.variable, (array, tensors.options_of(variable), originals.token(variable))
 
     def _without(self, obj: Any) -> Any:
-        if make := _LOCKS.get(type(obj)):
-            return make, ()
         self.unsent.append(obj)
         return Unsent, (tensors.kind_of(obj),)
 
@@ -175,6 +181,28 @@ class Pickler(cloudpickle.Pickler):
             filename = obj.__code__.co_filename
             if filename not in self._sources and (text := _text_of_cell(filename)):
                 self._sources[filename] = text
+
+
+def _add_annotations(function: FunctionType, named: dict[str, Any]) -> None:
+    """Let a notebook's function have what its text names in annotations alone: AutoGraph makes it anew of its text."""
+    filename = function.__code__.co_filename
+    if not function.__annotations__ or not _text_of_cell(filename):
+        return
+    for name in _annotating(filename, function.__code__.co_firstlineno):
+        if name in function.__globals__:
+            named.setdefault(name, function.__globals__[name])
+
+
+def _annotating(filename: str, line: int) -> set[str]:
+    """The names in the annotations of the function whose text, with decorators, begins at a line."""
+    with suppress(SyntaxError):
+        functions = (n for n in ast.walk(ast.parse(_text_of_cell(filename))) if isinstance(n, _FUNCTIONS))
+        for node in functions:
+            if min(part.lineno for part in (node, *node.decorator_list)) == line:
+                annotations = [node.returns, *(a.annotation for a in ast.walk(node.args) if isinstance(a, ast.arg))]
+                parts = (part for each in annotations if each is not None for part in ast.walk(each))
+                return {part.id for part in parts if isinstance(part, ast.Name)}
+    return set()
 
 
 def _contents(cell: CellType) -> tuple[Any, ...]:

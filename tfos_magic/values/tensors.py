@@ -5,6 +5,7 @@ Nothing here imports TensorFlow before such an object is read: who holds one to 
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from typing import Any
@@ -15,6 +16,10 @@ import numpy.typing as npt
 from tfos_magic.values import datasets, originals
 
 _PROXIES = ("_DictWrapper", "_TupleWrapper")
+ONE_REPLICA = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy", "_DefaultDistributionStrategy")
+"""Strategies of ``tf.distribute`` that are taken for the one that does nothing: the workers share out every batch."""
+
+_OF_A_MANAGER = ("max_to_keep", "keep_checkpoint_every_n_hours", "step_counter", "checkpoint_interval", "init_fn")
 
 
 def is_variable(obj: Any) -> bool:
@@ -99,7 +104,7 @@ def reduce(obj: Any, plain: bool) -> Any:
     if isinstance(obj, tf.Tensor) and not isinstance(obj, tf.__internal__.CompositeTensor):
         array = array_of(obj)
         return array.__reduce_ex__(5) if plain else (_tensor, (array, obj.dtype.name))
-    if isinstance(obj, tf.distribute.Strategy) and obj is tf.distribute.get_strategy():
+    if isinstance(obj, tf.distribute.Strategy) and type(obj).__name__ in ONE_REPLICA:
         return _strategy, ()
     if isinstance(obj, tf.types.experimental.PolymorphicFunction):
         return _function, (obj.python_function, _options_of_function(obj))
@@ -113,6 +118,41 @@ def reduce(obj: Any, plain: bool) -> Any:
     if isinstance(obj, (tf.summary.SummaryWriter, tf.saved_model.experimental.TrackableResource)):
         raise pickle.PicklingError(f"a {kind_of(obj)} holds a resource of the process that made it")
     return NotImplemented
+
+
+def is_checkpoint(obj: Any) -> bool:
+    """Whether this is a ``tf.train.Checkpoint`` or a manager of one, which look into what they are made of."""
+    tf = _tensorflow(obj)
+    return tf is not None and type(obj) in (tf.train.Checkpoint, tf.train.CheckpointManager)
+
+
+def is_manager(obj: Any) -> bool:
+    """Whether this keeps checkpoints of one that is made before."""
+    return type(obj).__name__ == "CheckpointManager"
+
+
+def made_of(obj: Any) -> tuple[Any, ...]:
+    """What :func:`make_checkpoint` makes a checkpoint or a manager of."""
+    if is_manager(obj):
+        return obj._checkpoint, obj._checkpoint_prefix, {name: getattr(obj, f"_{name}", None) for name in _OF_A_MANAGER}
+    named = {name: value for name, value in vars(obj).items() if name != "root" and not name.startswith("_")}
+    return obj._root, named, None if obj._save_counter is None else int(obj._save_counter)
+
+
+def make_checkpoint(obj: Any, made_of: tuple[Any, ...]) -> None:
+    """Fill an empty checkpoint or manager, when what it keeps is whole."""
+    import tensorflow as tf
+
+    if is_manager(obj):
+        checkpoint, prefix, options = made_of
+        folder, name = os.path.split(prefix)
+        tf.train.CheckpointManager.__init__(obj, checkpoint, folder, checkpoint_name=name, **options)
+        return
+    root, named, saves = made_of
+    with tf.init_scope():
+        tf.train.Checkpoint.__init__(obj, root, **named)
+        if saves is not None:
+            obj.save_counter.assign(saves)
 
 
 def _tensorflow(obj: Any) -> Any:

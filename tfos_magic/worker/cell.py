@@ -23,7 +23,7 @@ from tfos_magic.transport.messages import RunCell
 from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.cell_excerpt import mark_lines
-from tfos_magic.worker.display import display
+from tfos_magic.worker.display import display, stand_in_for_ipython
 from tfos_magic.worker.feed_hints import hint_of_columns
 
 
@@ -34,13 +34,16 @@ def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) ->
     datasets of the notebook that :func:`execute` is to build, as if the cell had made them; ``notify`` is told of those
     that one process would have in another order.
     """
-    names.update({"display": display, "tfos": tfos_magic})
+    stand_in_for_ipython()
     unbuilt: list[Unbuilt] = []
     names.update(unpack(cell.payload, names, unbuilt))
+    names.setdefault("display", display)
+    names.setdefault("tfos", tfos_magic)
     if any(each.begins_anew for each in unbuilt):
         notify(
-            "A tf.data.Dataset of the notebook that shuffles by a seed begins its first pass in the cell. In one "
-            "process, passes before, as a look at its first batch, would have moved it on to another order."
+            "A tf.data.Dataset of the notebook that shuffles begins its first pass in every training cell. In one "
+            "process, passes before, as a fit in another cell or a look at its first batch, would have moved it on to "
+            "another order. Make it in the cell where the weights are to be those of one process."
         )
     suggestions.choose(names.pop(suggestions.SUGGESTED, {}))
     keras_state.register(names.pop(CUSTOM_OBJECTS, {}))

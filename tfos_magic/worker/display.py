@@ -1,7 +1,8 @@
 """What a cell shows on a worker, as the notebook would show it: ``display(...)``, figures, a last expression.
 
 They travel as MIME bundles, made by the methods that IPython documents for objects that show themselves
-(``_repr_html_`` and its kin). IPython itself belongs to the notebook: an executor may do without.
+(``_repr_html_`` and its kin). IPython itself belongs to the notebook: an executor may do without. Where a cell imports
+it, what it has for showing shows in the notebook as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 Bundle = dict[str, Any]
@@ -28,6 +33,7 @@ _METHODS = {
     "application/json": "_repr_json_",
 }
 _emitters: list[Emit] = []
+_OF_IPYTHON = "IPython.core.display_functions"
 
 
 @contextmanager
@@ -42,13 +48,64 @@ def showing(emit: Emit) -> Iterator[None]:
         _emitters.pop()
 
 
-def display(*values: Any, **_: Any) -> None:
-    """Show values as IPython's ``display`` does; its options are taken and mean nothing here."""
+def stand_in_for_ipython() -> None:
+    """Let IPython's functions be those of this module, now or when a cell imports it: its own need a shell."""
+    for name in (_OF_IPYTHON, "IPython.display"):
+        if name in sys.modules:
+            _take_over(sys.modules[name])
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class DisplayHandle:
+    """What ``display(…, display_id=True)`` gives: its updates are shown below."""
+
+    def display(self, *values: Any, **_: Any) -> None:
+        """Show values."""
+        display(*values)
+
+    update = display
+
+
+def display(*values: Any, display_id: Any = None, raw: bool = False, **_: Any) -> DisplayHandle | None:
+    """Show values as IPython's ``display`` does; its other options are taken and mean nothing here."""
     for value in values:
         if _emitters:
-            _emitters[-1](*bundle_of(value))
+            _emitters[-1](*((value, {}) if raw else bundle_of(value)))
         else:
             print(value)
+    return None if display_id is None else DisplayHandle()
+
+
+def clear_output(wait: bool = False) -> None:
+    """What was shown stays: above it is the picture of the run."""
+
+
+def publish_display_data(data: Bundle, metadata: Bundle | None = None, **_: Any) -> None:
+    """Show a MIME bundle."""
+    if _emitters:
+        _emitters[-1](data, metadata or {})
+
+
+class _Finder(MetaPathFinder):
+    """Puts these functions into IPython as it is loaded."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname != _OF_IPYTHON:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = partial(_load, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    load(module)
+    _take_over(module)
+
+
+def _take_over(module: ModuleType) -> None:
+    vars(module).update(display=display, clear_output=clear_output, publish_display_data=publish_display_data)
 
 
 def show_figures() -> None:

@@ -225,9 +225,14 @@ def _times(gradient: Any, factor: float) -> Any:
 
 
 def _sample(gradient: Any, variable: Any) -> npt.NDArray[np.float64]:
-    """Elements of a gradient, the same ones in every trial; of a sparse one the sums by rows of the variable."""
+    """Elements of a gradient, the same ones in every trial; of a sparse one a number for each row of the variable.
+
+    It is no plain sum: that of a row is zero before a layer that takes the mean out, such as a LayerNormalization.
+    """
     if not isinstance(gradient, tf.IndexedSlices):
         flat = tf.reshape(gradient, [-1])
         return numbers(flat[:: max(1, int(flat.shape[0] or 0) // SAMPLED)])
-    rows = np.asarray(tf.reduce_sum(tf.reshape(gradient.values, [tf.shape(gradient.values)[0], -1]), 1), np.float64)
+    values = numbers(gradient.values)
+    values = values.reshape(len(values), int(np.prod(values.shape[1:])))
+    rows = values @ np.cos(np.arange(1.0, 1.0 + values.shape[1]))
     return np.bincount(np.asarray(gradient.indices), rows, int(variable.shape[0])).astype(np.float64)

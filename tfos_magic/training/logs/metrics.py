@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics
 
 from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.logs.progress import Reporter, flat
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
@@ -67,17 +68,28 @@ def _is_same(value: Any, result: Any) -> bool:
 
 
 def average_logs(
-    model: Any, logs: Mapping[str, Any], result_names: set[str], sums: Set[str], collectives: Collectives, rows: float
+    model: Any,
+    logs: Mapping[str, Any],
+    result_names: set[str],
+    laws: Mapping[str, Law],
+    collectives: Collectives,
+    rows: float,
 ) -> dict[str, Any]:
-    """Make the scalars that a custom step returned global, after the state of metrics has been summed.
+    """Make what a custom step returned global, after the state of metrics has been summed.
 
-    Those that are ``sums`` over rows are added up over ranks, others averaged, weighted by the rows of their last step.
-    But where every rank with rows has them in ``result_names``, results of metrics, they are read from these.
+    Scalars that are sums over rows, as ``laws`` say, are added up over ranks, others averaged, weighted by the rows of
+    their last step, and what has a value for each row there gets those of all ranks, in the batch's order. But where
+    every rank with rows has them in ``result_names``, results of metrics, they are read from these.
     """
-    differ = [column.any() for column in collectives.gather([rows > 0 and name not in result_names for name in logs]).T]
+    values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+    own = [rows > 0 and name not in result_names for name in logs]
+    unlike_rows = [laws[name] is not Law.UNKNOWN or not _is_by_row(value, rows) for name, value in values.items()]
+    apart = np.asarray(collectives.gather([*own, *unlike_rows]).any(axis=0)).tolist()
+    differ, by_row = apart[: len(logs)], [n for n, other in zip(logs, apart[len(logs) :], strict=True) if not other]
     results = flat(model.get_metrics_result())
     read = {name: results[name] for name, other in zip(logs, differ, strict=True) if not other and name in results}
-    values = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+    joined = dict(zip(by_row, collectives.concat([values[name][: int(rows)] for name in by_row]), strict=True))
+    sums = {name for name, law in laws.items() if law is Law.SUM}
     scalars = [n for n, v in values.items() if v.shape.rank == 0 and (v.dtype.is_floating or n in sums)]
     weights = [float(rows > 0) if name in sums else rows for name in scalars]
     weighted = [
@@ -86,7 +98,13 @@ def average_logs(
     ]
     *totals, total = collectives.all_reduce([*weighted, tf.constant(rows, tf.float64)])
     made = {name: v if name in sums else v / total for name, v in zip(scalars, totals, strict=True)}
-    return {**logs, **{name: tf.cast(value, values[name].dtype) for name, value in made.items()}, **read}
+    return {**logs, **{name: tf.cast(value, values[name].dtype) for name, value in made.items()}, **joined, **read}
+
+
+def _is_by_row(value: tf.Tensor, rows: float) -> bool:
+    """Whether it may have a value for each of the ``rows`` of a step; one of a rank without any shows nothing."""
+    kind = value.dtype.is_floating or value.dtype in (tf.int32, tf.int64)
+    return bool(kind and value.shape.rank and (not rows or value.shape[0] == rows))
 
 
 def of_all_ranks(
@@ -95,18 +113,18 @@ def of_all_ranks(
     collectives: Collectives,
     rows: float,
     again: Callable[[Set[str]], tuple[Mapping[str, Any], Set[str]]],
-    sums: Set[str],
+    laws: Mapping[str, Law],
 ) -> dict[str, Any]:
     """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank.
 
-    ``again`` computes those that are made of metrics, of what these are then; ``sums`` are sums over rows.
+    ``again`` computes those that are made of metrics, of what these are then; ``laws`` are those of logs.
     """
     result_names, variables = results_in(model, logs), state(model)
     before = [variable.read_value() for variable in variables]
     sum_over_ranks(model, collectives, stop=False)
     try:
         return average_logs(
-            model, {**logs, **again(logs.keys() - result_names)[0]}, result_names, sums, collectives, rows
+            model, {**logs, **again(logs.keys() - result_names)[0]}, result_names, laws, collectives, rows
         )
     finally:
         for variable, value in zip(variables, before, strict=True):
