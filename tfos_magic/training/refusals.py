@@ -246,8 +246,8 @@ def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
             f"What the step returns as {', '.join(map(repr, sorted(names)))} is neither a mean nor a sum over rows, so "
-            "it is averaged over the workers, and not the value of one process. Weights are those of one process "
-            "unless a callback acts on it."
+            "it is averaged over the workers, or rank 0's own, and not the value of one process. Weights are those of "
+            "one process unless a callback acts on it."
         )
 
 

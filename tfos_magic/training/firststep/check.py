@@ -86,8 +86,9 @@ class FirstStep:
         return self._laws.get(name) is Law.SUM
 
     def law_of_log(self, model: Any, kind: str, name: str) -> Law:
-        """How a number that a step for ``kind`` returns follows from its rows."""
-        return self._laws.get(("log", kind, name, id(model)), Law.UNKNOWN)
+        """How what a step for ``kind`` returns follows from its rows; ``UNKNOWN`` for what each row has by itself."""
+        by_row = self._laws.get(("rows", kind, name, id(model)), Law.UNKNOWN)
+        return self._laws.get(("log", kind, name, id(model)), Law.MIXED if by_row is Law.MIXED else Law.UNKNOWN)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:

@@ -38,10 +38,16 @@ class StepValues:
 def laws_of(
     whole: StepValues, parts: Sequence[StepValues], tolerance: float, floors: dict[Any, float]
 ) -> dict[Any, Law]:
-    """The law of each value; ``floors`` are sizes below which a value's differences are taken for rounding."""
+    """The law of each value, of those named ``rows`` whether each row has its own.
+
+    ``floors`` are sizes below which a value's differences are taken for rounding.
+    """
     laws = {}
     for name, value in whole.values.items():
         if not all(name in part.values for part in parts):
+            continue
+        if name[0] == "rows":
+            laws[name] = _law_of_rows(value, [part.values[name] for part in parts], tolerance)
             continue
         shares = [(part.rows / whole.rows, part.values[name]) for part in parts]
         laws[name] = _law(value, shares, tolerance, floors.get(name, 0.0), whole.rounding.get(name, 0.0))
@@ -67,6 +73,21 @@ def _law(
     if agrees(sum(share * value for share, value in parts)):
         return Law.MEAN
     return Law.SUM if agrees(sum(value for _, value in parts)) else Law.MIXED
+
+
+def _law_of_rows(whole: Numbers, parts: Sequence[Numbers], tolerance: float) -> Law:
+    """Whether values of rows follow from each row alone, in whatever order the parts have the rows."""
+    if {part.shape[1:] for part in parts} != {whole.shape[1:]}:
+        return Law.MIXED
+    whole, joined = _sorted(whole), _sorted(np.concatenate(parts))
+    allowed = tolerance * float(np.abs(whole).max(initial=0.0))
+    same = joined.shape == whole.shape and bool(np.abs(joined - whole).max(initial=0.0) <= allowed)
+    return Law.CONSTANT if same else Law.MIXED
+
+
+def _sorted(values: Numbers) -> Numbers:
+    rows = values.reshape(len(values), -1)
+    return np.asarray(rows[np.lexsort(rows.T[::-1])])
 
 
 def agreed(laws: Sequence[Law]) -> Law:

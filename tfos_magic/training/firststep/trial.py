@@ -110,7 +110,9 @@ class Trial:
             self.model._clear_losses()
         self._seen.update({name: numbers(value) for name, value in step.values.items()})
         if isinstance(logs, Mapping):
-            self._seen.update({("log", self._kind, n, id(self.model)): numbers(v) for n, v in scalars_of(logs).items()})
+            by_kind = {"log": scalars_of(logs), "rows": by_row(logs, rows)}
+            for kind, values in by_kind.items():
+                self._seen.update({(kind, self._kind, n, id(self.model)): numbers(v) for n, v in values.items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
         return StepValues(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
 
@@ -185,6 +187,12 @@ def _near(array: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
 def of_variables(sources: Any) -> bool:
     """Whether gradients by ``sources`` are those of a model's weights, and not of inputs."""
     return all(isinstance(leaf, (tf.Variable, keras.Variable)) for leaf in tf.nest.flatten(sources))
+
+
+def by_row(logs: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Those of the logs of a step that have a number, or an array of numbers, for each of its rows."""
+    values = {name: np.asarray(value) for name, value in flat(logs).items()}
+    return {n: v for n, v in values.items() if v.dtype.kind in "fiu" and v.ndim and len(v) == rows}
 
 
 def scalars_of(logs: Mapping[str, Any]) -> dict[str, Any]:
