@@ -9,10 +9,11 @@ import traitlets
 from ipywidgets import widget_serialization
 
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import part_bundle
 from tfos_magic.notebook.views.run_table import differing, run_table, settings_of
 from tfos_magic.widgets.panel import PANELS, Panel
-from tfos_magic.widgets.part import Part
+from tfos_magic.widgets.part import Part, refuse_others
 
 
 class Compare(Part):
@@ -34,10 +35,10 @@ class Compare(Part):
     cursor = traitlets.Float(None, allow_none=True).tag(sync=True)
 
     def __init__(self, runs: Iterable[Run] = (), metrics: Sequence[str] = (), **traits: Any) -> None:
-        super().__init__(None, shown=list(metrics), **traits)
+        super().__init__(None, shown=[metrics] if isinstance(metrics, str) else list(metrics), **traits)
         self._names: dict[str, str] = {}
         self.observe(self._gather, "runs")
-        self.runs = list(runs)
+        self.runs = [runs] if hasattr(runs, "run_id") else list(runs)
 
     def add(self, run: Run, name: str = "") -> None:
         """Compare one more run, called ``name``."""
@@ -47,6 +48,13 @@ class Compare(Part):
 
     def picture(self) -> dict[str, str]:
         return run_table([run.state for run in self.runs]) if self.runs else part_bundle(None, "compare")
+
+    @traitlets.validate("runs")
+    def _all_checked(self, proposal: Any) -> Any:
+        if None in proposal.value:
+            raise UsageError("None is no run: leave it out.")
+        refuse_others(*proposal.value)
+        return proposal.value
 
     def _gather(self, _: Any = None) -> None:
         with self.hold_sync():

@@ -9,29 +9,39 @@ import ipywidgets
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.widgets.cluster_view import ClusterView
 from tfos_magic.widgets.compare import Compare
-from tfos_magic.widgets.parts import RunPanel
+from tfos_magic.widgets.parts import RunPanel, under_way
 
 COMPARED = 8
 
 
 class Dashboard(ipywidgets.VBox):
-    """The cluster of the magics, the run that was asked for last and the last runs compared; new ones join by
-    themselves."""
+    """The cluster of the magics, the run that has the workers, or had them last, and the last runs compared.
+
+    New ones join by themselves.
+    """
 
     def __init__(self, known: KnownRuns) -> None:
         runs: list[Any] = list(known.runs)
         self.cluster = ClusterView()
-        self.panel = RunPanel(runs[-1] if runs else None)
+        self._known = known
+        self.panel = RunPanel(under_way(runs))
         self.compare = Compare(runs[-COMPARED:])
         super().__init__([self.cluster, self.panel, self.compare])
+        for run in runs:
+            run.on_change(self._turn)
         known.on_new(self.add)
 
     def add(self, run: Any) -> None:
         """Show a run that has been asked for."""
         if self.comm is None:  # closed
             return
-        self.panel.run = run
         self.compare.runs = [*self.compare.runs, run][-COMPARED:]
+        run.on_change(self._turn)
+        self._turn()
+
+    def _turn(self, _: Any = None) -> None:
+        if self.comm is not None and (run := under_way(self._known.runs)) is not self.panel.run:
+            self.panel.run = run
 
     def close(self) -> None:
         """Show nothing more; the cluster and the runs stay."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 from typing import Any
@@ -17,8 +18,9 @@ from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
 from tfos_magic.values.suggestions import Suggestion, choosing, suggestions_in
 from tfos_magic.widgets.compare import Compare
-from tfos_magic.widgets.parts import Progress, StopButton
+from tfos_magic.widgets.parts import Progress, StopButton, under_way
 
+LOG_STEPS = 60
 _SIMPLE = (bool, int, float, str)
 _TONE = "color:var(--jp-error-color1,#d32f2f)"
 
@@ -70,9 +72,16 @@ class Launcher(ipywidgets.VBox):
                 "it return what cluster.submit(...) gives."
             )
         self.runs.append(run)
-        self._progress.run = self._stop.run = run
         self.compare.add(run, _name(len(self.runs), chosen))
+        run.on_change(self._turn)
+        self._turn()
         return run
+
+    def _turn(self, _: Any = None) -> None:
+        """Show the run that has the workers; the last one where none has, and none waits."""
+        run = under_way(self.runs)
+        if run is not None and run is not self._progress.run:
+            self._progress.run = self._stop.run = run
 
     def _train(self, _: Any) -> None:
         self._error.value = ""
@@ -110,11 +119,22 @@ def _controls(
     offered: dict[str, Any] = {name: default for name, default in defaults.items() if isinstance(default, _SIMPLE)}
     for name, suggestion in suggested.items():
         offered[name], defaults[name] = _range_of(suggestion), suggestion.usual
+    _refuse_unknown(train, values, {*parameters, *suggested})
     offered |= values
     offered = {name: offered[name] for name in [*parameters, *suggested, *values] if name in offered}
     made = {name: _control(name, value, defaults.get(name)) for name, value in offered.items()}
     controls = {name: control for name, control in made.items() if control is not None}
     return controls, {name: value for name, value in offered.items() if made[name] is None}
+
+
+def _refuse_unknown(train: Callable[..., Any], values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise :class:`UsageError` for a value of a name that the function does not take."""
+    kinds = {parameter.kind for parameter in inspect.signature(train).parameters.values()}
+    unknown = [name for name in values if name not in known]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(sorted(known))}."
+        raise UsageError(f"The function takes no {unknown[0]!r}.{hint}")
 
 
 def _range_of(suggestion: Suggestion) -> Any:
@@ -134,6 +154,8 @@ def _control(name: str, value: Any, default: Any) -> Any:
     if isinstance(value, tuple):
         return _slider(name, value, default, look)
     if isinstance(value, list):
+        if not value:
+            raise UsageError(f"{name}=[]: give what may be chosen.")
         return ipywidgets.Dropdown(options=value, value=default if default in value else value[0], **look)
     kinds = {bool: ipywidgets.Checkbox, int: ipywidgets.IntText, float: ipywidgets.FloatText, str: ipywidgets.Text}
     kind = kinds.get(type(value))
@@ -150,6 +172,10 @@ def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]
     inside = isinstance(default, int | float) and low <= default <= high
     if logarithmic:
         value = default if inside else math.sqrt(low * high)
+        if all(isinstance(number, int) for number in numbers):
+            steps = sorted({round(low * (high / low) ** (step / LOG_STEPS)) for step in range(LOG_STEPS + 1)})
+            nearest = min(steps, key=lambda number: abs(number - value))
+            return ipywidgets.SelectionSlider(options=steps, value=nearest, **look)
         ends = {"min": math.log10(low), "max": math.log10(high)}
         return ipywidgets.FloatLogSlider(value=value, **ends, step=0.05, readout_format=".2g", **look)
     if all(isinstance(number, int) for number in numbers):

@@ -21,7 +21,15 @@ MANY_WORKERS = 64
 _LATER = ({"charts"}, {"charts", "workers"}, {"workers"}, {"charts", "workers"})  # what a message leaves out
 LOG_SECONDS = 1.0
 
-_NOTHING = {"phase": "none", "ended": True, "headline": "No run yet", "elapsed": "", "position": "", "fraction": None}
+_NOTHING = {
+    "phase": "none",
+    "ended": True,
+    "headline": "No run yet",
+    "elapsed": "",
+    "position": "",
+    "fraction": None,
+    "phases": [],
+}
 
 
 class Panel(anywidget.AnyWidget):
@@ -127,7 +135,7 @@ def last_lines(state: RunState) -> list[list[Any]]:
 
 
 def _values_of_none() -> dict[str, Any]:
-    values = values_of(RunState("", "", "", []))
+    values = values_of(RunState("", "", "", [], started=time.monotonic(), ended=time.monotonic()))
     return {**values, "picture": {**values["picture"], **_NOTHING}}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import Any, ClassVar
 
@@ -12,9 +13,22 @@ from ipywidgets import widget_serialization
 
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import part_bundle
 from tfos_magic.widgets.module import LOADER
 from tfos_magic.widgets.panel import PANELS, Panel
+
+log = logging.getLogger("tfos_magic.widgets")
+
+
+def refuse_others(*runs: Any) -> None:
+    """Raise :class:`UsageError` for what is no run."""
+    for run in runs:
+        if run is not None and not hasattr(run, "run_id"):
+            raise UsageError(
+                f"{type(run).__name__} is no run: give what submit() or --detach gives, or what a decorated function's "
+                "submit() does."
+            )
 
 
 class Part(anywidget.AnyWidget):
@@ -38,10 +52,17 @@ class Part(anywidget.AnyWidget):
 
     def __init__(self, run: Run | None = None, **traits: Any) -> None:
         traits.setdefault("layout", {"width": "100%"})
+        self._failed: set[str] = set()
+        refuse_others(run)
         super().__init__(run=run, part=self.kind, data=PANELS.of(run), **traits)
         self.data.observe(self._follow, "picture")
         self._follow()
         self.observe(self._turn, "run")
+
+    @traitlets.validate("run")
+    def _checked(self, proposal: Any) -> Any:
+        refuse_others(proposal.value)
+        return proposal.value
 
     def _turn(self, _: Any = None) -> None:
         self.data.unobserve(self._follow, "picture")
@@ -54,12 +75,21 @@ class Part(anywidget.AnyWidget):
         if state is None:
             return
         with self.hold_sync():
-            self.set_trait("phase", state.phase.value)
-            self.set_trait("epoch", state.epoch)
-            self.set_trait("fraction", round(state.fraction, 4))
-            self.set_trait("metrics", dict(state.metrics))
+            self._tell_of("phase", state.phase.value)
+            self._tell_of("epoch", state.epoch)
+            self._tell_of("fraction", round(state.fraction, 4))
+            self._tell_of("metrics", dict(state.metrics))
         if state.phase.ended:
             _SHOWN.ended(self)
+
+    def _tell_of(self, trait: str, value: Any) -> None:
+        """Set a trait; an observer of the user's own that raises holds nothing up, and is told of once."""
+        try:
+            self.set_trait(trait, value)
+        except Exception:
+            if trait not in self._failed:
+                self._failed.add(trait)
+                log.exception("An observer of %r of a %s failed.", trait, type(self).__name__)
 
     def close(self) -> None:
         """Show nothing more. The run goes on."""

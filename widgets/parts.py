@@ -14,6 +14,11 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.widgets.part import Part
 
 
+def under_way(runs: Sequence[Run]) -> Run | None:
+    """The first of ``runs`` that has not ended, else the last."""
+    return next((run for run in runs if not run.state.phase.ended), runs[-1] if runs else None)
+
+
 class Progress(Part):
     """How far the run is: a bar over all epochs, the time that remains, the last metrics."""
 
@@ -41,7 +46,8 @@ class Curves(Part):
         log_y: bool = False,
         **traits: Any,
     ) -> None:
-        super().__init__(run, shown=list(metrics), smooth=smooth, log_y=log_y, **traits)
+        shown = [metrics] if isinstance(metrics, str) else list(metrics)
+        super().__init__(run, shown=shown, smooth=smooth, log_y=log_y, **traits)
         self._want()
         self.observe(self._want, ["shown", "run"])
 

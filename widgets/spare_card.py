@@ -17,11 +17,11 @@ FIRST_SECONDS, SECONDS_BETWEEN = 3.0, 10.0
 # Where the panel cannot be drawn again, JupyterLab writes a line or an error in its place: a node without children.
 _NO_ERROR = (
     ".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) "
-    "[data-mime-type='application/vnd.jupyter.widget-view+json']:not(:has(*)) { display: none }"
+    ".jp-OutputArea-output.lm-Panel:not([data-mime-type]):not(:has(*)) { display: none }"
 )
 _NOTE = (
-    "The run as it was last drawn, at most ten seconds before. The live panel needs a kernel, widgets, and a notebook "
-    "that is trusted."
+    "The run as it was drawn last, at most ten seconds before its kernel ended or this notebook was saved. The live "
+    "panel needs that kernel, widgets, and a notebook that is trusted."
 )
 _MUTED = "color:var(--jp-ui-font-color2,inherit);font-size:13px;margin:4px 0"
 

@@ -383,6 +383,6 @@ def test_a_killed_kernel_leaves_the_card_as_it_last_was(
     notebook.open()
     expect(spare).to_be_visible()
     expect(spare).to_contain_text("step 5 of 10")
+    expect(notebook.page.get_by_text("model not found")).to_be_attached()
     expect(notebook.page.get_by_text("model not found")).to_be_hidden()
-    expect(notebook.page.get_by_text("Loading widget")).to_be_hidden()
     notebook.page.screenshot(path=artefacts / "panel-killed.png")

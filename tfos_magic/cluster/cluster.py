@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
-from tfos_magic.cluster.runs.request import RETURNED, Observer
+from tfos_magic.cluster.runs.request import RETURNED, Observer, whole_number
 from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus
@@ -107,6 +107,7 @@ class TFCluster(WorkerGroup):
         """
         self._check_running()
         self._check_idle("scale the cluster")
+        workers = whole_number("workers", workers, 1)
         if workers == self.size:
             return
         made = type(self)(self.spark, **asdict(replace(self.spec, workers=workers)))

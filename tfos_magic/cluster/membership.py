@@ -134,7 +134,7 @@ class Membership:
                 worker.farewell = message.reason
                 self.lose(f"its agent ended: {message.reason}", worker.rank)
             case Output():
-                worker.log.extend(line for line in message.text.splitlines() if line.strip())
+                worker.note_output(message.text)
 
     def gather(self, jobs: Mapping[int, str]) -> list[bytes]:
         """Await the agents of ``jobs``, by slot; gives those that there were in these slots, which count no more."""

@@ -15,7 +15,7 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
-LOG_LINES = 500
+LOG_LINES, LINE_CHARACTERS = 500, 10_000
 LEAST_HEARTBEAT_TIMEOUT = 3.0
 _SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
 
@@ -91,6 +91,10 @@ class Worker:
     def address(self) -> str:
         """``host:port`` of this rank's TensorFlow server."""
         return f"{self.agent.host}:{self.agent.tensor_port}"
+
+    def note_output(self, text: str) -> None:
+        """Keep lines that it printed; of a very long one the last part."""
+        self.log.extend(line[-LINE_CHARACTERS:] for line in text.splitlines() if line.strip())
 
     @property
     def pid(self) -> int:

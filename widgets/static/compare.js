@@ -42,6 +42,8 @@ function compare(data, own) {
     texts.forEach((text, at) => write(item.children[at + 2] ?? item.appendChild(node("td", "")), text));
   };
 
+  const state = (picture) => (own.gone && !picture.ended ? "until the kernel went" : picture.phase);
+
   const drawTable = () => {
     const about = own.get("about", []);
     const settings = [...new Set(about.flatMap((run) => Object.keys(run.settings)))];
@@ -57,7 +59,7 @@ function compare(data, own) {
       write(item.children[1].lastElementChild, name);
       const values = new Map(picture.metrics.map((metric) => [metric.name, metric.text]));
       const chosen = about[index]?.settings ?? {};
-      cells(item, [...settings.map((key) => chosen[key] ?? ""), ...names.map((key) => values.get(key) ?? ""), picture.phase]);
+      cells(item, [...settings.map((key) => chosen[key] ?? ""), ...names.map((key) => values.get(key) ?? ""), state(picture)]);
     });
     table.hidden = pictures.length === 0;
     empty.hidden = pictures.length > 0;

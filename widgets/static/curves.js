@@ -20,7 +20,12 @@ function smoothed(ys, keep) {
 
 function curves(data, own) {
   const grid = node("div", "tfos-charts");
-  const empty = node("p", "tfos-muted tfos-empty", {}, "Curves begin with the first steps.");
+  const empty = node("p", "tfos-muted tfos-empty", {}, "");
+  const nothing = () => {
+    const shown = own.get("shown", []);
+    if (!data.get("picture").ended) return "Curves begin with the first steps.";
+    return shown.length ? `No metric is called ${shown.join(" or ")}.` : "No metric was reported.";
+  };
   const charts = [];
   const cursor = { x: null, kind: "", logarithmic: () => own.get("log_y", false) };
   const redraw = () => charts.forEach((chart) => chart.point());
@@ -45,6 +50,7 @@ function curves(data, own) {
       drawn = all;
       const list = chosenCharts(all, own);
       empty.hidden = list.length > 0;
+      write(empty, nothing());
       while (charts.length > list.length) charts.pop().root.remove();
       list.forEach((chart, index) => {
         if (!charts[index]) grid.append((charts[index] = chartOf(cursor, point)).root);

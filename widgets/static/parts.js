@@ -62,15 +62,25 @@ function curvesAndTimes(data, own) {
   };
 }
 
+function failure(data) {
+  const root = node("p", "tfos-error", { role: "alert" });
+  return {
+    root,
+    draw() {
+      write(root, data.get("picture").error);
+      root.hidden = !data.get("picture").error;
+    },
+  };
+}
+
 function messages(data) {
-  const error = node("p", "tfos-error", { role: "alert" });
+  const error = failure(data);
   const notices = node("ul", "tfos-notices", { "aria-label": "Notices" });
   return {
-    root: node("div", "tfos-messages", {}, error, notices),
+    root: node("div", "tfos-messages", {}, error.root, notices),
     draw() {
       const picture = data.get("picture");
-      write(error, picture.error);
-      error.hidden = !picture.error;
+      error.draw();
       fill(notices, picture.notices, () => node("li", ""), write);
     },
   };
@@ -80,7 +90,7 @@ function messages(data) {
 
 const PARTS = {
   panel: ["Training run", header, overallBar, metrics, tabs, messages],
-  progress: ["Progress of the run", (data, own) => header(data, own, false), overallBar, metrics],
+  progress: ["Progress of the run", (data, own) => header(data, own, false), overallBar, metrics, failure],
   curves: ["Curves of the run", curves],
   workers: ["Workers of the run", workers],
   log: ["Log of the run", log],

@@ -15,7 +15,7 @@ function workers(data, own) {
   let chosen = 0;
 
   const row = () => {
-    const made = node("tr", "", {}, node("th", "", { scope: "row" }));
+    const made = node("tr", "", { tabindex: 0 }, node("th", "", { scope: "row" }));
     for (let index = 1; index < COLUMNS.length; index += 1) made.append(node("td", index === 1 ? "tfos-where" : ""));
     return made;
   };
@@ -62,6 +62,13 @@ function workers(data, own) {
   body.addEventListener("click", (event) => {
     const found = event.target.closest("tr");
     if (found) choose([...body.children].indexOf(found));
+  });
+  body.addEventListener("keydown", (event) => {
+    const found = event.target.closest("tr");
+    if (!found || (event.key !== "Enter" && event.key !== " ")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    choose([...body.children].indexOf(found));
   });
   grid.addEventListener("click", (event) => {
     const found = event.target.closest(".tfos-cell");

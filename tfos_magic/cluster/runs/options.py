@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+import symtable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any, TypedDict
 
-from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use
+from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use, switch
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.transport.messages import StrategyOptions
 from tfos_magic.values import pack, suggestions
 
+_OPEN_ENDED = re.compile(r"\bimport\s*\*|\b(exec|eval|globals|locals|vars|setattr)\s*\(")
 ITEM = "item"
 """What a cell that is mapped calls its item."""
 
@@ -79,21 +84,45 @@ def request_of(
     fit.
     """
     names, frames, chosen = dict(names or {}), frames or {}, suggestions.chosen()
-    selection = Selection.of(features, label, weight, matrix)
+    features = [features] if isinstance(features, str) else features
+    outputs = [outputs] if isinstance(outputs, str) else outputs
+    selection = Selection.of(features, label, weight, switch("matrix", matrix))
+    if isinstance(cell, str):
+        _refuse_undefined(cell, outputs or (), {*names, *frames})
     if not isinstance(cell, str):
         called = _free_name(cell, {*names, *frames})
         cell, names = call_of(cell, called, [*names, *frames]), {**names, called: cell}
-        outputs = [*outputs, RETURNED]
+        outputs = [*(outputs or ()), RETURNED]
     return RunRequest(
         source=cell,
         names={**names, suggestions.SUGGESTED: chosen} if chosen else names,
         simple=chosen,
         frames={name: frame_use(name, frame, selection, missing) for name, frame in frames.items()},
-        outputs=outputs,
+        outputs=outputs or (),
         strategy=strategy,
         options=StrategyOptions.of(strategy, options or {}),
         **rest,
     )
+
+
+def _refuse_undefined(cell: str, outputs: Sequence[str], given: Collection[str]) -> None:
+    """Raise :class:`CaptureError` for a name asked back that the text, which may not be valid, does not define."""
+    with suppress(SyntaxError):
+        table = symtable.symtable(cell, "<cell>", "exec")
+        names = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+        names |= {each for function in _functions(table) for each in function.get_globals()} | {*given}
+        if not _OPEN_ENDED.search(cell) and (missing := [name for name in outputs if name not in names]):
+            near = difflib.get_close_matches(missing[0], sorted(names), n=1, cutoff=0.6)
+            hint = f"Did you mean {near[0]!r}?" if near else "Give it a value there, or leave it out."
+            raise CaptureError(f"outputs asks for {missing[0]!r}, which the code does not define. {hint} Nothing ran.")
+
+
+def _functions(table: symtable.SymbolTable) -> Iterator[symtable.Function]:
+    """All functions of a text, however deep."""
+    for child in table.get_children():
+        if isinstance(child, symtable.Function):
+            yield child
+        yield from _functions(child)
 
 
 def map_requests(

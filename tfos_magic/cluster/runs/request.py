@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,10 +57,37 @@ class FrameUse:
         return features if len(features) == len(self.plan.features) else ()
 
 
+_WHOLE = {"batch_size": 1, "seed": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "max_restarts": 0}
+"""Options that are whole numbers, and the least that each may be."""
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """An option of that name as an int. Raises :class:`UsageError` for other kinds of numbers and all else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}: give a whole number from {least}.")
+    return number
+
+
+def switch(name: str, value: Any) -> bool:
+    """An option of that name as a bool. Raises :class:`UsageError` for what is none."""
+    if str(value) not in ("True", "False", "0", "1") or isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}: give True or False.")
+    return bool(value)
+
+
 def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NOTHING_MISSING) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
     if is_dataframe(frame) and is_stopped(frame.sparkSession):
         raise DataError(f"DataFrame {name!r} is of a Spark session that was stopped: make it anew in the present one.")
+    if not hasattr(frame, "schema"):
+        raise DataError(
+            f"DataFrame {name!r} is {type(frame).__name__}: give a DataFrame of Spark, pandas or polars, an Arrow "
+            "table or a dict of arrays."
+        )
     try:
         plan = plan_feed(frame.schema, selection, missing)
     except DataError as error:
@@ -126,6 +154,11 @@ class RunRequest:
     notices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        for name, least in _WHOLE.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole_number(name, value, least))
+        for name in ("shuffle", "resume"):
+            object.__setattr__(self, name, switch(name, getattr(self, name)))
         if self.seed is not None and not 0 <= self.seed < SEEDS:
             raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to {SEEDS - 1}.")
 

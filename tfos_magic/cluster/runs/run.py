@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -22,12 +21,14 @@ from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.cluster.startup import heard_by
 from tfos_magic.errors import RunInterrupted
+from tfos_magic.transport.notifier import Notifier
 
 if TYPE_CHECKING:
     import pandas
 
 STOP_SECONDS = 10.0
 SECONDS_BETWEEN = 0.25
+CALLBACK_SECONDS = 5.0
 
 
 class Run(Observer):
@@ -43,7 +44,7 @@ class Run(Observer):
     ) -> None:
         self._execution, self._queue, self.observer = execution, queue, observer or Observer()
         self._callbacks: list[Callable[[Run], object]] = []
-        self._due = 0.0
+        self._news = Notifier(self._tell, SECONDS_BETWEEN)
         self._muted = self._opened = self._asked = False
         self._thread = 0
         self._end: Future[dict[str, Any]] = Future()
@@ -74,7 +75,7 @@ class Run(Observer):
             self._end.set_result(values)
             return values
         finally:
-            self._tell()
+            self._news.finish(CALLBACK_SECONDS)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self._card()['text/plain']}>"
@@ -167,7 +168,7 @@ class Run(Observer):
         A cluster that is being started is waited for. The cluster stays for the next run. In a callback of
         :meth:`on_change` it asks for the end, and does not wait.
         """
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() in (self._thread, self._news.ident):
             if not self._asked:
                 self.ask_to_stop()
             return
@@ -189,8 +190,9 @@ class Run(Observer):
     def on_change(self, callback: Callable[[Run], object]) -> Callable[[], None]:
         """Call ``callback(run)`` as the run goes on, at most four times a second, and when it has ended.
 
-        The call comes from the run's thread, and at once where the run has ended already. A callback that raises is
-        logged and not called again. Gives a function that ends the calls.
+        The calls come from a thread of their own, so that a slow one holds nothing up; where the run has ended already
+        there is one, at once. A callback that raises is logged and not called again. Gives a function that ends the
+        calls.
         """
         self._callbacks.append(callback)
         if self.done:
@@ -205,9 +207,8 @@ class Run(Observer):
         if self._muted:
             return
         self.observer.update(state)
-        if self._callbacks and time.monotonic() >= self._due:
-            self._due = time.monotonic() + SECONDS_BETWEEN
-            self._tell()
+        if self._callbacks:
+            self._news.soon()
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
         if not self._muted:

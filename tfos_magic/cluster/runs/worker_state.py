@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tfos_magic.transport.messages import Progress
 
 LOG_LINES = 200
+LINE_CHARACTERS = 10_000
 
 
 @dataclass
@@ -66,6 +67,6 @@ class WorkerState:
             self.peer_share = min(1.0, max(0.0, (message.peer_seconds - peers) / (now - then)))
 
     def print(self, line: str, order: int) -> None:
-        """Note a line, the ``order``-th of the run."""
-        self.log.append(line)
+        """Note a line, the ``order``-th of the run; of a very long one the last part."""
+        self.log.append(line[-LINE_CHARACTERS:])
         self.log_order.append(order)
