@@ -12,6 +12,7 @@ import traitlets
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
+from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.cluster_table import about, cluster_bundle, worker_row
 from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.widgets.part import Part
@@ -37,7 +38,9 @@ class ClusterView(Part):
         _WATCH.add(self)
 
     def look(self) -> None:
-        """Show what the cluster is like at this moment."""
+        """Show what the cluster is like at this moment; nothing more where the kernel was asked to end."""
+        if kernel_is_ending():
+            return
         cluster = self.cluster or SHARED.cluster
         runs = cluster.queue.runs if cluster else []
         self.status = {**values_of(cluster, runs), "error": self._error, "busy": self._busy}

@@ -12,6 +12,7 @@ import traitlets
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.picture import take_picture
 from tfos_magic.widgets.module import MODULE, STYLE
 
@@ -74,6 +75,8 @@ class Panel(anywidget.AnyWidget):
 
     def follow(self, state: RunState) -> None:
         """Draw, and the log at most once a second; of many workers these and the curves too, one after the other."""
+        if kernel_is_ending():
+            return
         log = state.printed != self._logged and (time.monotonic() >= self._log_due or state.phase.ended)
         if log:
             self._logged, self._log_due = state.printed, time.monotonic() + LOG_SECONDS

@@ -9,7 +9,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
-from tfos_magic.notebook.views.choice import kernel_id
+from tfos_magic.notebook.views.choice import kernel_id, kernel_is_ending
 from tfos_magic.notebook.views.html import BelowView
 from tfos_magic.widgets.spare_card import SpareCard, without_panel
 
@@ -45,7 +45,7 @@ class WidgetView(BelowView):
         self._handle = display({**panel_bundle, **without_panel(state)}, raw=True, display_id=True)
 
     def update(self, state: RunState) -> None:
-        if self._panel is None:
+        if self._panel is None or kernel_is_ending():
             return
         self._panel.follow(state)
         self._spare.follow(state)
@@ -73,6 +73,8 @@ class WidgetView(BelowView):
             self._stop()
 
     def close(self, state: RunState) -> None:
+        if kernel_is_ending():
+            return
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
         self._spare.close()

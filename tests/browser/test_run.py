@@ -245,3 +245,17 @@ def test_a_detached_run_leaves_the_notebook_free_and_its_panel_stops_it_from_ano
     expect(again.locator(".tfos-headline")).to_have_text("Stopped on 2 workers", timeout=STOP_SECONDS * 1000)
     expect(cells.card(4)).to_contain_text("Stopped on 2 workers")
     assert complaints_of_ours(cells.notebook) == []
+
+
+@pytest.mark.soak
+def test_a_kernel_that_is_shut_down_is_no_failure_of_the_run(context: BrowserContext, lab: Lab, tmp_path: Path) -> None:
+    train = TRAIN.format(options="-o history", epochs=5000, callback="")
+    notebook = open_notebook(context, lab, lab.write("shut-down", SETUP.format(gates=str(tmp_path)), train))
+    notebook.start_run()
+    panel = notebook.output(".tfos-panel")
+    expect(panel.locator(".tfos-position")).to_contain_text("of 5,000", timeout=START_MS)
+    notebook.shut_kernel_down()
+    expect(panel).to_have_attribute("data-phase", "gone")
+    notebook.page.wait_for_timeout(3_000)  # in which Spark's end is no news
+    expect(panel.locator(".tfos-headline")).to_have_text("Training on 2 workers, until the kernel went")
+    expect(notebook.output(".tfos-card[data-phase=failed]")).to_have_count(0)

@@ -173,12 +173,16 @@ function withoutSpareCard(run) {
 // Calls `died` when the kernel is. One that the server starts anew by itself, as after it was killed, leaves the widgets
 // as they are: JupyterLab cuts them off only where the user restarts it. Gives what ends the calls.
 function onDeath(model, died) {
-  const changes = model.widget_manager?.kernel?.statusChanged;
+  const kernel = model.widget_manager?.kernel;
   const hear = (_, status) => {
-    if (["autorestarting", "restarting", "dead"].includes(status)) died();
+    if (["autorestarting", "restarting", "terminating", "dead"].includes(status)) died();
   };
-  changes?.connect(hear);
-  return () => changes?.disconnect(hear);
+  kernel?.statusChanged?.connect(hear);
+  kernel?.disposed?.connect(died);
+  return () => {
+    kernel?.statusChanged?.disconnect(hear);
+    kernel?.disposed?.disconnect(died);
+  };
 }
 
 // Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.

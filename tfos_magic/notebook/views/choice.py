@@ -103,6 +103,11 @@ def _kernel() -> Any:
     return getattr(shell, "kernel", None)
 
 
+def kernel_is_ending() -> bool:
+    """Whether this kernel was asked to shut down: what fails now fails for that, as Spark may have gone before it."""
+    return getattr(_kernel(), "_shutdown_message", None) is not None
+
+
 def kernel_id() -> str:
     """How the Jupyter server names this kernel: its connection file bears the id. Empty where no server started it."""
     if "ipykernel.kernelapp" not in sys.modules:  # loading it would take over every widget's channel
