@@ -9,14 +9,17 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.unit.notebook.views.simulated import epoch_end, new_state, tell
+from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, tell
 from tfos_magic.cluster.runs.options import call_of, request_of
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.errors import RunInterrupted, RunStopped, UsageError
+from tfos_magic.cluster.workers import LINE_CHARACTERS
+from tfos_magic.errors import CaptureError, DataError, RunInterrupted, RunStopped, UsageError
+from tfos_magic.transport.messages import Output
 
 
 class Scripted:
@@ -243,3 +246,65 @@ class Nameless:
 
     def __call__(self, x: int) -> int:
         return x
+
+
+def test_a_slow_callback_holds_nothing_up_and_one_may_wait_for_the_run() -> None:
+    def work(execution: Scripted) -> dict[str, Any]:
+        for _ in range(50):
+            execution.observer.update(execution.state)
+        return {"model": 1}
+
+    run, waited = run_of(work), []
+    run.on_change(lambda _: time.sleep(0.3))
+    run.on_change(lambda run: waited.append(run.wait(10)))
+    begun = time.monotonic()
+    assert run.start().wait(10) == {"model": 1}
+    assert time.monotonic() - begun < 2.0
+    deadline = time.monotonic() + 10
+    while not waited and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert waited[0] == {"model": 1}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("batch_size", 32.0),
+        ("batch_size", "32"),
+        ("batch_size", 0),
+        ("seed", 1.0),
+        ("max_restarts", "1"),
+        ("keep_checkpoints", True),
+        ("matrix", "yes"),
+        ("shuffle", "no"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{option} is"):
+        request_of("1", **{option: value})
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    request = request_of("1", batch_size=np.int64(16), seed=np.int32(3), shuffle=np.bool_(False))
+    assert (request.batch_size, request.seed, request.shuffle) == (16, 3, False)
+    assert {type(request.batch_size), type(request.seed)} == {int}
+
+
+def test_a_name_that_the_code_does_not_define_is_refused_before_anything_runs() -> None:
+    assert request_of("model = 1", outputs="model").outputs == ["model"]
+    with pytest.raises(CaptureError, match="Did you mean 'model'"):
+        request_of("model = 1", outputs=["modl"])
+    for cell in ("from math import *", "exec('x = 1')", "def f():\n    global x\n    x = 1\nf()", "import x"):
+        assert request_of(cell, outputs=["x"]).outputs == ["x"]
+
+
+def test_what_is_no_dataframe_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match="DataFrame 'train' is ndarray"):
+        request_of("1", frames={"train": np.ones(3)})
+
+
+def test_of_a_line_without_an_end_the_last_part_is_kept() -> None:
+    state = new_state()
+    for _ in range(3):
+        tell(state, Output(RUN, 0, "stdout", "x" * 100_000))
+    assert {len(line) for line in state.workers[0].log} == {LINE_CHARACTERS}

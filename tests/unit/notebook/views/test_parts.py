@@ -252,3 +252,50 @@ def test_a_cluster_is_shown_and_asked_for_another_size(sent: Sent) -> None:
         assert (cluster.asked, view.status["error"]) == ([9], "there is room for three.")
     finally:
         view.close()
+
+
+def test_an_observer_that_raises_holds_no_part_up(sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
+    run: Any = ToldRun()
+    one, other = Progress(run), Progress(run)
+
+    def fail(_: Any) -> None:
+        raise ValueError("on purpose")
+
+    one.observe(fail, "epoch")
+    run.go_on()
+    assert (one.phase, other.phase, Progress(run).phase) == ("done", "done", "done")
+    assert [record.message for record in caplog.records] == ["An observer of 'epoch' of a Progress failed."]
+
+
+def test_what_is_no_run_is_refused_and_a_run_may_follow(sent: Sent) -> None:
+    part = Progress()
+    with pytest.raises(UsageError, match="int is no run"):
+        part.run = 3
+    part.run = ToldRun().go_on()
+    assert part.phase == "done"
+    with pytest.raises(UsageError, match="None is no run"):
+        Compare([None])
+
+
+def test_a_launcher_shows_the_run_that_trains_and_then_the_next(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfos_magic.widgets.launcher.Run", ToldRun)
+    made = [ToldRun(number=number) for number in (1, 2)]
+    launcher = Launcher(lambda rate=0.1: made[len(launcher.runs)])
+    launcher.train()
+    launcher.train()
+    assert launcher._progress.run is launcher._stop.run is made[0]
+    made[0].go_on()
+    assert launcher._progress.run is launcher._stop.run is made[1]
+
+
+def test_whole_bounds_by_logarithms_give_whole_numbers_and_other_names_are_refused() -> None:
+    def train(units: int = 16) -> None: ...
+
+    controls, _ = _controls(train, {"units": (16, 1024, "log")})
+    assert (controls["units"].value, {type(value) for value in controls["units"].options}) == (16, {int})
+    with pytest.raises(UsageError, match=r"takes no 'untis'\. Did you mean 'units'"):
+        _controls(train, {"untis": (16, 64)})
+
+
+def test_an_empty_panel_tells_of_no_time(sent: Sent) -> None:
+    assert RunPanel().data.picture["phases"] == []
