@@ -217,6 +217,8 @@ def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSe
         assert not again.state.feeds["data"].reused
         with pytest.raises(ClusterError, match="9 workers and 1 feed slot asked"):
             made.scale(9)
+        with pytest.raises(UsageError, match=r"workers is 3\.0: give a whole number"):
+            made.scale(3.0)  # type: ignore[arg-type]
         run = made.submit("import time\nwhile True: time.sleep(0.01)", name="long")
         with pytest.raises(ClusterError, match="long goes on: wait for it or stop it, then scale"):
             made.scale(2)
