@@ -139,7 +139,7 @@ import keras, numpy as np, tensorflow as tf
 from IPython import display
 from typing import Tuple
 keras.utils.set_random_seed(2)
-x = np.random.RandomState(0).normal(size=(32, 4)); y = x[:, :1]
+inputs = np.random.RandomState(0).normal(size=(32, 4)); outputs = inputs[:, :1]
 strategy = tf.distribute.MirroredStrategy()
 with strategy.scope():
     net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -159,16 +159,16 @@ def total(x, n: int) -> Tuple[tf.Tensor, tf.Tensor]:
 def step(x, n):
     return total(x, n)[0]
 
-def train(epochs):
+def train_all(epochs):
     with strategy.scope():
-        net.fit(x, y, epochs=epochs, batch_size=16, verbose=0, shuffle=False)
+        net.fit(inputs, outputs, epochs=epochs, batch_size=16, verbose=0, shuffle=False)
     manager.save()
     display.clear_output(wait=True)
     display.display(display.HTML("<b>trained</b>"))
     return int(kept.save_counter), len(manager.checkpoints)
 """
 LATER = """%%tfos_train -o net,counts,summed,images
-counts = train(3)
+counts = train_all(3)
 summed = float(step(tf.constant([1.0, 2.0]), 3))
 images = [float(batch.mean()) for batch, _ in (shown[0], shown[1])]
 """
@@ -177,7 +177,7 @@ weights = net.get_weights()
 again = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 again.compile(keras.optimizers.SGD(0.1), "mse")
 again.set_weights(begin)
-again.fit(x, y, epochs=3, batch_size=16, verbose=0, shuffle=False)
+again.fit(inputs, outputs, epochs=3, batch_size=16, verbose=0, shuffle=False)
 print(counts, summed, images, max(float(np.abs(a - b).max()) for a, b in zip(weights, again.get_weights())) < 1e-6)
 """
 
@@ -423,7 +423,7 @@ BAD_CELLS = {
     "null in a numeric column": ("--label y", "with_null", "DataError", "null"),
     "arrays longer than they are padded to": ("--label y --pad 0:1", "ragged", "DataError", "--pad makes them 1"),
     "empty DataFrame": ("--label y", "empty", "DataError", "no rows"),
-    "a name that cannot be pickled": ("", "lock", "CaptureError", "'lock'"),
+    "a name that cannot be pickled": ("", "endless", "CaptureError", "'endless'"),
     "the session itself": ("", "spark", "CaptureError", "SparkSession"),
     "a name that does not exist": ("", "trian", "CaptureError", "'train'"),
     "a syntax error": ("", "train]", "UsageError", "not valid Python"),
@@ -440,7 +440,7 @@ def test_bad_input_is_told_before_anything_trains(kernel: Kernel, case: str) -> 
     options, name, kind, word = BAD_CELLS[case]
     kernel.run("""
 import threading
-lock, offsets = threading.Lock(), [1, 2]
+endless, offsets = (number for number in range(3)), [1, 2]
 with_null = train.withColumn("z", F.when(F.col("y") == 0, F.lit(1.0)))
 ragged = train.withColumn("x", F.when(F.col("y") == 0, F.array(F.lit(1.0))).otherwise(F.array(F.lit(1.0), F.lit(2.0))))
 empty = train.where("y > 5")

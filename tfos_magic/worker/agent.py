@@ -57,7 +57,7 @@ LOADING_TIMEOUT = 60.0
 LAST_WORDS = 1.0
 ASKED = "asked to stop"
 OUTPUT_INTERVAL = 0.1
-OUTPUT_BACKLOG = 32 << 20
+OUTPUT_AT_ONCE, OUTPUT_BACKLOG = 1 << 20, 16 << 20
 """Bytes on their way to the kernel beyond which a trainer's prints wait: no loop that prints fills a memory."""
 
 
@@ -137,7 +137,8 @@ class Agent:
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
-        if self._pending and now - self._flushed >= OUTPUT_INTERVAL:
+        size = sum(len(part) for parts in self._pending.values() for part in parts)
+        if size > OUTPUT_AT_ONCE or (size and now - self._flushed >= OUTPUT_INTERVAL):
             self._flush_output()
         if now - self._beat >= HEARTBEAT:
             self._beat = now
