@@ -111,8 +111,17 @@ def _until(trainers: list[TrainerProcess], done: Any) -> list[Any]:
         if any(isinstance(m, RunFinished) and m.error for m in messages):
             deadline = min(deadline, time.monotonic() + GRACE)
         if None in messages:
-            raise RuntimeError(f"a trainer has ended: {messages}")
+            raise RuntimeError(f"a trainer has ended: {messages}, {[_end(trainer) for trainer in trainers]}")
     return messages
+
+
+def _end(trainer: TrainerProcess) -> str:
+    """How a trainer ended, and its last words."""
+    deadline = time.monotonic() + GRACE
+    while (status := trainer.exit_status()) is None and not trainer.ready and time.monotonic() < deadline:
+        time.sleep(0.05)
+    said = "".join(trainer.read(fd) for fd in list(trainer.streams))
+    return f"rank {trainer.rank}: code and signal {status}, {[*trainer.tail]}, {said}"
 
 
 if __name__ == "__main__":

@@ -91,6 +91,20 @@ def test_after_a_killed_server_its_trainers_are_gone_and_another_is_started(agen
     assert psutil.Process(fork().pid).ppid() != server.pid
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.1])
+def test_an_agent_that_comes_as_the_last_one_leaves_has_its_trainer(
+    agent: Callable[..., Agent], seconds: float
+) -> None:
+    client, fork = agent()
+    fork()
+    client.close()
+    time.sleep(seconds)  # the server is at different points of its end
+    _, fork = agent()
+    forked = fork()
+    assert forked.code is None
+    assert forked.pid
+
+
 def test_a_trainer_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     program.write_text(

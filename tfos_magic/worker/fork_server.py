@@ -51,7 +51,7 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         while not self._agents:
             self._accept()
-        while self._agents:
+        while self._agents or self._closed_to_further_agents():
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     self._accept()
@@ -59,6 +59,21 @@ class ForkServer:
                     self._reap()
                 elif isinstance(key.fileobj, socket.socket):
                     self._obey(key.fileobj)
+
+    def _closed_to_further_agents(self) -> bool:
+        """Close the listener; True where agents had connected by then, which are served yet.
+
+        Who comes later is refused, and starts a server: nobody waits for an answer of a process that ends.
+        """
+        if self._listener.fileno() < 0:
+            return False
+        self._selector.unregister(self._listener)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # all have been taken
+            while True:
+                self._accept()
+        self._listener.close()
+        return bool(self._agents)
 
     def _accept(self) -> None:
         agent, _ = self._listener.accept()
@@ -183,6 +198,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(os.environ.pop(LISTENER_VARIABLE)))
     _load()
     ForkServer(listener).serve()
+    os._exit(0)  # TensorFlow takes its time, and nothing is left to be lost
 
 
 if __name__ == "__main__":
