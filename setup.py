@@ -26,6 +26,7 @@ def packages() -> list[str]:
 INSTALL = [
     "anywidget>=0.9.13",
     "cloudpickle>=3.0",
+    "cryptography>=42",  # the cluster's certificates, which the kernel signs
     "fsspec>=2024.2",  # checkpoints and TFRecord files on any file system
     "google-crc32c>=1.6",  # the checksums of TFRecord files
     "ipython>=8.18",

@@ -12,11 +12,14 @@ from pyspark.sql import DataFrame
 
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.columns.selection import Selection
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.driver.feed_job import feed_dataframe
+from tfos_magic.transport.authority import Authority
+from tfos_magic.transport.identity import worker_name
 
-TOKEN = "benchmark"
+ACCESS = FeedAccess("benchmark", Authority().identify(worker_name(0)))
 FEED = "feed"
 
 
@@ -32,7 +35,7 @@ class Ranks:
         plan = plan_feed(df.schema, Selection(label="label"))
         for rank in range(len(self._pipes)):
             self._ask(rank, "open", rank, len(self._pipes), plan.schema)
-        report = feed_dataframe(df, plan, feed_id=FEED, endpoints=self._endpoints, token=TOKEN)
+        report = feed_dataframe(df, plan, feed_id=FEED, endpoints=self._endpoints, access=ACCESS)
         for rank in range(len(self._pipes)):
             self._ask(rank, "commit", report.partitions, report.schema)
         return report.rows
@@ -65,9 +68,9 @@ def receivers(count: int) -> Iterator[Ranks]:
 def _serve(pipe: Connection) -> None:
     """A rank: told what to do with its spool through ``pipe``, until it is told to end."""
     spool = Spool()
-    receiver = FeedFlightServer("127.0.0.1", TOKEN, spool)
+    receiver = FeedFlightServer("127.0.0.1", ACCESS, spool)
     receiver.start()
-    pipe.send(receiver.uri)
+    pipe.send(receiver.endpoint)
     while (order := pipe.recv()) is not None:
         name, *arguments = order
         pipe.send(getattr(spool, name)(FEED, *arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.feed_access import feed_access
 from tests.soak import every
-from tests.spark.ranks import TOKEN, Ranks
+from tests.spark.ranks import Ranks
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.driver.feed_job import FeedReport, feed_dataframe
@@ -181,13 +183,15 @@ def test_a_wrong_token_is_a_clean_error_and_nothing_is_stored(
 
 def test_a_worker_that_is_gone_is_named(spark: SparkSession, ranks: Callable[[int], Ranks]) -> None:
     cluster = ranks(2)
-    endpoints = [receiver.uri for receiver in cluster.receivers]
+    endpoints = [receiver.endpoint for receiver in cluster.receivers]
     cluster.receivers[1].close()
     plan = plan_feed(numbered(spark, 1, 1).schema)
     for rank, spool in enumerate(cluster.spools):
         spool.open("feed", rank, 2, plan.schema)
-    with pytest.raises(FeedError, match=rf"worker 1 at {endpoints[1]} cannot be reached") as caught:
-        feed_dataframe(numbered(spark, 10, 2), plan, feed_id="feed", endpoints=endpoints, token=TOKEN, timeout=5)
+    with pytest.raises(FeedError, match=re.escape(f"worker 1 at {endpoints[1].uri} cannot be reached")) as caught:
+        feed_dataframe(
+            numbered(spark, 10, 2), plan, feed_id="feed", endpoints=endpoints, access=feed_access(), timeout=5
+        )
     assert len(str(caught.value).splitlines()) == 1
 
 

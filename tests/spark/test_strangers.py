@@ -6,11 +6,14 @@ import logging
 import os
 import pickle
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 import zmq
@@ -20,7 +23,12 @@ from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.request import Observer
-from tfos_magic.transport.messages import Register, encode
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.access import FeedAccess
+from tfos_magic.feed.agent.flight_server import decode_error
+from tfos_magic.transport.authority import Authority
+from tfos_magic.transport.identity import FEEDER
+from tfos_magic.transport.messages import FeedEndpoint, Register, encode
 
 CELL = """
 import keras
@@ -64,7 +72,7 @@ def _address(uri: str) -> tuple[str, int]:
 def _ports(cluster: TFCluster) -> dict[str, tuple[str, int]]:
     ports = {"control": _address(cluster.endpoint)}
     for worker in cluster.workers:
-        ports[f"feed {worker.rank}"] = _address(worker.agent.feed_uri)
+        ports[f"feed {worker.rank}"] = _address(worker.agent.feed.uri)
     return ports
 
 
@@ -118,7 +126,11 @@ def test_a_peer_without_the_clusters_key_is_not_heard(
     cluster: TFCluster, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = cluster.status()
-    message = encode(Register(slot=0, host="10.0.0.1", pid=1, tensor_port=1, feed_uri="grpc://10.0.0.1:1"))
+    message = encode(
+        Register(
+            slot=0, host="10.0.0.1", pid=1, tensor_port=1, feed=FeedEndpoint("grpc+tls://10.0.0.1:1", "worker-0.tfos")
+        )
+    )
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.linger = 0
         if key == "another key":
@@ -135,20 +147,52 @@ def test_a_peer_without_the_clusters_key_is_not_heard(
     assert cluster.ready
 
 
-def test_a_feed_with_a_wrong_token_or_none_is_refused(cluster: TFCluster) -> None:
+def test_rows_are_taken_of_nobody_without_a_certificate_of_the_cluster_and_its_token(cluster: TFCluster) -> None:
+    token, authority = cluster._token, cluster._authority
+    known, foreign = authority.identify(FEEDER), Authority().identify(FEEDER)
+    nameless = replace(foreign, authority=known.authority)  # expects the right server, and cannot show who it is
+    for worker in cluster.workers:
+        socket_alone = worker.agent.feed
+        elsewhere = replace(socket_alone, host_id="another host")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            _put(FeedAccess("wrong", known), socket_alone)
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            _put(FeedAccess("wrong", known), elsewhere)
+        with pytest.raises(FeedError, match="no feed of tfos_magic"):  # it is heard, and is none
+            _put(FeedAccess(token, known), elsewhere)
+        for identity in (foreign, nameless):
+            with pytest.raises(flight.FlightUnavailableError):
+                _put(FeedAccess(token, identity), elsewhere)
+        with pytest.raises(flight.FlightUnavailableError):  # the certificate is that of another worker
+            _put(FeedAccess(token, known), replace(elsewhere, name="worker-9.tfos"))
+
+
+def _put(access: FeedAccess, endpoint: FeedEndpoint) -> None:
     batch = pa.record_batch({"x": [1.0]})
-    for headers in ([], [(b"authorization", b"Bearer wrong")]):
-        for worker in cluster.workers:
-            with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
-                _put(worker.agent.feed_uri, headers, batch)
+    with access.connect(endpoint) as client:
+        command = flight.FlightDescriptor.for_command(b"{}")
+        writer, _ = client.do_put(command, batch.schema, options=access.options(10))
+        try:
+            writer.write_batch(batch)
+            writer.close()
+        except flight.FlightServerError as error:
+            raise decode_error(error.extra_info) or error from None
 
 
-def _put(uri: str, headers: list[tuple[bytes, bytes]], batch: pa.RecordBatch) -> None:
-    with flight.connect(uri) as client:
-        options = flight.FlightCallOptions(headers=headers, timeout=10)
-        writer, _ = client.do_put(flight.FlightDescriptor.for_command(b"{}"), batch.schema, options=options)
-        writer.write_batch(batch)
-        writer.close()
+def test_what_a_stranger_sends_to_the_feeds_port_is_not_kept(cluster: TFCluster) -> None:
+    """Of 256 MB in one call an agent kept all, before it was refused for want of the token."""
+    process = psutil.Process(cluster.workers[0].agent.pid)
+    before, port = process.memory_info().rss, _address(cluster.workers[0].agent.feed.uri)[1]
+    for scheme, options in (("grpc", {}), ("grpc+tls", {"disable_server_verification": True})):
+        with flight.connect(f"{scheme}://127.0.0.1:{port}", **options) as client, pytest.raises(pa.ArrowException):
+            list(client.do_action(flight.Action("fail-feed", bytes(256 << 20)), flight.FlightCallOptions(timeout=20)))
+    assert process.memory_info().rss - before < 50e6
+
+
+def test_a_feeds_socket_lies_in_a_folder_that_its_user_alone_enters(cluster: TFCluster) -> None:
+    for worker in cluster.workers:
+        status = os.stat(os.path.dirname(worker.agent.feed.socket))
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.getuid(), 0o700)
 
 
 class _Bomb:
@@ -184,8 +228,6 @@ def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -
 
 
 def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> None:
-    import psutil
-
     bound = {}
     for worker in cluster.workers:
         for pid in (worker.agent.pid, os.getpid()):

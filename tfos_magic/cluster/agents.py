@@ -15,7 +15,9 @@ from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
 from tfos_magic.spark.slots import await_slots
 from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import worker_name
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -27,9 +29,12 @@ HASH_SEED = "0"
 class Agents:
     """One agent for each member of ``membership``, with the cores, GPUs and spool of ``spec`` each."""
 
-    def __init__(self, spark: Session, membership: Membership, spec: ClusterSpec, token: str) -> None:
+    def __init__(
+        self, spark: Session, membership: Membership, spec: ClusterSpec, token: str, authority: Authority
+    ) -> None:
         self._jobs: dict[int, AgentJob] = {}
-        self._spark, self._membership, self._spec, self._token = spark, membership, spec, token
+        self._spark, self._membership, self._spec = spark, membership, spec
+        self._token, self._authority = token, authority
 
     @property
     def cores(self) -> int:
@@ -46,6 +51,14 @@ class Agents:
         self._launch(range(self._membership.size), control, deadline)
 
     def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
+        jobs = {slot: self._job(slot, control) for slot in slots}
+        self._jobs.update(jobs)
+        control.forget(self._membership.gather({slot: job.tag for slot, job in jobs.items()}))
+        for job in jobs.values():
+            job.start()
+        self._membership.await_agents(deadline - time.monotonic(), control.endpoint)
+
+    def _job(self, slot: int, control: ControlServer) -> AgentJob:
         keys, spec = control.keys, self._spec
         config = AgentConfig(
             control.endpoint,
@@ -53,21 +66,15 @@ class Agents:
             keys.public,
             keys.secret,
             self._token,
+            self._authority.identify(worker_name(slot)),
             spec.spool_dir,
             spec.spool_gb,
+            slot=slot,
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),
             hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
         )
-        jobs = {
-            slot: AgentJob(self._spark, slot, cores=spec.cores, gpus=spec.gpus, config=config, on_end=self._on_end)
-            for slot in slots
-        }
-        self._jobs.update(jobs)
-        control.forget(self._membership.gather({slot: job.tag for slot, job in jobs.items()}))
-        for job in jobs.values():
-            job.start()
-        self._membership.await_agents(deadline - time.monotonic(), control.endpoint)
+        return AgentJob(self._spark, config, cores=spec.cores, gpus=spec.gpus, on_end=self._on_end)
 
     def relaunch(self, control: ControlServer, deadline: float) -> list[int]:
         """Launch others in the place of agents that are lost; gives their slots, which are their ranks."""

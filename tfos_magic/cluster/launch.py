@@ -16,7 +16,8 @@ from tfos_magic.worker.agent_task import RESULT_SCHEMA, AgentTask
 
 
 class AgentJob:
-    """A task with ``cores`` cores and ``gpus`` GPUs for one ``slot``. It calls ``on_end(tag, reason)`` at its end.
+    """A task with ``cores`` cores and ``gpus`` GPUs for the slot of ``config``; at its end it calls
+    ``on_end(tag, reason)``.
 
     Each agent has a job, so that those of the others go on when it is lost. The ``tag`` is a name of the job's own,
     which its agent knows as :attr:`AgentConfig.job`. It is a barrier job, whose tasks know the address of their host.
@@ -25,18 +26,17 @@ class AgentJob:
     def __init__(
         self,
         spark: Session,
-        slot: int,
+        config: AgentConfig,
         *,
         cores: int,
         gpus: int,
-        config: AgentConfig,
         on_end: Callable[[str, str], None],
     ) -> None:
         self.tag = f"tfos-{uuid4().hex[:12]}"
-        self._spark, self._slot, self._on_end = spark, slot, on_end
-        self._task = AgentTask(replace(config, job=self.tag, slot=slot))
+        self._spark, self._slot, self._on_end = spark, config.slot, on_end
+        self._task = AgentTask(replace(config, job=self.tag))
         self._profile = _resource_profile(cores, gpus)
-        self._thread = threading.Thread(target=self._run, name=f"tfos-agent-job-{slot}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tfos-agent-job-{config.slot}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -16,11 +16,14 @@ from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
+from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import FEEDER
 from tfos_magic.transport.messages import Message, Shutdown
 
 EXECUTOR_PATIENCE = 15.0
@@ -73,7 +76,8 @@ class WorkerGroup(TrainerGroup):
         super().__init__(workers, membership, start_timeout, nccl)
         self.queue: RunQueue[Any] = RunQueue()
         self._token = secrets.token_urlsafe(32)
-        self._agents = Agents(self.spark, self.membership, self.spec, self._token)
+        self._authority = Authority()
+        self._agents = Agents(self.spark, self.membership, self.spec, self._token, self._authority)
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None
         self._revival = threading.Lock()
@@ -90,8 +94,8 @@ class WorkerGroup(TrainerGroup):
         self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
             self._agents.launch(self._listen(), deadline)
-            endpoints = [worker.agent.feed_uri for worker in self.workers]
-            self.feeds = FeedStore(self.spark, endpoints, self._token, self.tell)
+            access = FeedAccess(self._token, self._authority.identify(FEEDER))
+            self.feeds = FeedStore(self.spark, [worker.agent.feed for worker in self.workers], access, self.tell)
             self.spawn_trainers()
             if wait_for_trainers:
                 self.wait_ready(deadline - time.monotonic())
@@ -124,7 +128,7 @@ class WorkerGroup(TrainerGroup):
             if not self.membership.lost:
                 return
             replaced = self._agents.relaunch(self._control, time.monotonic() + self.start_timeout)
-            self.feeds.move([worker.agent.feed_uri for worker in self.workers], replaced)
+            self.feeds.move([worker.agent.feed for worker in self.workers], replaced)
 
     @property
     def endpoint(self) -> str:

@@ -12,15 +12,15 @@ REMOVAL_SECONDS = 5.0
 
 
 class PrivateFolder:
-    """A folder that only this user can enter, at ``path`` in the system's temporary directory.
+    """A folder that only this user can enter, at ``path`` in the system's temporary directory, or ``within`` another.
 
     ``also`` is another one, made if it is not there, that goes with it. A shell of a few hundred kilobytes waits at the
     end of a pipe and removes both when the pipe closes, which the system does after ``kill -9`` too. Raises ``OSError``
     where there is no room for a folder.
     """
 
-    def __init__(self, prefix: str, also: str = "") -> None:
-        self.path = tempfile.mkdtemp(prefix=prefix)
+    def __init__(self, prefix: str, also: str = "", within: str | None = None) -> None:
+        self.path = tempfile.mkdtemp(prefix=prefix, dir=within)
         if also:
             os.makedirs(also, mode=0o700, exist_ok=True)
         self._remover: subprocess.Popen[bytes] | None = _remover_of(self.path, *([also] if also else []))

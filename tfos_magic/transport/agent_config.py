@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_magic.transport.identity import Identity
+
 HEARTBEAT_TIMEOUT = 20.0
 
 
@@ -23,6 +25,7 @@ class AgentConfig:
     public: bytes = field(repr=False)
     secret: bytes = field(repr=False)
     feed_token: str = field(repr=False)
+    identity: Identity
     spool_dir: str | None = None
     spool_gb: float | None = None
     job: str = ""

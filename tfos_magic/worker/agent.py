@@ -112,7 +112,7 @@ class Agent:
             host=self.place.host,
             pid=os.getpid(),
             tensor_port=int(self._port.getsockname()[1]),
-            feed_uri=self._feeds.receiver.uri,
+            feed=self._feeds.receiver.endpoint,
             job=self._config.job,
             versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
         )

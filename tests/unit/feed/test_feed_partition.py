@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.feed_access import TOKEN, feed_access
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths, settle
 from tfos_magic.errors import DataError, FeedError
@@ -19,18 +20,21 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes")))
 SETTLED = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
-TOKEN = "token"
 World = tuple[list[Spool], list[FeedFlightServer], FeedJob]
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     spools = [Spool() for _ in range(3)]
-    receivers = [FeedFlightServer("127.0.0.1", TOKEN, spool) for spool in spools]
+    receivers = [FeedFlightServer("127.0.0.1", feed_access(), spool) for spool in spools]
     for rank, (spool, receiver) in enumerate(zip(spools, receivers, strict=True)):
         spool.open("f", rank, 3, PLAN.schema)
         receiver.start()
-    yield spools, receivers, FeedJob("f", PLAN, tuple(receiver.uri for receiver in receivers), TOKEN, timeout=20)
+    yield (
+        spools,
+        receivers,
+        FeedJob("f", PLAN, tuple(receiver.endpoint for receiver in receivers), feed_access(), timeout=20),
+    )
     for spool, receiver in zip(spools, receivers, strict=True):
         receiver.close()
         spool.close()
@@ -84,7 +88,7 @@ def expected_shares(totals: list[tuple[int, int, int]]) -> list[list[int]]:
 def test_a_large_batch_is_cut_and_small_ones_are_joined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     spools, receivers, _ = world
     spools[0].open("f", 0, 1, PLAN.schema)
-    job = FeedJob("f", PLAN, (receivers[0].uri,), TOKEN, timeout=20)
+    job = FeedJob("f", PLAN, (receivers[0].endpoint,), feed_access(), timeout=20)
     send_partition(job, 0, 1, [batch(i, 1) for i in range(500)])
     spools[0].commit("f", [(0, 1, 500)])
     assert len(spools[0].handle("f").blocks) == 1
@@ -126,7 +130,7 @@ def test_one_bad_partition_ends_the_others_before_they_read_all_their_rows(
 def test_a_receiver_that_is_gone_is_named_with_its_rank(world: World) -> None:
     _, receivers, job = world
     receivers[2].close()
-    with pytest.raises(FeedError, match=f"worker 2 at {job.endpoints[2]} cannot be reached"):
+    with pytest.raises(FeedError, match=re.escape(f"worker 2 at {job.endpoints[2].uri} cannot be reached")):
         send_partition(job, 0, 1, [batch(0, 10)])
 
 
@@ -144,6 +148,7 @@ def test_a_partition_without_rows_sends_nothing(world: World) -> None:
     assert [spool.rows() for spool in spools] == [{"f": 0}] * 3
 
 
-def test_the_token_does_not_show_in_the_job(world: World) -> None:
-    job = FeedJob("f", PLAN, (), "secret-token")
-    assert "secret-token" not in repr(job)
+def test_neither_token_nor_key_shows_in_the_job(world: World) -> None:
+    job = FeedJob("f", PLAN, (), feed_access())
+    assert TOKEN not in repr(job)
+    assert "PRIVATE" not in repr(job)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.feed_access import TOKEN, feed_access
 from tfos_magic.columns.columns import Column, FeedPlan
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent.flight_server import FeedFlightServer, PutCommand
@@ -19,7 +23,6 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
-TOKEN = "the-right-token"
 BEARER = f"Bearer {TOKEN}".encode()
 COMMAND = PutCommand("f", 0, 1).encode()
 
@@ -34,7 +37,7 @@ def spool() -> Iterator[Spool]:
 
 @pytest.fixture
 def receiver(spool: Spool) -> Iterator[FeedFlightServer]:
-    made = FeedFlightServer("127.0.0.1", TOKEN, spool)
+    made = FeedFlightServer("127.0.0.1", feed_access(), spool)
     made.start()
     yield made
     made.close()
@@ -50,7 +53,7 @@ def put(
     """Send a row ``times`` over in one stream, the way any Flight client would."""
     headers = [(b"authorization", value) for value in authorization]
     options = flight.FlightCallOptions(timeout=timeout, headers=headers)
-    with flight.connect(receiver.uri) as client:
+    with feed_access().connect(receiver.endpoint) as client:
         writer, _ = client.do_put(flight.FlightDescriptor.for_command(command), batch().schema, options=options)
         with writer:
             for _ in range(times):
@@ -58,7 +61,7 @@ def put(
 
 
 def serves(receiver: FeedFlightServer, attempt: int) -> bool:
-    job = FeedJob("f", PLAN, (receiver.uri,), TOKEN, timeout=10)
+    job = FeedJob("f", PLAN, (receiver.endpoint,), feed_access(), timeout=10)
     return send_partition(job, 0, attempt, [batch(1, 2, 3)]).rows == 3
 
 
@@ -86,12 +89,12 @@ def test_refusals_do_not_fill_the_log_nor_show_a_token(
 
 
 def test_other_calls_need_the_token_too(receiver: FeedFlightServer) -> None:
-    with flight.connect(receiver.uri) as client, pytest.raises(flight.FlightUnauthenticatedError):
+    with feed_access().connect(receiver.endpoint) as client, pytest.raises(flight.FlightUnauthenticatedError):
         list(client.do_action(flight.Action("fail-feed", b"{}"), flight.FlightCallOptions(timeout=10)))
 
 
 def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedFlightServer) -> None:
-    address = urlsplit(receiver.uri)
+    address = urlsplit(receiver.endpoint.uri)
     peers = [socket.create_connection((address.hostname, address.port), timeout=10) for _ in range(20)]
     for peer in peers[:10]:
         peer.sendall(os.urandom(4096))
@@ -119,17 +122,17 @@ def test_a_stream_without_a_proper_command_is_refused(receiver: FeedFlightServer
 
 
 def test_it_listens_on_its_own_address_alone(receiver: FeedFlightServer) -> None:
-    address = urlsplit(receiver.uri)
+    address = urlsplit(receiver.endpoint.uri)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", address.port), timeout=5)
 
 
 def test_a_closed_receiver_listens_no_more_and_has_no_address(spool: Spool) -> None:
-    receiver = FeedFlightServer("127.0.0.1", TOKEN, spool)
+    receiver = FeedFlightServer("127.0.0.1", feed_access(), spool)
     with pytest.raises(FeedError, match="not running"):
-        _ = receiver.uri
+        _ = receiver.endpoint
     receiver.start()
-    address = urlsplit(receiver.uri)
+    address = urlsplit(receiver.endpoint.uri)
     receiver.close()
     receiver.close()
     with pytest.raises(ConnectionRefusedError):
@@ -138,4 +141,25 @@ def test_a_closed_receiver_listens_no_more_and_has_no_address(spool: Spool) -> N
 
 def test_a_host_that_is_not_this_machine_is_named(spool: Spool) -> None:
     with pytest.raises(FeedError, match=r"192\.0\.2\.77"):
-        FeedFlightServer("192.0.2.77", TOKEN, spool).start()
+        FeedFlightServer("192.0.2.77", feed_access(), spool).start()
+
+
+def test_a_feeder_on_another_host_comes_by_tls(receiver: FeedFlightServer, spool: Spool) -> None:
+    elsewhere = replace(receiver.endpoint, host_id="another", socket="/nowhere")
+    job = FeedJob("f", PLAN, (elsewhere,), feed_access(), timeout=10)
+    assert send_partition(job, 0, 1, [batch(1, 2, 3)]).rows == 3
+    assert spool.commit("f", [(0, 1, 3)])[0] == 3
+
+
+def test_a_long_folder_for_temporary_files_is_no_hindrance(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    receiver = FeedFlightServer("127.0.0.1", feed_access(), spool)
+    receiver.start()
+    folder = Path(receiver.endpoint.socket).parent
+    assert serves(receiver, 1)
+    receiver.close()
+    assert not folder.exists()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+from tests.feed_access import TOKEN, feed_access
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths, settle
 from tfos_magic.columns.selection import Selection
@@ -28,7 +29,7 @@ from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message, Spoo
 
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes"), Column("id", "scalar", "int64")))
 SCHEMA = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
-TOKEN, WORLD = "token", 3
+WORLD = 3
 
 
 def spark_rows(start: int, rows: int) -> pa.RecordBatch:
@@ -49,29 +50,29 @@ class Ranks:
             for rank, spool in enumerate(self.spools)
         ]
         self.receivers = [
-            FeedFlightServer("127.0.0.1", TOKEN, spool, streams)
+            FeedFlightServer("127.0.0.1", feed_access(), spool, streams)
             for spool, streams in zip(self.spools, self.streams, strict=True)
         ]
         for receiver in self.receivers:
             receiver.start()
-        self.endpoints = tuple(receiver.uri for receiver in self.receivers)
+        self.endpoints = tuple(receiver.endpoint for receiver in self.receivers)
 
     def lease(self, lease: str) -> list[StreamHandle]:
         """Gives the handles by rank."""
         for streams in self.streams:
             streams.lease(lease)
         return [
-            StreamHandle(lease, SCHEMA, WORLD, rank=rank, uri=uri, token=TOKEN)
-            for rank, uri in enumerate(self.endpoints)
+            StreamHandle(lease, SCHEMA, WORLD, rank=rank, socket=endpoint.socket, token=TOKEN)
+            for rank, endpoint in enumerate(self.endpoints)
         ]
 
     def open(self, lease: str, epoch: int) -> FeedJob:
         for rank, streams in enumerate(self.streams):
             streams.open(stream_id(lease, epoch), rank, WORLD, SCHEMA)
-        return FeedJob(stream_id(lease, epoch), PLAN, self.endpoints, TOKEN, 60, SCHEMA)
+        return FeedJob(stream_id(lease, epoch), PLAN, self.endpoints, feed_access(), 60, SCHEMA)
 
     def spool(self, partitions: list[list[int]]) -> list[SpoolHandle]:
-        job = FeedJob("spooled", PLAN, self.endpoints, TOKEN, 60)
+        job = FeedJob("spooled", PLAN, self.endpoints, feed_access(), 60)
         for rank, spool in enumerate(self.spools):
             spool.open("spooled", rank, WORLD, PLAN.schema)
         totals = send(job, partitions)
@@ -226,6 +227,6 @@ def test_a_trainer_in_the_place_of_another_reads_its_epoch_from_the_beginning(
         streams.open(job.feed_id, rank, WORLD, SCHEMA, keep_rows=False)
         streams.open(stream_id("l", 0, 1), rank, WORLD, SCHEMA)
     assert sending.result(60), "tasks that were held back by the stream that nobody reads any more"
-    anew = FeedJob(stream_id("l", 0, 1), PLAN, ranks.endpoints, TOKEN, 60, SCHEMA, ranks=(0,))
+    anew = FeedJob(stream_id("l", 0, 1), PLAN, ranks.endpoints, feed_access(), 60, SCHEMA, ranks=(0,))
     send(anew, [[300]])
     assert again.result(20) == list(range(0, 30, 3))

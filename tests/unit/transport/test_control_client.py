@@ -10,11 +10,20 @@ import pytest
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import Identity
 
 
 def _config(server: ControlServer) -> AgentConfig:
     keys = server.keys
-    return AgentConfig(server.endpoint, keys.server_public, keys.public, keys.secret, "token", job="job")
+    return AgentConfig(
+        server.endpoint,
+        keys.server_public,
+        keys.public,
+        keys.secret,
+        "token",
+        Identity("worker-0.tfos", "", "", ""),
+        job="job",
+    )
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tfos_magic.errors import FeedError, SpoolFull
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.disk_quota import GIGABYTE
 from tfos_magic.feed.agent.flight_server import FeedFlightServer, error_of
 from tfos_magic.feed.agent.spool import Spool
@@ -37,7 +38,7 @@ class FeedService:
         self.spool = Spool(config.spool_dir, limit)
         self.spool.need_room = lambda feed_id, held: tell(NeedRoom(feed_id, held))
         self.streams = StreamBuffers(self.spool, tell)
-        self.receiver = FeedFlightServer(host, config.feed_token, self.spool, self.streams)
+        self.receiver = FeedFlightServer(host, FeedAccess(config.feed_token, config.identity), self.spool, self.streams)
         self._token, self._tell = config.feed_token, tell
 
     def obey(self, message: Message) -> None:
@@ -80,7 +81,7 @@ class FeedService:
         if use.stream is None:
             return dataclasses.replace(use, spool=self.spool.handle(use.feed_id))
         self.streams.lease(use.stream.lease)
-        stream = dataclasses.replace(use.stream, rank=rank, uri=self.receiver.uri, token=self._token)
+        stream = dataclasses.replace(use.stream, rank=rank, socket=self.receiver.endpoint.socket, token=self._token)
         return dataclasses.replace(use, stream=stream)
 
     def _open_stream(self, order: OpenStream) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,13 +23,17 @@ from pyarrow import flight
 
 from tfos_magic.columns.arrow import agree
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
+from tfos_magic.feed.access import FeedAccess, host_id, socket_uri
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
+from tfos_magic.processes.temporary_folder import PrivateFolder
+from tfos_magic.transport.messages import FeedEndpoint
 
 FAIL_ACTION = "fail-feed"
 CLOSE_TIMEOUT = 5.0
+SOCKET_FOLDER_BYTES = 96
 _LOG = logging.getLogger("tfos_magic.worker")
 
 
@@ -98,45 +104,75 @@ def decode_error(info: bytes | None) -> TFOSError | None:
 
 
 class FeedFlightServer:
-    """Serves a spool on a port of ``host`` that the system chooses, to callers that send ``token`` as bearer token.
+    """Serves a spool to callers that send the token of ``access``: on a port of ``host`` that the system chooses, over
+    TLS and to holders of a certificate of the cluster's alone, and on a socket in a folder of this user's.
 
-    Rows of ``streams`` go there, and are read from there by ``DoGet`` calls.
+    So nobody else has a message buffered: the library takes no bounds of these. Rows of ``streams`` go there, and are
+    read from there by ``DoGet`` calls.
     """
 
-    def __init__(self, host: str, token: str, spool: Spool, streams: StreamBuffers | None = None) -> None:
+    def __init__(self, host: str, access: FeedAccess, spool: Spool, streams: StreamBuffers | None = None) -> None:
         self._host = f"[{host}]" if ":" in host else host
-        self._token = token
+        self._access = access
         self._spool = spool
         self._streams = streams or StreamBuffers(spool, lambda message: None)
-        self._server: _Server | None = None
+        self._servers: list[_Server] = []
+        self._folder: PrivateFolder | None = None
+        self._endpoint: FeedEndpoint | None = None
 
     @property
-    def uri(self) -> str:
-        """Flight location of the running server. Raises :class:`FeedError` before ``start`` and after ``close``."""
-        if self._server is None:
+    def endpoint(self) -> FeedEndpoint:
+        """Where it serves. Raises :class:`FeedError` before ``start`` and after ``close``."""
+        if self._endpoint is None:
             raise FeedError("the feed receiver is not running: start it first")
-        return f"grpc://{self._host}:{self._server.port}"
+        return self._endpoint
 
     def start(self) -> None:
         """Listen. Raises :class:`FeedError` where ``host`` is no address of this machine."""
-        guard = {"token": _TokenGuard(self._token)}
+        self._folder = _short_folder()
+        path, identity = os.path.join(self._folder.path, "rows"), self._access.identity
+        by_tls = {
+            "tls_certificates": [(identity.certificate.encode(), identity.key.encode())],
+            "verify_client": True,
+            "root_certificates": identity.authority.encode(),
+        }
         try:
-            self._server = _Server(f"grpc://{self._host}:0", self._spool, self._streams, guard)
+            for location, options in ((f"grpc+tls://{self._host}:0", by_tls), (socket_uri(path), {})):
+                guard = {"token": _TokenGuard(self._access.token)}
+                self._servers.append(_Server(location, self._spool, self._streams, middleware=guard, **options))
         except (pa.ArrowException, OSError) as error:
+            self.close()
             raise FeedError(
                 f"no feed can be received on {self._host}: {error}; check the executor's host name"
             ) from error
+        uri = f"grpc+tls://{self._host}:{self._servers[0].port}"
+        self._endpoint = FeedEndpoint(uri, identity.name, path, host_id())
 
     def close(self) -> None:
         """Stop listening and wait, at most 5 s, for calls under way; one whose peer is gone ends by its deadline."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        stopper = threading.Thread(target=server.shutdown, name="tfos-feed-receiver-close", daemon=True)
-        stopper.start()
-        stopper.join(CLOSE_TIMEOUT)
-        if stopper.is_alive():
+        servers, self._servers, self._endpoint = self._servers, [], None
+        stoppers = [
+            threading.Thread(target=server.shutdown, name="tfos-feed-receiver-close", daemon=True) for server in servers
+        ]
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        for stopper in stoppers:
+            stopper.start()
+        for stopper in stoppers:
+            stopper.join(max(0.0, deadline - time.monotonic()))
+        if any(stopper.is_alive() for stopper in stoppers):
             _LOG.warning("the feed receiver still had a stream open %.0f s after it was closed", CLOSE_TIMEOUT)
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.close()
+
+
+def _short_folder() -> PrivateFolder:
+    """A folder whose sockets have paths that the system takes, which are of 107 bytes at most."""
+    folder = PrivateFolder("tfos-feed-")
+    if len(os.fsencode(folder.path)) <= SOCKET_FOLDER_BYTES:
+        return folder
+    folder.close()
+    return PrivateFolder("tfos-feed-", within="/tmp")
 
 
 class _TokenGuard(flight.ServerMiddlewareFactory):
@@ -167,8 +203,8 @@ class _TokenGuard(flight.ServerMiddlewareFactory):
 
 
 class _Server(flight.FlightServerBase):
-    def __init__(self, location: str, spool: Spool, streams: StreamBuffers, guard: dict[str, _TokenGuard]) -> None:
-        super().__init__(location, middleware=guard)
+    def __init__(self, location: str, spool: Spool, streams: StreamBuffers, **options: Any) -> None:
+        super().__init__(location, **options)
         self._spool, self._streams = spool, streams
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

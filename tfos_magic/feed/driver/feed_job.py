@@ -14,6 +14,7 @@ from tfos_magic.columns.columns import FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.digest import MODULUS
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import error_of
 from tfos_magic.feed.driver.parquet_scan import feed_scan, find_scan
 from tfos_magic.feed.task.feed_partition import (
@@ -25,6 +26,7 @@ from tfos_magic.feed.task.feed_partition import (
 )
 from tfos_magic.spark.batch_sizes import small_batches
 from tfos_magic.spark.failures import cause_of, is_cancelled, lost_executor, own_error
+from tfos_magic.transport.messages import FeedEndpoint
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,15 @@ def feed_dataframe(
     plan: FeedPlan,
     *,
     feed_id: str,
-    endpoints: Sequence[str],
-    token: str,
+    endpoints: Sequence[FeedEndpoint],
+    access: FeedAccess,
     timeout: float = 120.0,
     schema: str = "",
     first_partition: int = 0,
     ranks: Sequence[int] = (),
     world: int = 0,
 ) -> FeedReport:
-    """Send the planned columns of ``df`` to the receivers at ``endpoints`` (Flight URIs by rank) and wait for the end.
+    """Send the planned columns of ``df`` to the agents at ``endpoints``, by rank, and wait for the end.
 
     Uses the DataFrame API alone, so a classic and a Connect session serve alike. The caller tags the job to be able to
     cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. A feed with a settled ``schema`` is
@@ -75,7 +77,7 @@ def feed_dataframe(
     when rows cannot be delivered, and :class:`Overflow` when there is no room for them all.
     """
     started = time.monotonic()
-    job = FeedJob(feed_id, plan, tuple(endpoints), token, timeout, schema, first_partition, tuple(ranks), world)
+    job = FeedJob(feed_id, plan, tuple(endpoints), access, timeout, schema, first_partition, tuple(ranks), world)
     rows = _run(df, job)
     widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in rows), ListLengths())
     _raise_errors(plan, rows, widths)

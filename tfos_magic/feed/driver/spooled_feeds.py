@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.errors import FeedError
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
@@ -24,6 +25,7 @@ from tfos_magic.transport.messages import (
     CommitFeed,
     FeedAttached,
     FeedDropped,
+    FeedEndpoint,
     FeedOpened,
     FeedWanted,
     Message,
@@ -51,9 +53,13 @@ class FeedStore:
     """
 
     def __init__(
-        self, spark: Session, endpoints: Sequence[str], token: str, tell: Callable[[int, Message], None]
+        self,
+        spark: Session,
+        endpoints: Sequence[FeedEndpoint],
+        access: FeedAccess,
+        tell: Callable[[int, Message], None],
     ) -> None:
-        self._spark, self._endpoints, self._token, self._tell = spark, list(endpoints), token, tell
+        self._spark, self._endpoints, self._access, self._tell = spark, list(endpoints), access, tell
         self._feeds: dict[FeedKey, SpooledFeed] = {}
         self._turn = threading.Lock()
         self._moves = 0
@@ -61,9 +67,9 @@ class FeedStore:
         self._under_way: set[str] = set()
         self._answers = Answers()
         self._lock = threading.RLock()
-        self.streams = StreamedFeeds(spark, self._answers, token, tell, endpoints)
+        self.streams = StreamedFeeds(spark, self._answers, access, tell, endpoints)
 
-    def move(self, endpoints: Sequence[str], replaced: Collection[int]) -> None:
+    def move(self, endpoints: Sequence[FeedEndpoint], replaced: Collection[int]) -> None:
         """The agents of these ranks were replaced, and with them went their shares, which are to be fed again."""
         with self._lock:
             self._endpoints = list(endpoints)
@@ -222,7 +228,7 @@ class FeedStore:
                 plan,
                 feed_id=feed_id,
                 endpoints=self._endpoints,
-                token=self._token,
+                access=self._access,
                 ranks=ranks,
                 world=world,
             )

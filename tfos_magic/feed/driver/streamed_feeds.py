@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.errors import FeedError, TFOSError, UsageError
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.stream_buffers import stream_id
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, feed_dataframe
@@ -19,6 +20,7 @@ from tfos_magic.transport.messages import (
     ConfirmStream,
     EndStream,
     FeedDropped,
+    FeedEndpoint,
     FeedOpened,
     FeedWanted,
     Message,
@@ -42,18 +44,18 @@ class StreamedFeeds:
         self,
         spark: Session,
         answers: Answers,
-        token: str,
+        access: FeedAccess,
         tell: Callable[[int, Message], None],
-        endpoints: Sequence[str],
+        endpoints: Sequence[FeedEndpoint],
     ) -> None:
-        self._spark, self._answers, self._token, self._tell = spark, answers, token, tell
+        self._spark, self._answers, self._access, self._tell = spark, answers, access, tell
         self._endpoints = list(endpoints)
         self.failure: TFOSError | None = None
         self._leases: dict[str, EpochLease] = {}
         self._queries: dict[str, LiveQuery] = {}
         self._lock = threading.RLock()
 
-    def move(self, endpoints: Sequence[str]) -> None:
+    def move(self, endpoints: Sequence[FeedEndpoint]) -> None:
         """The agents were replaced by those at ``endpoints``."""
         self.end()
         self._endpoints = list(endpoints)
@@ -174,7 +176,7 @@ class StreamedFeeds:
                     lease.plan,
                     feed_id=epoch.stream,
                     endpoints=self._endpoints,
-                    token=self._token,
+                    access=self._access,
                     timeout=HELD_TIMEOUT,
                     schema=lease.schema,
                     ranks=sorted(epoch.ranks),
@@ -208,7 +210,7 @@ class StreamedFeeds:
             lease.plan,
             feed_id=epoch.stream,
             endpoints=self._endpoints,
-            token=self._token,
+            access=self._access,
             timeout=HELD_TIMEOUT,
             schema=lease.schema,
             first_partition=first,

@@ -23,9 +23,11 @@ from tfos_magic.columns.columns import FeedPlan, decode_schema
 from tfos_magic.columns.digest import MODULUS, rows_digest
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import FeedError, TFOSError
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
 from tfos_magic.feed.agent.stream_parts import Superseded
 from tfos_magic.feed.task.row_partitioner import RowPartitioner, Shares
+from tfos_magic.transport.messages import FeedEndpoint
 
 GROUP_BYTES = 16 << 20
 MESSAGE_BYTES = 1 << 20
@@ -39,7 +41,7 @@ RESULT_SCHEMA = (
 
 @dataclass(frozen=True)
 class FeedJob:
-    """What every task of a feed knows. ``endpoints`` are Flight URIs by rank; ``timeout`` (s) bounds each call.
+    """What every task of a feed knows: the agents' ``endpoints`` by rank; ``timeout`` (s) bounds each call.
 
     A ``schema`` that is settled, base64 of its IPC form, says that rows go to streams, which want to hear of partitions
     without rows as well. Spark's partition 0 is the feed's ``first_partition``. Where ``ranks`` are given, the rows of
@@ -48,8 +50,8 @@ class FeedJob:
 
     feed_id: str
     plan: FeedPlan
-    endpoints: tuple[str, ...]
-    token: str = field(repr=False)
+    endpoints: tuple[FeedEndpoint, ...]
+    access: FeedAccess
     timeout: float = 120.0
     schema: str = ""
     first_partition: int = 0
@@ -140,10 +142,9 @@ class RankWriters:
     def __init__(self, job: FeedJob, command: PutCommand) -> None:
         self._job = job
         self._command = flight.FlightDescriptor.for_command(command.encode())
-        headers = [(b"authorization", b"Bearer " + job.token.encode())]
-        self._options = flight.FlightCallOptions(timeout=job.timeout, headers=headers)
+        self._options = job.access.options(job.timeout)
         ranks = job.ranks or range(len(job.endpoints))
-        self._clients = {rank: flight.connect(job.endpoints[rank]) for rank in ranks}
+        self._clients = {rank: job.access.connect(job.endpoints[rank]) for rank in ranks}
         self._threads = ThreadPoolExecutor(min(SENDERS, len(self._clients)), thread_name_prefix="tfos-feed")
         self._sending: list[Future[None]] = []
         self.bytes = 0
@@ -198,7 +199,7 @@ class RankWriters:
         cause = decode_error(getattr(error, "extra_info", None))
         if cause is not None:
             return cause if isinstance(cause, Superseded) else PartitionRefused(cause)
-        where = f"worker {rank} at {self._job.endpoints[rank]}"
+        where = f"worker {rank} at {self._job.endpoints[rank].uri}"
         if isinstance(error, flight.FlightUnauthenticatedError):
             return PartitionRefused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
         if isinstance(error, flight.FlightTimedOutError):

@@ -17,6 +17,7 @@ from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.columns.row_buffer import RowBuffer
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import FeedError
+from tfos_magic.feed.access import bearer, socket_uri
 from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
 from tfos_magic.feed.row_assignment import BatchSizes
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size
@@ -72,9 +73,8 @@ class _Reader:
         self.sizes: deque[int] = deque()
         self._schema, self._requested_columns, self._known = decode_schema(handle.schema), requested_columns, sizes
         self._ticket = flight.Ticket(encode_ticket(handle.lease, epoch))
-        headers = [(b"authorization", b"Bearer " + handle.token.encode())]
-        self._options = flight.FlightCallOptions(headers=headers)
-        self._client = flight.connect(handle.uri)
+        self._options = flight.FlightCallOptions(headers=bearer(handle.token))
+        self._client = flight.connect(socket_uri(handle.socket))
         self._stream: Any = None
 
     def rows(self) -> Batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_magic.transport.messages.feeds import FeedEndpoint
 from tfos_magic.transport.messages.message import Message
 
 
@@ -18,7 +19,7 @@ class Register(Message):
     host: str
     pid: int
     tensor_port: int
-    feed_uri: str
+    feed: FeedEndpoint
     job: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -9,6 +9,17 @@ from tfos_magic.transport.messages.message import Message
 
 
 @dataclass(frozen=True)
+class FeedEndpoint:
+    """Where an agent takes rows: over TLS at ``uri``, with the certificate of ``name``, and on its own host, the one of
+    ``host_id``, at the path ``socket``."""
+
+    uri: str
+    name: str
+    socket: str = ""
+    host_id: str = ""
+
+
+@dataclass(frozen=True)
 class SpoolHandle:
     """The rows of a committed feed in the spool of the agent of ``rank``, one of ``world``.
 
@@ -28,14 +39,14 @@ class SpoolHandle:
 @dataclass(frozen=True)
 class StreamHandle:
     """A lease of a streamed feed, whose ``schema`` is settled, for ``world`` ranks; rows of a query that runs are
-    ``live``. The agent adds the ``rank``, and ``uri`` and ``token`` of its Flight server."""
+    ``live``. The agent adds the ``rank``, and ``socket`` and ``token`` of its Flight server."""
 
     lease: str
     schema: str
     world: int
     live: bool = False
     rank: int = 0
-    uri: str = ""
+    socket: str = ""
     token: str = field(default="", repr=False)
 
 
