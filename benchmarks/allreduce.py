@@ -1,6 +1,7 @@
 """All-reduce of float32 among processes of this machine: bytes per second, beside PyTorch's Gloo and TensorFlow's own.
 
-Ours travels once in shared memory, and once over TCP between addresses of the loopback that stand for hosts. Gloo is
+Ours travels once in shared memory, and over TCP between addresses of the loopback that stand for hosts, as it is and
+encrypted. Gloo is
 ``torch.distributed.all_reduce``, MultiWorkerMirroredStrategy its replicas' ``all_reduce``, both on the same loopback.
 Sums of TensorFlow follow each other in a graph, as in training: up to eight small ones in one call of it. All take
 turns in one run; shown are medians over the turns, and ratios to Gloo within a turn.
@@ -23,6 +24,9 @@ from typing import Any
 import peers
 from plain import answer, free_addresses, start_process
 
+from tfos_magic.transport.authority import Authority
+from tfos_magic.transport.identity import Identity, worker_name
+
 SUMS = 8
 SUMS_BYTES = 16_000_000
 
@@ -30,12 +34,14 @@ Reduce = Callable[[], Any]
 Maker = Callable[[int, int], Reduce]
 
 
-def ours(rank: int, addresses: list[str]) -> Maker:
+def ours(rank: int, addresses: list[str], identity: Identity | None = None) -> Maker:
     import tensorflow as tf
 
+    from tfos_magic.training.allreduce.tls import TlsPeers
     from tfos_magic.training.collectives import form_cluster
 
-    collectives = form_cluster(rank, addresses, threads=1, secret="benchmark", timeout=200)
+    tls = TlsPeers(identity, [worker_name(peer) for peer in range(len(addresses))]) if identity else None
+    collectives = form_cluster(rank, addresses, threads=1, secret="benchmark", timeout=200, tls=tls)
 
     def make(count: int, sums: int) -> Reduce:
         def reduce() -> Any:
@@ -89,18 +95,19 @@ def mirrored(rank: int, addresses: list[str]) -> Maker:
     return make
 
 
-SYSTEMS: dict[str, tuple[Callable[[int, list[str]], Maker], bool]] = {
+SYSTEMS: dict[str, tuple[Callable[..., Maker], bool]] = {
     "ours, memory": (ours, False),
     "ours, TCP": (ours, True),
+    "ours, TLS": (ours, True),
     "Gloo": (gloo, False),
     "MultiWorker": (mirrored, False),
 }
 
 
-def serve(pipe: Any, system: str, rank: int, addresses: list[str]) -> None:
+def serve(pipe: Any, system: str, rank: int, addresses: list[str], identities: list[Identity]) -> None:
     """Time all-reduces of the sizes that come through ``pipe``."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    make = SYSTEMS[system][0](rank, addresses)
+    make = SYSTEMS[system][0](rank, addresses, *identities)
     made: dict[int, Reduce] = {}
     pipe.send("ready")
     with contextlib.suppress(EOFError):
@@ -122,7 +129,17 @@ class Running:
 
     def __init__(self, system: str, ranks: int) -> None:
         addresses = free_addresses(ranks, SYSTEMS[system][1])
-        started = [start_process(serve, system, rank, addresses) for rank in range(ranks)]
+        authority = Authority()
+        started = [
+            start_process(
+                serve,
+                system,
+                rank,
+                addresses,
+                [authority.identify(worker_name(rank))] if system == "ours, TLS" else [],
+            )
+            for rank in range(ranks)
+        ]
         self._pipes, self._processes = zip(*started, strict=True)
         for pipe in self._pipes:
             answer(pipe)

@@ -18,6 +18,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from tfos_magic.transport.authority import Authority
+from tfos_magic.transport.identity import Identity, worker_name
+
 START_SECONDS = 90.0
 CELL_SECONDS = 120.0
 
@@ -73,7 +76,7 @@ class Group:
 
     ``hosts`` are the addresses they claim, in turn. ``share`` lets them share memory; the code ``prepare``,
     which finds its ``rank``, runs before they form the cluster.
-    ``servers`` more processes are parameter servers.
+    ``servers`` more processes are parameter servers. What the ranks of different hosts send is ``encrypted`` if asked.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Group:
         servers: int = 0,
         hosts: Sequence[str] = ("127.0.0.1",),
         nccl: bool = False,
+        encrypted: bool = False,
     ) -> None:
         self.size = size
         self.broken = False
@@ -94,6 +98,8 @@ class Group:
         self._held = [_held_port(hosts[rank % len(hosts)]) for rank in range(max(size, 1))]
         addresses = [_address(held) for held in self._held]
         self._secret = secrets.token_hex()
+        authority, self._names = Authority(), [worker_name(rank) for rank in range(size)] if encrypted else []
+        self._identities = [authority.identify(name) for name in self._names]
         self._held += [_held_port() for _ in range(servers)]
         self._served = [_address(held) for held in self._held[max(size, 1) :]]
         self.servers = [
@@ -115,9 +121,10 @@ class Group:
         self, rank: int, addresses: list[str], seconds: float, share: bool, prepare: str, nccl: bool = False
     ) -> tuple[Connection, ForkServerProcess]:
         ours, theirs = PROCESSES.Pipe()
+        tls = (self._identities[rank], self._names) if self._names else None
         process = PROCESSES.Process(
             target=_serve,
-            args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret, nccl),
+            args=(rank, self.size, addresses, theirs, seconds, share, prepare, self._served, self._secret, nccl, tls),
             name=f"tfos-test-trainer-{rank}",
             daemon=True,
         )
@@ -253,9 +260,11 @@ def _serve(
     served: list[str],
     secret: str,
     nccl: bool,
+    tls: tuple[Identity, list[str]] | None,
 ) -> None:
     import numpy as np
 
+    from tfos_magic.training.allreduce.tls import TlsPeers
     from tfos_magic.training.collectives import Collectives, form_cluster
     from tfos_magic.training.parameter_server.client import ServerGroup
 
@@ -267,7 +276,14 @@ def _serve(
             collectives = Collectives(rank, size)
         else:
             collectives = form_cluster(
-                rank, addresses or ["127.0.0.1:0"], timeout=60, threads=1, share=share, secret=secret, nccl=nccl
+                rank,
+                addresses or ["127.0.0.1:0"],
+                timeout=60,
+                threads=1,
+                share=share,
+                secret=secret,
+                nccl=nccl,
+                tls=TlsPeers(*tls) if tls else None,
             )
         collectives.timeout = collective_seconds
         group = ServerGroup(rank, size, served, secret, timeout=collective_seconds) if served else None

@@ -43,9 +43,13 @@ sent = collectives.sent
 )
 
 
-@pytest.fixture(params=[TWO_AND_TWO, THREE_AND_ONE], ids=["2 + 2 ranks", "3 + 1 ranks"])
+@pytest.fixture(
+    params=[(TWO_AND_TWO, False), (THREE_AND_ONE, False), (TWO_AND_TWO, True)],
+    ids=["2 + 2 ranks", "3 + 1 ranks", "2 + 2 ranks, encrypted"],
+)
 def four(request: pytest.FixtureRequest) -> Iterator[Group]:
-    group = Group(4, hosts=request.param)
+    hosts, encrypted = request.param
+    group = Group(4, hosts=hosts, encrypted=encrypted)
     yield group
     group.close()
 
@@ -88,9 +92,9 @@ elif rank == 2:
         group.close()
 
 
-@pytest.fixture(scope="module")
-def apart() -> Iterator[Group]:
-    group = Group(2, hosts=TWO_AND_TWO)
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "encrypted"])
+def apart(request: pytest.FixtureRequest) -> Iterator[Group]:
+    group = Group(2, hosts=TWO_AND_TWO, encrypted=request.param)
     yield group
     group.close()
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from tfos_magic.cluster.launch import AgentJob, ship_package
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.workers import ClusterSpec
+from tfos_magic.spark.encryption import Encryption
 from tfos_magic.spark.failures import has_ended, with_remedy
 from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
@@ -35,6 +36,7 @@ class Agents:
         self._jobs: dict[int, AgentJob] = {}
         self._spark, self._membership, self._spec = spark, membership, spec
         self._token, self._authority = token, authority
+        self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
 
     @property
     def cores(self) -> int:
@@ -67,8 +69,8 @@ class Agents:
             keys.secret,
             self._token,
             self._authority.identify(worker_name(slot)),
-            spec.spool_dir,
-            spec.spool_gb,
+            self.encryption.spool_dir,
+            self.encryption.spool_gb,
             slot=slot,
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),

@@ -79,6 +79,7 @@ class WorkerSubset(TrainerGroup):
 
     def __init__(self, whole: WorkerGroup, ranks: Sequence[int]) -> None:
         super().__init__(len(ranks), SubsetMembership(whole.membership, ranks), whole.start_timeout, whole.nccl)
+        self.encrypted = whole.encrypted
         self.ranks, self._whole = ranks, whole
         self.feeds, self.feed_world = whole.feeds, len(ranks)
         whole.hearers.append(self._hear)

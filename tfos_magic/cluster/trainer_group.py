@@ -19,13 +19,14 @@ class TrainerGroup(ABC):
 
     A run has one such group, which is all of a cluster or a part of it. ``start_timeout`` in seconds bounds the start
     of its trainers, which sum by TensorFlow's own collectives where ``nccl`` says so.
+    What they send to other hosts is ``encrypted`` where that is set.
     """
 
     def __init__(self, size: int, membership: Membership, start_timeout: float, nccl: bool = False) -> None:
         self.size, self.membership = size, membership
         self.feeds: FeedStore | None = None
         self.feed_world = 0
-        self.start_timeout, self.nccl = start_timeout, nccl
+        self.start_timeout, self.nccl, self.encrypted = start_timeout, nccl, False
         self._secret = ""
         self._listener: Callable[[Message], None] | None = None
 
@@ -70,6 +71,7 @@ class TrainerGroup(ABC):
             secret=self._secret,
             late=late,
             nccl=self.nccl,
+            names=[worker.agent.feed.name for worker in self.workers] if self.encrypted else [],
         )
         self.tell(worker.rank, message)
 

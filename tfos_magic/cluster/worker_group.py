@@ -16,10 +16,12 @@ from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
+from tfos_magic.errors import ClusterError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.encryption import Encrypt, encryption_of
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
@@ -55,6 +57,7 @@ class WorkerGroup(TrainerGroup):
         spool_gb: float | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         nccl: bool = False,
+        encrypt: Encrypt = "auto",
     ) -> None:
         self.spec = ClusterSpec(
             workers=workers,
@@ -68,6 +71,7 @@ class WorkerGroup(TrainerGroup):
             spool_gb=spool_gb,
             heartbeat_timeout=heartbeat_timeout,
             nccl=nccl,
+            encrypt=encrypt,
         )
         if spark is None:
             tell("a Spark session")
@@ -91,6 +95,7 @@ class WorkerGroup(TrainerGroup):
         """
         deadline = time.monotonic() + self.start_timeout
         sessions.refuse_dynamic_allocation(self.spark)
+        self._decide_encryption()
         self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
         try:
             self._agents.launch(self._listen(), deadline)
@@ -104,6 +109,16 @@ class WorkerGroup(TrainerGroup):
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
         return self
+
+    def _decide_encryption(self) -> None:
+        decided = encryption_of(self.spark, self.spec.encrypt, self.spec.spool_dir, self.spec.spool_gb)
+        if decided.network and self.nccl:
+            raise ClusterError(
+                f"nccl sends gradients over ports that nothing guards, and what crosses hosts is to be encrypted "
+                f"({decided.why}): leave nccl out, or set encrypt=False on a network of your own alone."
+            )
+        self.encrypted = decided.network
+        self._agents.encryption = decided
 
     def check_room(self, other: WorkerGroup) -> None:
         """Raise :class:`StartTimeout` where there will be no room for this one when the ``other`` has ended."""

@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from tfos_magic.errors import ClusterError
+from tfos_magic.spark.encryption import Encrypt
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
@@ -38,12 +39,15 @@ class ClusterSpec:
     spool_gb: float | None = None
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT
     nccl: bool = False
+    encrypt: Encrypt = "auto"
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:
             raise ClusterError(
                 "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
             )
+        if self.encrypt not in (True, False, "auto"):
+            raise ClusterError(f"encrypt must be True, False or 'auto', and is {self.encrypt!r}.")
         if self.heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
             raise ClusterError(
                 f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."

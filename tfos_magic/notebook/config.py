@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traitlets import Bool, Enum, Float, Int, Unicode
+from traitlets import Bool, Enum, Float, Int, Unicode, Union
 from traitlets.config import Configurable
 
 from tfos_magic.notebook.views.choice import CHOICES
@@ -16,6 +16,11 @@ class TFOS(Configurable):
     gpus = Int(0, min=0, help="GPUs for each worker (--gpus), by Spark's resource scheduling.").tag(config=True)
     nccl = Bool(
         False, help="Let GPUs sum by TensorFlow's own collectives, whose ports obey whoever reaches them: files too."
+    ).tag(config=True)
+    encrypt = Union(
+        [Bool(), Enum(["auto"])],
+        default_value="auto",
+        help="Encrypt what crosses hosts (--encrypt); auto: where the Spark session's settings ask for it.",
     ).tag(config=True)
     ps = Int(0, min=0, help="Parameter servers of a new cluster (--ps).").tag(config=True)
     start_timeout = Float(120.0, help="Seconds a cluster may take to come up (--start-timeout).").tag(config=True)

@@ -41,6 +41,12 @@ cluster_options = grouped(
     argument("-n", "--workers", type=positive, default=None, help="Number of workers."),
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
     argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
+    argument(
+        "--encrypt",
+        choices=["auto", "on", "off"],
+        default=None,
+        help="Encrypt what crosses hosts; auto: where the session's settings ask for it.",
+    ),
     argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
     argument(
         "--spool-gb",

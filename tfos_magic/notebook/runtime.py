@@ -30,6 +30,8 @@ from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 from tfos_magic.tensorboard.server_process import Result, TensorBoards
 from tfos_magic.tfrecord import register_tfrecord
 
+ENCRYPT: dict[str | None, Any] = {"on": True, "off": False, "auto": "auto"}
+
 
 class Runtime:
     """The notebook's side of everything that was started for it."""
@@ -126,6 +128,7 @@ class Runtime:
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
             nccl=self.config.nccl,
+            encrypt=ENCRYPT.get(args.encrypt, self.config.encrypt),
         )
 
     def size_for(self, args: Any) -> int:

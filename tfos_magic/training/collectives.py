@@ -20,6 +20,7 @@ from tfos_magic.training.allreduce import GroupTransport, PeerLost
 from tfos_magic.training.allreduce.arrays import ArrayWire
 from tfos_magic.training.allreduce.group import meet
 from tfos_magic.training.allreduce.ring import RingWire
+from tfos_magic.training.allreduce.tls import TlsPeers
 from tfos_magic.training.allreduce.watchdog import Watchdog
 
 END_SECONDS = 24 * 3600.0  # other ranks may do by themselves what they like, such as saving a model, for long
@@ -197,12 +198,15 @@ def form_cluster(
     share: bool = True,
     secret: str = "",
     nccl: bool = False,
+    tls: TlsPeers | None = None,
 ) -> Collectives:
     """Join this process to its peers and return when all of them answered.
 
     ``addresses`` holds ``host:port`` by rank. ``threads`` is the number of threads one operation may use, for hosts
     that trainers share. Ranks on one host share memory, unless ``share`` is false; only ranks that know ``secret`` are
-    let in. With ``nccl`` TensorFlow's own collectives are used instead, whose server listens on all interfaces and lets
+    let in. With ``tls`` what crosses hosts is encrypted.
+
+    With ``nccl`` TensorFlow's own collectives are used instead, whose server listens on all interfaces and lets
     anyone in: whoever reaches its port can read and write files as this process. To be called once in a process, before
     TensorFlow ran any operation. With one address nothing is listened on. Raises :class:`ClusterError` that names the
     ranks which did not answer within ``timeout`` seconds, and for ``nccl`` where a rank has no GPU.
@@ -212,7 +216,7 @@ def form_cluster(
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if len(addresses) == 1:
         return Collectives()
-    arrays = ArrayWire(meet(rank, addresses, secret, timeout, share))
+    arrays = ArrayWire(meet(rank, addresses, secret, timeout, share, tls))
     wire: GroupTransport = arrays
     if nccl:
         all_have_gpus = _all_have_gpus(arrays)

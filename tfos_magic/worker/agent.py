@@ -7,6 +7,7 @@ trainer, the Flight server and the spool.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import os
@@ -195,6 +196,8 @@ class Agent:
 
     def _start_trainer(self, message: StartTrainer) -> None:
         self._end_trainer()
+        if message.names:
+            message = dataclasses.replace(message, identity=self._config.identity)
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.place.gpus) or "-1"}
         trainer = TrainerProcess(self._forks, message.generation, message.rank, gpus, _shared_by(message))
         self._trainer = trainer

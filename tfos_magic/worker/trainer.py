@@ -109,6 +109,7 @@ class Trainer:
 
     def _connect(self, start: StartTrainer) -> None:
         """Join the other workers and find the parameter servers, or be one of these."""
+        from tfos_magic.training.allreduce.tls import TlsPeers
         from tfos_magic.training.collectives import Collectives, form_cluster
         from tfos_magic.training.parameter_server.client import ServerGroup
         from tfos_magic.training.parameter_server.server import ParameterServer
@@ -121,7 +122,8 @@ class Trainer:
             self._collectives = Collectives(start.rank, len(start.addresses))
         else:
             form = partial(form_cluster, timeout=start.timeout, threads=threads, secret=start.secret)
-            self._collectives = form(start.rank, start.addresses, nccl=start.nccl)
+            tls = TlsPeers(start.identity, start.names) if start.identity else None
+            self._collectives = form(start.rank, start.addresses, nccl=start.nccl, tls=tls)
         self._step_timeout = self._collectives.timeout
         if start.servers:
             self._servers = ServerGroup(

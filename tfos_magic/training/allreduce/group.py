@@ -5,26 +5,31 @@ from __future__ import annotations
 import hmac
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import AllReduce
 from tfos_magic.training.allreduce.handshake import listen
 from tfos_magic.training.allreduce.hierarchical import HostGroups
-from tfos_magic.training.allreduce.links import link
+from tfos_magic.training.allreduce.links import Links, link
 from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
+from tfos_magic.training.allreduce.tls import TlsPeers
 from tfos_magic.training.allreduce.unix_peers import Invitation
 
 
-def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share: bool) -> AllReduce:
+def meet(
+    rank: int, addresses: Sequence[str], secret: str, timeout: float, share: bool, tls: TlsPeers | None = None
+) -> AllReduce:
     """Connect this rank to all others and return when all are connected.
 
     ``addresses`` holds ``host:port`` by rank; a rank listens on its own, on that host's address alone, until all have
     come. Ranks that do not know ``secret`` are not let in. Those of one host share memory where they can and ``share``
-    is true. Raises :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
+    is true. With ``tls`` all that crosses TCP is encrypted.
+
+    Raises :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
     """
     key = secret.encode()
     with ExitStack() as opened:
@@ -35,7 +40,7 @@ def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share
                 f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address is not of "
                 "this host: start the cluster again."
             ) from error
-        star = Star(rank, addresses, listener, key, timeout)
+        star = Star(rank, addresses, listener, key, timeout, tls)
         opened.callback(star.close)
         nonce = star.gather({"nonce": os.urandom(16).hex()})[0]["nonce"]
         hosts = _hosts(addresses) if share else [[peer] for peer in range(len(addresses))]
@@ -44,7 +49,13 @@ def meet(rank: int, addresses: Sequence[str], secret: str, timeout: float, share
             hosts = [[peer] for peer in range(len(addresses))]
         elif len(hosts) == 1 and isinstance(local, SharedMemory):
             return local
-        return _connect(star, rank, hosts, addresses, listener, key, timeout, local)
+        firsts = [members[0] for members in hosts]
+
+        def link_hosts() -> Links:
+            where = [addresses[first] for first in firsts]
+            return link(firsts.index(rank), firsts, where, listener, key, timeout, tls)
+
+        return _connect(star, hosts, addresses, local, link_hosts if rank in firsts else None)
 
 
 def _hosts(addresses: Sequence[str]) -> list[list[int]]:
@@ -80,21 +91,16 @@ def _share(
 
 def _connect(
     star: Star,
-    rank: int,
     hosts: list[list[int]],
     addresses: Sequence[str],
-    listener: socket.socket,
-    key: bytes,
-    timeout: float,
     local: SharedMemory | bool | None,
+    link_hosts: Callable[[], Links] | None,
 ) -> AllReduce:
-    """Link the first ranks of the hosts, and give the exchange of this rank."""
-    firsts = [members[0] for members in hosts]
+    """Link the first ranks of the hosts, where this is one, and give the exchange of this rank."""
     between, trouble = None, ""
-    if rank in firsts:
+    if link_hosts is not None:
         try:
-            links = link(firsts.index(rank), firsts, [addresses[first] for first in firsts], listener, key, timeout)
-            between = TcpPeers(links)
+            between = TcpPeers(link_hosts())
         except OSError as error:
             trouble = str(error) or type(error).__name__
     exchange = HostGroups(local if isinstance(local, SharedMemory) else None, between, hosts)

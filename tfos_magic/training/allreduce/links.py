@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
 from tfos_magic.training.allreduce.handshake import accept, connect
+from tfos_magic.training.allreduce.tls import Meddled, TlsPeers, TlsSocket, secure
 from tfos_magic.training.allreduce.unix_peers import close_in_forks
 
 _HEADER = struct.Struct("<IIQd")
@@ -98,6 +99,8 @@ class Links:
         deadline = time.monotonic() + self.seconds
         for other in list(left):
             self._send(other, left[other])
+            if isinstance(peer := self._data[other], TlsSocket) and peer.pending():
+                self._receive(other, left[other], operation, room)  # decrypted by the swap before, so that none polls
         asked: dict[int, int] = {}
         while left:
             for other in list(left):
@@ -184,6 +187,8 @@ class Links:
                     self._open(other, traffic, operation, room)
         except BlockingIOError:
             return
+        except Meddled as error:
+            self._fail(f"the connection to rank {self.names[other]} was meddled with: {error}")
         except OSError:
             self._heed(other)
 
@@ -225,7 +230,13 @@ def _advance(views: list[memoryview], count: int) -> None:
 
 
 def link(
-    place: int, names: Sequence[int], addresses: Sequence[str], listener: socket.socket, secret: bytes, seconds: float
+    place: int,
+    names: Sequence[int],
+    addresses: Sequence[str],
+    listener: socket.socket,
+    secret: bytes,
+    seconds: float,
+    tls: TlsPeers | None = None,
 ) -> Links:
     """Connect the member ``place`` to all others, who do the same; ``addresses`` are those of the members.
 
@@ -236,15 +247,18 @@ def link(
     with contextlib.ExitStack() as opened:
         for use, sockets in connections.items():
             for other in range(place):
-                sockets[other] = connect(addresses[other], names[place], use, secret, deadline)
+                peer = connect(addresses[other], names[place], use, secret, deadline)
+                sockets[other] = secure(tls, peer, names[other], deadline)
                 opened.callback(sockets[other].close)
             pending_members = set(range(place + 1, len(names)))
             for rank, peer in accept(listener, use, secret, deadline) if pending_members else ():
-                opened.callback(peer.close)
                 other = names.index(rank) if rank in names else -1
                 if other in pending_members:
+                    sockets[other] = secure(tls, peer, rank, deadline, accepted=True)
+                    opened.callback(sockets[other].close)
                     pending_members.remove(other)
-                    sockets[other] = peer
+                else:
+                    peer.close()
                 if not pending_members:
                     break
         opened.pop_all()

@@ -12,6 +12,7 @@ from typing import Any
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce.handshake import accept, connect, receive
+from tfos_magic.training.allreduce.tls import TlsPeers, secure
 
 _LENGTH = struct.Struct("<I")
 _MAX_WORDS = 1 << 22
@@ -25,9 +26,16 @@ class Star:
     """
 
     def __init__(
-        self, rank: int, addresses: Sequence[str], listener: socket.socket, secret: bytes, timeout: float
+        self,
+        rank: int,
+        addresses: Sequence[str],
+        listener: socket.socket,
+        secret: bytes,
+        timeout: float,
+        tls: TlsPeers | None = None,
     ) -> None:
         self._rank = rank
+        self._tls = tls
         self._addresses = addresses
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
@@ -36,7 +44,8 @@ class Star:
             self._await_all(listener, secret)
             return
         try:
-            self._peers[0] = connect(addresses[0], rank, "star", secret, self._deadline)
+            peer = connect(addresses[0], rank, "star", secret, self._deadline)
+            self._peers[0] = secure(tls, peer, 0, self._deadline)
         except OSError as error:
             raise self._missing({0: str(error)}) from error
 
@@ -65,7 +74,8 @@ class Star:
         with contextlib.suppress(TimeoutError):
             for rank, caller in accept(listener, "star", secret, self._deadline):
                 if 0 < rank < size and rank not in self._peers:
-                    self._peers[rank] = caller
+                    with contextlib.suppress(OSError):  # it cannot say who it is, and is missing
+                        self._peers[rank] = secure(self._tls, caller, rank, self._deadline, accepted=True)
                 else:
                     caller.close()
                 if len(self._peers) == size - 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfos_magic.transport.identity import Identity
 from tfos_magic.transport.messages.feeds import FeedUse
 from tfos_magic.transport.messages.message import Message
 from tfos_magic.transport.messages.strategy_options import StrategyOptions
@@ -17,6 +18,8 @@ class StartTrainer(Message):
     ``role`` is ``worker`` or ``ps``; ``servers`` holds the addresses of the parameter servers. ``secret`` is known to
     the trainers of this generation alone, so that they know each other. One that comes ``late``, in the place of
     another, finds the servers and no other worker. ``nccl`` asks for TensorFlow's own collectives.
+    ``names`` are those in the certificates of all ranks, where what crosses hosts is to be encrypted: then the agent
+    adds its own ``identity``.
     """
 
     generation: int
@@ -28,9 +31,11 @@ class StartTrainer(Message):
     timeout: float = 60.0
     role: str = "worker"
     servers: list[str] = field(default_factory=list)
-    secret: str = ""
+    secret: str = field(default="", repr=False)
     late: bool = False
     nccl: bool = False
+    names: list[str] = field(default_factory=list)
+    identity: Identity | None = None
 
 
 @dataclass(frozen=True)
