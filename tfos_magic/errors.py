@@ -134,7 +134,9 @@ class ItemError(TFOSError):
         shown = repr(item)
         shown = shown if len(shown) <= ITEM_LENGTH else f"{shown[:ITEM_LENGTH]}…"
         where = f" on worker {', '.join(map(str, ranks))}" if ranks else ""
-        super().__init__(f"Item {index}, {shown}{where}: {cause}")
+        # An item's workers count from 0, and are called here by their ranks in the cluster.
+        said = cause.told(f"{cause.kind}: {cause.args[0]}") if isinstance(cause, WorkerError) else str(cause)
+        super().__init__(f"Item {index}, {shown}{where}: {said}")
         self.index, self.item, self.ranks, self.cause = index, item, tuple(ranks), cause
 
 
@@ -176,7 +178,11 @@ class WorkerError(TFOSError):
 
     def __str__(self) -> str:
         where = f"worker {self.rank}" + (f" on {self.host}" if self.host else "")
-        parts = [f"{self.kind} on {where}: {self.args[0]}"]
+        return self.told(f"{self.kind} on {where}: {self.args[0]}")
+
+    def told(self, headline: str) -> str:
+        """All that is known of it below a ``headline``."""
+        parts = [headline]
         for title, text in (
             ("In the cell", self.cell_lines),
             ("In the notebook", self.brought),

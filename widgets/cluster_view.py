@@ -12,6 +12,7 @@ import traitlets
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
+from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.cluster_table import about, cluster_bundle, worker_row
 from tfos_magic.notebook.views.wording import count_of
@@ -30,6 +31,10 @@ class ClusterView(Part):
     status: Any = traitlets.Dict().tag(sync=True)
 
     def __init__(self, cluster: TFCluster | None = None, **traits: Any) -> None:
+        if cluster is not None and not hasattr(cluster, "queue"):
+            raise UsageError(
+                f"{type(cluster).__name__} is no cluster: give a TFCluster, or none for that of the magics."
+            )
         self.cluster = cluster
         self._error, self._busy = "", False
         super().__init__(None, status=values_of(None, []), **traits)
@@ -91,6 +96,7 @@ def values_of(cluster: TFCluster | None, runs: list[Run]) -> dict[str, Any]:
         "workers": [worker_row(worker) for worker in status.workers],
         "size": cluster.size,
         "running": status.phase == "running",
+        "busy_with": runs[0].name if runs else "",
     }
 
 

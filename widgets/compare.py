@@ -38,7 +38,7 @@ class Compare(Part):
         super().__init__(None, shown=[metrics] if isinstance(metrics, str) else list(metrics), **traits)
         self._names: dict[str, str] = {}
         self.observe(self._gather, "runs")
-        self.runs = [runs] if hasattr(runs, "run_id") else list(runs)
+        self.runs = list(runs) if isinstance(runs, Iterable) else [runs]
 
     def add(self, run: Run, name: str = "") -> None:
         """Compare one more run, called ``name``."""

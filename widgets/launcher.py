@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import inspect
@@ -105,9 +106,11 @@ def _source_of(train: Callable[..., Any]) -> str:
         given = train.args[0] if train.args else train.func
         return given if isinstance(given, str) else _source_of(given)
     try:
-        return textwrap.dedent(inspect.getsource(inspect.unwrap(train)))
-    except (OSError, TypeError):
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(train)))
+        ast.parse(source)
+    except (OSError, TypeError, SyntaxError):  # the lines of a lambda need not be whole statements
         return ""
+    return source
 
 
 def _controls(

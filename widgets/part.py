@@ -44,7 +44,7 @@ class Part(anywidget.AnyWidget):
     _esm = LOADER
     run: Any = traitlets.Any(None, help="the run that is shown")
     part = traitlets.Unicode().tag(sync=True)
-    data: Any = traitlets.Instance(Panel).tag(sync=True, **widget_serialization)
+    data: Any = traitlets.Instance(Panel, allow_none=True).tag(sync=True, **widget_serialization)
     phase = traitlets.Unicode("none", read_only=True).tag(sync=True)
     epoch = traitlets.Int(0, read_only=True).tag(sync=True)
     fraction = traitlets.Float(0.0, read_only=True).tag(sync=True)

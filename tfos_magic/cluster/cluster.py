@@ -144,7 +144,7 @@ class TFCluster(WorkerGroup):
     def _taken(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a run that the cluster can take, with tables of this process as DataFrames of its session."""
         self._check_running()
-        return {**options, "frames": all_to_spark(options.get("frames") or {}, self.spark)}
+        return {**options, "frames": all_to_spark(options.get("frames"), self.spark)}
 
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:

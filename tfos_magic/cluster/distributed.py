@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
@@ -67,6 +68,7 @@ class Distributed:
         functools.update_wrapper(self, function)
         self._function, self._cluster, self._options = function, cluster, options
         self._workers, self._servers = workers, servers
+        self._runs = itertools.count(1)
 
     def __reduce__(self) -> Any:
         return _itself, (self._function,)
@@ -89,7 +91,9 @@ class Distributed:
         given = self._named(args, kwargs)
         frames = {name: value for name, value in given.items() if is_dataframe(value)}
         names = {name: value for name, value in given.items() if name not in frames}
-        return {"name": self._function.__name__, **self._options, "names": names, "frames": frames}
+        number, name = next(self._runs), self._function.__name__
+        name = name if number == 1 else f"{name} {number}"
+        return {"name": name, **self._options, "names": names, "frames": frames}
 
     def _shared_run(self, options: dict[str, Any], *, detached: bool) -> Run:
         observer = options.pop("observer", None)

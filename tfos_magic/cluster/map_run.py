@@ -49,7 +49,7 @@ class MapRun:
         cluster.queue.join(self)
 
     def _run_of(self, request: RunRequest, observer: Observer | None) -> Run:
-        return Run(Execution(request, self._size, self._connect), RunQueue(), observer, waits=True)
+        return Run(Execution(request, self._size, self._connect), RunQueue(), observer or Observer(), waits=True)
 
     def start(self) -> MapRun:
         """Go on in a thread of its own."""

@@ -44,11 +44,10 @@ class Commands:
             return
         if command not in COMMANDS:
             raise UsageError(f"%tfos has no command {command!r}; it has {', '.join(COMMANDS)}.")
-        args = parse(COMMANDS[command], rest)
-        if args.help:
+        if "--help" in rest.split():  # also where something that it needs is not there
             print(help_of(COMMANDS[command]))
             return
-        getattr(self, f"_{command}")(args)
+        getattr(self, f"_{command}")(parse(COMMANDS[command], rest))
 
     def _start(self, args: Any) -> None:
         print(describe_status(self.runtime.start(args).status()))

@@ -141,7 +141,7 @@ def _is_model(value: Any) -> bool:
 
 def _is_frame(value: Any) -> bool:
     kind = type(value)
-    return kind.__name__ == "DataFrame" and kind.__module__.startswith("pyspark.sql")
+    return kind.__name__ == "DataFrame" and kind.__module__.startswith(("pyspark.sql", "pandas", "polars"))
 
 
 def _result(candidates: Iterable[str], token: str, kind: str) -> SimpleMatcherResult:

@@ -251,8 +251,9 @@ def command_parser(name: str, *decorators: Decorator) -> Any:
 
     command.__name__, command.__doc__ = name, None
     decorated = grouped(magic_arguments(), *decorators, help_option)(command)
+    decorated.__doc__ = None  # where the first parser has left its help
     decorated.parser = construct_parser(decorated)  # type: ignore[attr-defined]
-    decorated.parser.prog = name.replace("_", " ")  # type: ignore[attr-defined]
+    decorated.parser.prog = name.lstrip("%").replace("_", " ")  # type: ignore[attr-defined]
     return decorated
 
 

@@ -58,6 +58,7 @@ class Runtime:
         """The known session, else a local one with ``slots``, put in ``spark``."""
         spark = self.known_session()
         if spark is None:
+            print("There is no Spark session yet: a local one is being started, which takes some seconds.", flush=True)
             with interruptible():  # PySpark's own handler of interrupts, which would end the workers, does not stay
                 spark = self.namespace["spark"] = make_local_session(slots)
             self.add_formats()

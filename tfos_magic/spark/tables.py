@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfos_magic.errors import DataError
+from tfos_magic.errors import DataError, UsageError
 
 _KINDS = (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table"))
 
@@ -43,10 +43,15 @@ def to_spark(value: Any, session: Callable[[], Any]) -> Any:
         raise DataError(f"it cannot be made a Spark DataFrame: {error}") from None
 
 
-def all_to_spark(frames: Mapping[str, Any], session: Any) -> dict[str, Any]:
-    """DataFrames by name, tables among them as those of ``session``. Raises :class:`DataError` with the name."""
+def all_to_spark(frames: Mapping[str, Any] | None, session: Any) -> dict[str, Any]:
+    """DataFrames by name, tables among them as those of ``session``.
+
+    Raises :class:`DataError` with the name of one that cannot be made, :class:`UsageError` for what is no dict.
+    """
+    if frames is not None and not isinstance(frames, Mapping):
+        raise UsageError(f"frames is {type(frames).__name__}: give a dict, such as frames={{'train': train}}.")
     made = {}
-    for name, value in frames.items():
+    for name, value in (frames or {}).items():
         with DataError.of(repr(name)):
             made[name] = to_spark(value, lambda: session) if is_table(value) else value
     return made

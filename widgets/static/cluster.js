@@ -1,5 +1,7 @@
 // The cluster: its workers with what they hold, which runs it has, and its size and end.
 
+const SURE_SECONDS = 5;
+
 function cluster(data, own) {
   const headline = node("strong", "tfos-headline", { role: "status" });
   const about = node("span", "tfos-muted");
@@ -15,7 +17,21 @@ function cluster(data, own) {
   const buttons = node("span", "tfos-aside", {}, size, scale, stop);
   let known = 0; // workers when the number was last written: what a person types stays
   scale.addEventListener("click", () => own.model.send({ ask: "scale", workers: Number(size.value) }));
-  stop.addEventListener("click", () => own.model.send({ ask: "stop" }));
+  let sure = false; // of ending a run as well, where one goes on
+  const calm = () => {
+    sure = false;
+    write(stop, "Stop cluster");
+  };
+  stop.addEventListener("click", () => {
+    if (own.get("status", {}).busy_with && !sure) {
+      sure = true;
+      write(stop, `End ${own.get("status", {}).busy_with} too?`);
+      setTimeout(calm, SURE_SECONDS * 1000);
+      return;
+    }
+    calm();
+    own.model.send({ ask: "stop" });
+  });
   size.addEventListener("keydown", (event) => event.stopPropagation());
   own.hear(["status"], () => {});
   const row = () => node("tr", "", {}, node("th", "", { scope: "row" }), ...titles.slice(1).map(() => node("td", "")));
@@ -28,7 +44,7 @@ function cluster(data, own) {
       write(runs, status.runs);
       write(error, status.error);
       error.hidden = !status.error;
-      runs.hidden = !status.runs;
+      runs.hidden = !status.runs || own.gone;
       buttons.hidden = !status.running || own.gone;
       for (const button of [scale, stop]) button.disabled = Boolean(status.busy);
       if (status.size !== known) size.value = known = status.size;

@@ -23,6 +23,7 @@ function curves(data, own) {
   const empty = node("p", "tfos-muted tfos-empty", {}, "");
   const nothing = () => {
     const shown = own.get("shown", []);
+    if (!data.get("run_id")) return "Metrics are shown as soon as there is a run.";
     if (!data.get("picture").ended) return "Curves begin with the first steps.";
     return shown.length ? `No metric is called ${shown.join(" or ")}.` : "No metric was reported.";
   };

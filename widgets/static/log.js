@@ -17,11 +17,15 @@ function log(data) {
     }
     const follows = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24;
     const part = wanted.value.toLowerCase();
+    const nothing = () => {
+      if (!data.get("run_id")) return "Lines are shown as soon as there is a run.";
+      return data.get("picture").ended ? "Nothing was printed." : "No lines yet.";
+    };
     const kept = entries.filter(
       ([rank, text]) => (filter === "" || rank === Number(filter)) && text.toLowerCase().includes(part),
     );
     const prefix = (rank) => (filter === "" && count > 1 ? `[${rank}] ` : "");
-    write(lines, kept.map(([rank, text]) => prefix(rank) + text).join("\n") || (entries.length ? "No such lines among the last." : "No lines yet."));
+    write(lines, kept.map(([rank, text]) => prefix(rank) + text).join("\n") || (entries.length ? "No such lines among the last." : nothing()));
     if (follows) lines.scrollTop = lines.scrollHeight;
   };
   select.addEventListener("change", () => {

@@ -190,6 +190,7 @@ function mount({ el, kind, model, data, runs = [] }) {
   const [label, ...makers] = PARTS[kind];
   const root = node("section", kind === "panel" ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
   root.dataset.part = kind;
+  if (model !== data) root.classList.add("tfos-wide"); // put somewhere by a person, and not under a cell
   let parts = [];
   const draw = () => {
     root.dataset.phase = own.gone ? "gone" : data.get("picture").phase;

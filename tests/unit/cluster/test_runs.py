@@ -18,7 +18,8 @@ from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.cluster.workers import LINE_CHARACTERS
-from tfos_magic.errors import CaptureError, DataError, RunInterrupted, RunStopped, UsageError
+from tfos_magic.errors import CaptureError, DataError, ItemError, RunInterrupted, RunStopped, UsageError, WorkerError
+from tfos_magic.spark.tables import all_to_spark
 from tfos_magic.transport.messages import Output
 
 
@@ -232,7 +233,7 @@ def test_a_function_is_called_with_what_it_takes_of_names_and_frames() -> None:
 
 
 def test_an_option_that_there_is_not_is_refused() -> None:
-    with pytest.raises(TypeError, match="batchsize"):
+    with pytest.raises(UsageError, match=r"no option 'batchsize'\. Did you mean 'batch_size'\?"):
         request_of("x = 1", batchsize=3)
 
 
@@ -308,3 +309,32 @@ def test_of_a_line_without_an_end_the_last_part_is_kept() -> None:
     for _ in range(3):
         tell(state, Output(RUN, 0, "stdout", "x" * 100_000))
     assert {len(line) for line in state.workers[0].log} == {LINE_CHARACTERS}
+
+
+def test_the_first_workers_prints_are_printed_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    def printing(execution: Scripted) -> dict[str, Any]:
+        execution.observer.output("hello from a worker\n", "stdout")
+        execution.observer.output("careful\n", "stderr")
+        return {}
+
+    run_of(printing).execute()
+    assert capsys.readouterr() == ("hello from a worker\n", "careful\n")
+
+
+def test_names_and_frames_are_dicts() -> None:
+    with pytest.raises(UsageError, match="names is list: give a dict"):
+        request_of("x = 1", names=[1])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="frames is int: give a dict"):
+        all_to_spark(3, None)  # type: ignore[arg-type]
+
+
+def test_an_items_error_names_the_worker_of_the_cluster_alone() -> None:
+    cause = WorkerError("boom", rank=0, host="127.0.0.1", kind="ValueError", cell_lines="-> 1 raise")
+    told = str(ItemError(2, 5, [1], cause))
+    assert told.startswith("Item 2, 5 on worker 1: ValueError: boom")
+    assert "raise" in told
+    assert "worker 0" not in told
+
+
+def test_a_state_shows_itself_in_a_line() -> None:
+    assert len(repr(new_state())) < 120

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,6 +41,16 @@ class Observer:
 
     def close(self, state: RunState) -> None:
         """The run has ended; nothing is called after this."""
+
+
+class Printer(Observer):
+    """Prints what the first worker prints, as a program would that trains by itself."""
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def show(self, data: dict[str, Any], metadata: dict[str, Any], rank: int = 0) -> None:
+        print(data.get("text/plain", ""), flush=True)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.runs.request import RETURNED, RunRequest
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError, RunInterrupted, RunStopped, UsageError, WorkerError
 from tfos_magic.frames.inference.trained import note_features
@@ -36,7 +36,7 @@ class RunResults:
     has each rank run alone."""
 
     def __init__(self, state: RunState, request: RunRequest) -> None:
-        self._state, self._alone, self._asked = state, request.alone, bool(request.outputs)
+        self._state, self._alone, self._asked = state, request.alone, bool({*request.outputs} - {RETURNED})
         self._main = None if self._alone else request.main
         self._features = [use.features for use in request.frames.values()]
         self._buffers: dict[tuple[int, int], bytearray] = {}
@@ -165,7 +165,9 @@ class RunResult(Mapping[str, Any]):
         return len(self._values())
 
     def __repr__(self) -> str:
-        return f"<{self._name}: {', '.join(self._values()) if self._end.done() else 'under way'}>"
+        return (
+            f"<{self._name}: {', '.join(self._values()) or 'no names came back' if self._end.done() else 'under way'}>"
+        )
 
     def _values(self) -> dict[str, Any]:
         try:

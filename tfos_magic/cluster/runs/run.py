@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
+from tfos_magic.cluster.runs.request import RETURNED, Observer, Printer, RunRequest
 from tfos_magic.cluster.runs.results import RunResult, quietly
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
@@ -42,7 +42,7 @@ class Run(Observer):
     def __init__(
         self, execution: Execution, queue: RunQueue[Run], observer: Observer | None = None, *, waits: bool = False
     ) -> None:
-        self._execution, self._queue, self.observer = execution, queue, observer or Observer()
+        self._execution, self._queue, self.observer = execution, queue, observer or Printer()
         self._callbacks: list[Callable[[Run], object]] = []
         self._news = Notifier(self._tell, SECONDS_BETWEEN)
         self._muted = self._opened = self._asked = False

@@ -52,7 +52,7 @@ class FeedState:
     streamed: bool = False
 
 
-@dataclass
+@dataclass(repr=False)
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
@@ -104,6 +104,9 @@ class RunState:
 
     def __post_init__(self) -> None:
         self._times = Stopwatch("start", self.started)
+
+    def __repr__(self) -> str:
+        return f"<state of {self.name}: {self.phase.value}, {len(self.history)} of {self.epochs} epochs>"
 
     def begin(self) -> None:
         """The run's turn has come: time counts from here."""

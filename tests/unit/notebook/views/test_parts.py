@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from functools import partial
@@ -299,3 +300,22 @@ def test_whole_bounds_by_logarithms_give_whole_numbers_and_other_names_are_refus
 
 def test_an_empty_panel_tells_of_no_time(sent: Sent) -> None:
     assert RunPanel().data.picture["phases"] == []
+
+
+def test_a_launcher_takes_lambdas_wherever_they_stand(sent: Sent) -> None:
+    for train in (lambda rate: 3,):
+        assert [*Launcher(train, rate=(0.1, 0.2)).controls] == ["rate"]
+    several = [
+        (lambda rate: 3),
+        (lambda rate: 4)]  # fmt: skip
+    assert [[*Launcher(train, rate=(0.1, 0.2)).controls] for train in several] == [["rate"], ["rate"]]
+
+
+def test_what_is_no_run_or_cluster_is_refused_in_one_line(sent: Sent, capfd: pytest.CaptureFixture[str]) -> None:
+    for part in (Progress, Curves, RunPanel, Compare):
+        with pytest.raises(UsageError, match="int is no run"):
+            part(3)
+    with pytest.raises(UsageError, match="int is no cluster"):
+        ClusterView(3)  # type: ignore[arg-type]
+    gc.collect()
+    assert "Exception ignored" not in capfd.readouterr().err
