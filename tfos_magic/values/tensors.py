@@ -19,6 +19,8 @@ _PROXIES = ("_DictWrapper", "_TupleWrapper")
 ONE_REPLICA = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy", "_DefaultDistributionStrategy")
 """Strategies of ``tf.distribute`` that are taken for the one that does nothing: the workers share out every batch."""
 
+_UNFILLED = "NullInitializer"
+"""What fills the table of a Keras layer whose vocabulary is not known yet, as before ``adapt()``."""
 _OF_A_MANAGER = ("max_to_keep", "keep_checkpoint_every_n_hours", "step_counter", "checkpoint_interval", "init_fn")
 
 
@@ -110,8 +112,10 @@ def reduce(obj: Any, plain: bool) -> Any:
         return _function, (obj.python_function, _options_of_function(obj))
     if isinstance(obj, (tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable)):
         kinds = {"key_dtype": obj.key_dtype.name, "value_dtype": obj.value_dtype.name}
-        content = [array_of(part) for part in obj.export()]
         static = isinstance(obj, tf.lookup.StaticHashTable)
+        if static and type(obj._initializer).__name__ == _UNFILLED:
+            return _unfilled_table, (array_of(obj._default_value), kinds)
+        content = [array_of(part) for part in obj.export()]
         return _static_table if static else _mutable_table, (*content, array_of(obj._default_value), kinds)
     if isinstance(obj, tf.summary.SummaryWriter) and getattr(obj, "_closed", False):
         return _writer, ()
@@ -203,6 +207,25 @@ def _static_table(keys: Any, values: Any, default: Any, kinds: dict[str, str]) -
     with tf.init_scope():
         initializer = tf.lookup.KeyValueTensorInitializer(keys, values, **kinds)
         return tf.lookup.StaticHashTable(initializer, tf.constant(default, kinds["value_dtype"]))
+
+
+def _unfilled_table(default: Any, kinds: dict[str, str]) -> Any:
+    import tensorflow as tf
+
+    class NullInitializer(tf.lookup.KeyValueTensorInitializer):
+        """Fills nothing in, as Keras's own class of this name."""
+
+        def __init__(self) -> None:
+            self._key_dtype, self._value_dtype = (tf.as_dtype(kinds[kind]) for kind in ("key_dtype", "value_dtype"))
+
+        key_dtype = property(lambda self: self._key_dtype)
+        value_dtype = property(lambda self: self._value_dtype)
+
+        def initialize(self, table: Any) -> None:
+            """Leave it as it is."""
+
+    with tf.init_scope():
+        return tf.lookup.StaticHashTable(NullInitializer(), tf.constant(default, kinds["value_dtype"]))
 
 
 def _mutable_table(keys: Any, values: Any, default: Any, kinds: dict[str, str]) -> Any:

@@ -259,3 +259,14 @@ def test_a_class_that_stays_shares_the_variables_of_its_closure_with_what_comes_
     notebook.run("counts.add()\nseen = count()")
     assert type(notebook.names["counts"]) is kind
     assert notebook.names["seen"] == 2
+
+
+def test_a_layer_without_a_vocabulary_is_adapted_where_it_arrives() -> None:
+    import keras
+
+    packed = pack({"lookup": keras.layers.StringLookup(), "text": keras.layers.TextVectorization()})
+    again = unpack(pack(unpack(packed)))
+    again["lookup"].adapt(["b", "a", "b"])
+    again["text"].adapt(["x y", "y"])
+    assert again["lookup"].get_vocabulary() == ["[UNK]", "b", "a"]
+    assert again["text"](["y x"]).numpy().tolist() == [[2, 3]]
