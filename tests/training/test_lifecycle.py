@@ -168,3 +168,20 @@ sessions = sum(type(o).__module__ == "tfos_magic.training.session" for o in gc.g
     assert runs[-1]["threads"] <= runs[3]["threads"] + 2
     assert runs[-1]["sessions"] <= 3, runs  # of twelve: this run's, and what a thread of an earlier test may still hold
     assert runs[-1]["memory"] - runs[3]["memory"] < 32e6
+
+
+RECOMPILED = """
+kept, model = [], mlp()
+for rate in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+    model.compile(keras.optimizers.SGD(rate), from_logits)
+    model.fit(x, y, batch_size=26, epochs=1, verbose=0)
+    if rank == 1:  # where optimizers live on, none has the place in memory of another
+        kept.append(model.optimizer)
+weights = model.get_weights()
+"""
+
+
+def test_a_model_that_is_compiled_anew_ends_alike_on_all_ranks(groups) -> None:
+    cell = DATA + RECOMPILED
+    expected = groups.plain(cell, "weights").values["weights"]
+    assert_same_weights(succeeded(groups[2].run(cell, "weights")), expected, 1e-5)

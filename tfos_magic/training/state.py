@@ -50,7 +50,7 @@ class TrainingState:
         self.assigned: dict[int, tf.Variable] = {}
         self.saves: list[int] = []
         self.ending: list[Callable[[], None]] = []
-        self.learning: OrderedDict[int, list[Any]] = OrderedDict()
+        self.learning: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
         self.streams = RandomStreams(self.collectives.rank, self._draws_apart, lambda: self.initialising)
         with tf.device("CPU:0"):
             self.votes = StopVotes(lambda: context.stop.requested)
@@ -75,10 +75,14 @@ class TrainingState:
         """What is known of how ``model`` predicts."""
         return self._predict_states.setdefault(model, PredictStates())
 
-    def remember(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Keep what the latest optimizers train, to be compared at the end of the cell."""
-        self.learning[id(optimizer)] = list(variables)
-        self.learning.move_to_end(id(optimizer))
+    def remember(self, variables: Sequence[Any]) -> None:
+        """Keep what was trained last, to be compared at the end of the cell.
+
+        It is known by the variables, which are kept: the number of an optimizer that is gone may be another one's.
+        """
+        key = tuple(map(id, variables))
+        self.learning[key] = list(variables)
+        self.learning.move_to_end(key)
         if len(self.learning) > _REMEMBERED:
             self.learning.popitem(last=False)
 

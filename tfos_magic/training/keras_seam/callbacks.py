@@ -80,7 +80,7 @@ class RunCallback(RunHooks, keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         if self._session.many and self._session.strategy.lockstep:
             agreement.refuse_parted(self._session, self.model.trainable_variables)
-            self._session.remember(self.model.optimizer, self.model.trainable_variables)
+            self._session.remember(self.model.trainable_variables)
         super().on_train_end(logs)
         if self._session.many and not self._session.exact:  # rank 0's callbacks alone have written files
             self._session.context.refresh()

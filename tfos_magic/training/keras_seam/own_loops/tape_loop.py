@@ -124,7 +124,7 @@ class OwnLoop:
             refusals.refuse_own_loop("A training loop of your own", session.strategy.name)
         self.refuse_mixing()
         self._take_over(optimizer, variables)
-        self._session.remember(optimizer, variables)
+        self._session.remember(variables)
         if tf.executing_eagerly():
             session.votes.cast()
         step = self.step()
