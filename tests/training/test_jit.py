@@ -91,6 +91,20 @@ def test_compiled_ranks_give_the_weights_of_one_compiled_process(same_as_plain, 
         assert outcome.values["evaluated"] == pytest.approx(plain.values["evaluated"], abs=2e-5)
 
 
+FUNCTIONAL = (
+    DATA
+    + """
+inputs = keras.Input((12,))
+hidden = keras.layers.Dense(4, activity_regularizer="l2")(inputs)
+loss, model = from_logits, keras.Model(inputs, keras.layers.Dense(3)(hidden))
+"""
+)
+
+
+def test_a_functional_model_is_compiled_as_in_one_process(same_as_plain) -> None:
+    same_as_plain(FUNCTIONAL + FIT.format(more="", validation=""), 2)
+
+
 def test_forward_pass_and_gradient_are_compiled_and_the_exchange_is_not(groups) -> None:
     cell = (
         DATA

@@ -102,3 +102,47 @@ def test_a_function_within_a_step_does_what_it_does_in_one_process(same_as_plain
 def test_a_function_of_the_module_that_a_step_calls_trains(same_as_plain) -> None:
     plain, *_ = same_as_plain(DATA + BEGIN + OF_THE_MODULE, 2, tolerance=1e-11)
     assert plain.values["weights"][-1] == 14
+
+
+BY_ROWS = """
+class Rows(layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[1], 3))
+
+    def call(self, inputs):
+        return tf.vectorized_map(lambda row: tf.tanh(tf.linalg.matvec(tf.transpose(self.kernel), row)), inputs)
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = {inner}
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+    def train_step(self, data):
+        inputs, labels = data
+        with tf.GradientTape() as tape:
+            errors = tf.square(self(inputs) - labels)[:, 0]
+        by_row = tape.jacobian(errors, self.trainable_variables)
+        clipped = [tf.clip_by_norm(g, 0.5, axes=list(range(1, len(g.shape)))) for g in by_row]
+        self.optimizer.apply_gradients(zip([tf.{over}(g, 0) for g in clipped], self.trainable_variables))
+        return {{"error": tf.reduce_mean(errors)}}
+
+
+model = Net()
+model.compile(keras.optimizers.SGD(0.01))
+history = model.fit(x, y, batch_size=6, epochs=2, verbose=0).history
+weights = model.get_weights()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "over"),
+    every(2, [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),
+              ("keras.Sequential([Rows(), layers.Dense(1)])", "reduce_sum")]),
+    ids=["sums", "means", "rows of a layer"],
+)  # fmt: skip
+def test_gradients_by_row_are_tried_as_sums_and_means(same_as_plain, inner: str, over: str) -> None:
+    same_as_plain(DATA + BEGIN + BY_ROWS.format(inner=inner, over=over), 2, tolerance=1e-11)

@@ -80,7 +80,8 @@ def of_untried(model: Any, why: str) -> str:
     """What is told of a step that could not be tried."""
     return (
         f"Whether the step of model {model.name!r} can be shared out was not checked before the first step, which "
-        f"could not be tried on a few rows ({why}). Its loss is taken for a mean over rows."
+        f"could not be tried on a few rows ({why}). Its loss is taken for a mean over rows: if it is none, the weights "
+        "are not those of one process. -n 1 trains it in one worker."
     )
 
 

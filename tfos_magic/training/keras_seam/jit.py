@@ -26,7 +26,7 @@ from tfos_magic.training.session import Session
 
 # What unknown lengths stand for where the forward pass is compiled on trial: rows, and anything else.
 _TRIAL_ROWS, _TRIAL_LENGTH = 2, 32
-_NOT_THE_CELLS = ("keras.", "tf_keras.", "tfos_magic.")
+_NOT_THE_CELLS = ("keras.", "tf_keras.", "tfos_magic.", "tensorflow.python.ops.parallel_for.")  # which needs its graph
 _STEP_METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
@@ -164,7 +164,7 @@ def _compiled(original: Callable[..., Any], model: Any, args: Any, kwargs: Any) 
         if mask is not None:
             backend.set_keras_mask(output, mask)
     model._clear_losses()
-    model.add_loss(losses)
+    keras.layers.Layer.add_loss(model, losses)  # that of a functional model refuses all
     return outputs
 
 
