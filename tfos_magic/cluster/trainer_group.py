@@ -27,7 +27,7 @@ class TrainerGroup(ABC):
         self.feed_world = 0
         self.start_timeout, self.nccl = start_timeout, nccl
         self._secret = ""
-        self._listener: Callable[[Message], None] | None = None
+        self._listener: Callable[[int, Message], None] | None = None
 
     @abstractmethod
     def tell(self, rank: int, message: Message) -> None:
@@ -97,6 +97,7 @@ class TrainerGroup(ABC):
         """True when a cell can run at once."""
         return self.membership.ready
 
-    def listen(self, listener: Callable[[Message], None] | None) -> None:
-        """Set who hears the workers' messages, in the control thread; one run at a time."""
+    def listen(self, listener: Callable[[int, Message], None] | None) -> None:
+        """Set who hears the workers' messages, with the rank of who sent each, in the control thread; one run at a
+        time."""
         self._listener = listener

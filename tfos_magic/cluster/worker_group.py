@@ -159,7 +159,7 @@ class WorkerGroup(TrainerGroup):
         if isinstance(message, FeedMessage) and self.feeds is not None:
             self.feeds.note(worker.rank, message)
         if listener := self._listener:
-            listener(message)
+            listener(worker.rank, message)
         for hear in list(self.hearers):
             hear(peer, message)
 
