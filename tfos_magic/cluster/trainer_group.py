@@ -12,6 +12,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.workers import Worker
 from tfos_magic.feed.driver.spooled_feeds import FeedStore
 from tfos_magic.transport.messages import Message, StartTrainer
+from tfos_magic.transport.secret import Secret
 
 
 class TrainerGroup(ABC):
@@ -47,7 +48,7 @@ class TrainerGroup(ABC):
     def spawn_trainers(self) -> None:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
         self.membership.begin_generation()
-        self._secret = secrets.token_urlsafe(32)
+        self._secret = Secret(secrets.token_urlsafe(32))
         for worker in self.membership.members:
             self._spawn(worker)
 

@@ -22,6 +22,7 @@ from tfos_magic.spark import session as sessions
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.messages import Message, Shutdown
+from tfos_magic.transport.secret import Secret
 
 EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
@@ -72,7 +73,7 @@ class WorkerGroup(TrainerGroup):
         membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
         super().__init__(workers, membership, start_timeout, nccl)
         self.queue: RunQueue[Any] = RunQueue()
-        self._token = secrets.token_urlsafe(32)
+        self._token = Secret(secrets.token_urlsafe(32))
         self._agents = Agents(self.spark, self.membership, self.spec, self._token)
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None

@@ -26,6 +26,7 @@ from string import Template
 from typing import IO
 
 from tfos_magic.processes.child_process import PARENT_VARIABLE
+from tfos_magic.transport.secret import Secret
 
 START_TIMEOUT = 30.0
 PROBE_TIMEOUT = 2.0
@@ -137,7 +138,7 @@ class TensorBoards:
             _close_pipes(board.process)
 
     def _start(self, logdir: str, timeout: float) -> Result:
-        secret = secrets.token_urlsafe(SECRET_BYTES)
+        secret = Secret(secrets.token_urlsafe(SECRET_BYTES))
         with tempfile.TemporaryFile() as printed:
             process = _spawn(logdir, printed)
             self._processes.add(process)

@@ -28,7 +28,7 @@ class StartTrainer(Message):
     timeout: float = 60.0
     role: str = "worker"
     servers: list[str] = field(default_factory=list)
-    secret: str = ""
+    secret: str = field(default="", repr=False)
     late: bool = False
     nccl: bool = False
 
