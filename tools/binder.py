@@ -196,11 +196,11 @@ def open_lab(replay: Replay) -> str:
     lab = replay.serving("jupyter", "lab", "--no-browser", "--ServerApp.port=0", *options, *allow)
     with lab as server, replay.serving(*board) as tensorboard:
         url = address(replay, server)
-        port = (tensorboard.stdout.readline() if tensorboard.stdout else "").strip()
+        port = hand_over(tensorboard, token)
         version = json.loads(ask(f"{url}api", token))["version"]
         if "jupyter-config-data" not in ask(f"{url}lab", token):
             raise StepFailed(f"{url}lab is not JupyterLab")
-        environment = f"{url}proxy/{port}/data/environment"
+        environment = f"{url}proxy/{port}/{token}/data/environment"
         logs = json.loads(ask(environment, token))["data_location"]
         refused = status(environment)
         if refused not in REFUSALS:
@@ -208,6 +208,15 @@ def open_lab(replay: Replay) -> str:
     return (
         f"Jupyter server {version} at {PREFIX}\nTensorBoard of {logs} through {PREFIX}proxy/{port}/, with the token\n"
     )
+
+
+def hand_over(tensorboard: subprocess.Popen[str], secret: str) -> str:
+    """Tell TensorBoard the secret that its paths begin with; gives its port."""
+    assert tensorboard.stdin is not None
+    assert tensorboard.stdout is not None
+    tensorboard.stdin.write(f"{secret}\n")
+    tensorboard.stdin.flush()
+    return tensorboard.stdout.readline().strip()
 
 
 def run_quickstart(replay: Replay) -> str:

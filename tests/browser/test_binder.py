@@ -18,7 +18,7 @@ STOP_MS = 5_000
 
 BOARDS = """
 from IPython.display import display
-from tensorboard import notebook
+from tensorboard import notebook, program
 from tfos_magic.tensorboard.scalars import ScalarWriter
 from tfos_magic.tensorboard.server_process import TensorBoards, embed
 with ScalarWriter("logs") as writer:
@@ -27,7 +27,9 @@ with ScalarWriter("logs") as writer:
 boards = TensorBoards()
 served = boards.ensure("logs")
 display(embed(served, height=420), raw=True)
-notebook.display(port=served.port, height=420)  # what %tensorboard ends with
+own = program.TensorBoard()
+own.configure(["tensorboard", "--logdir", "logs", "--port", "0", "--load_fast", "false"])
+notebook.display(port=int(own.launch().rstrip("/").rpartition(":")[2]), height=420)  # what %tensorboard ends with
 display(embed(served, link=True), raw=True)
 """
 
@@ -92,7 +94,7 @@ def test_a_link_to_tensorboard_leads_through_the_sessions_proxy(notebook: Notebo
     expect(link).to_be_attached(timeout=LOADED_MS)
     with notebook.page.context.expect_page() as opened:
         link.click()
-    expect(opened.value).to_have_url(re.compile(rf"^{re.escape(session.url)}/proxy/\d+/"))
+    expect(opened.value).to_have_url(re.compile(rf"^{re.escape(session.url)}/proxy/\d+/[\w-]{{43}}/"))
     expect(opened.value).to_have_title("TensorBoard")
     opened.value.close()
 
@@ -114,7 +116,9 @@ def test_the_panels_stop_button_reaches_the_sessions_server(notebook: Notebook) 
 
 
 def shows_a_scalar(frame: Locator, session: Lab) -> None:
-    expect(frame).to_have_attribute("src", re.compile(rf"^{re.escape(session.url)}/proxy/\d+/$"), timeout=LOADED_MS)
+    expect(frame).to_have_attribute(
+        "src", re.compile(rf"^{re.escape(session.url)}/proxy/\d+/([\w-]{{43}}/)?$"), timeout=LOADED_MS
+    )
     inside: FrameLocator = frame.content_frame
     expect(inside.get_by_text("epoch_loss").first).to_be_visible(timeout=LOADED_MS)
     expect(inside.get_by_text("validation").first).to_be_visible()

@@ -138,9 +138,11 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     board = panel.locator("iframe[title=TensorBoard]")
     assert board.get_attribute("src") is None
     panel.get_by_role("tab", name="TensorBoard").click()
-    expect(board).to_have_attribute("src", re.compile(rf"^{re.escape(lab.url)}/proxy/\d+/$"))
+    expect(board).to_have_attribute("src", re.compile(rf"^{re.escape(lab.url)}/proxy/\d+/[\w-]+/$"))
     expect(board.content_frame.get_by_text("epoch_loss").first).to_be_visible(timeout=START_MS)
-    expect(panel.get_by_role("link", name="Open TensorBoard")).to_have_attribute("href", re.compile(r"/proxy/\d+/$"))
+    expect(panel.get_by_role("link", name="Open TensorBoard")).to_have_attribute(
+        "href", re.compile(r"/proxy/\d+/[\w-]+/$")
+    )
     width = "element => element.clientWidth / element.parentElement.clientWidth"
     assert panel.evaluate(width) > 0.95
     assert cells[1].locator("iframe").count() == 1
@@ -162,7 +164,7 @@ def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     expect(inside.get_by_text("epoch_mae").first).to_be_visible()
     cells.screenshots("tensorboard", frame, artefacts)
 
-    port = cells[2].locator("[data-port]").get_attribute("data-port")
+    port = (cells[2].locator("[data-proxied]").get_attribute("data-proxied") or "").split("/")[1]
     assert port is not None
     cells.notebook.save()
     cells.notebook.shut_kernel_down()

@@ -49,7 +49,9 @@ def test_tensorboard_loads_under_the_cell_and_says_when_it_has_ended(
     notebook.start_run()
 
     frame = notebook.output("iframe[title=TensorBoard]")
-    address = rf"^{re.escape(lab.url)}/proxy/\d+/$" if way == "proxy" else r"^http://127\.0\.0\.1:\d+/$"
+    address = (
+        rf"^{re.escape(lab.url)}/proxy/\d+/[\w-]{{43}}/$" if way == "proxy" else r"^http://127\.0\.0\.1:\d+/[\w-]{43}/$"
+    )
     expect(frame).to_have_attribute("src", re.compile(address))
     inside = frame.content_frame
     expect(inside.get_by_text("epoch_loss").first).to_be_visible(timeout=40_000)

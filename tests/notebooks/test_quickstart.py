@@ -48,7 +48,7 @@ def test_every_epoch_is_told_with_its_validation(executed: Executed) -> None:
 
 def test_the_curve_is_drawn_and_tensorboard_shown(executed: Executed) -> None:
     assert len(executed.pictures("import matplotlib")) == 1
-    assert re.search(r"http://127\.0\.0\.1:\d+/", executed.text("%tfos tensorboard"))
+    assert re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", executed.text("%tfos tensorboard"))
     assert list((executed.folder / "runs").glob("*/*/events.out.tfevents.*"))
 
 

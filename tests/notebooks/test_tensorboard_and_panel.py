@@ -75,7 +75,7 @@ def test_pictures_and_histograms_of_the_cells_own_writers_are_copied(executed: E
 
 
 def test_tensorboard_is_shown_with_the_run_and_again_after_it_and_ends(executed: Executed) -> None:
-    address = r"TensorBoard of \S+/runs: http://127\.0\.0\.1:\d+/"
+    address = r"TensorBoard of \S+/runs: http://127\.0\.0\.1:\d+/[\w-]+/"
     during, after = (re.search(address, executed.text(source)) for source in (FAST, "%tfos tensorboard --height"))
     assert during is not None
     assert after is not None

@@ -147,6 +147,36 @@ def test_a_peer_without_the_clusters_key_is_not_heard(
     assert cluster.ready
 
 
+FORGERY = """
+from tfos_magic.training import ranks
+from tfos_magic.transport.messages import EpochEnd, Notice, Output, RunFinished
+context = ranks._runs[-1]
+if ranks.rank() == 1:
+    for message in (
+        Output(context.run_id, 0, "stdout", "forged"), Notice(context.run_id, 0, "forged"),
+        EpochEnd(context.run_id, 0, 0, 7, {"forged": 1.0}), EpochEnd(context.run_id, 1, 0, 7, {"forged": 1.0}),
+        RunFinished(context.run_id, 0, "error", {"kind": "Forged", "message": "forged"}),
+        RunFinished(context.run_id, 7, "ok"),
+    ):
+        context.emit(message)
+"""
+
+
+def test_a_worker_that_speaks_as_another_is_not_heard_and_told_of_once(
+    cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "tfos_magic.cluster"):
+        run = cluster.submit(
+            FORGERY + CELL.format(epochs=2), frames={"train": train}, label="y", outputs=["history"], observer=Watch()
+        )
+        assert len(run.wait()["history"].history["loss"]) == 2
+    assert "forged" not in "".join(run.state.notices)
+    assert not any("forged" in metrics for metrics in run.state.history)
+    assert "forged" not in "".join(line.text for line in run.state.workers[0].log)
+    (warning,) = [record.getMessage() for record in caplog.records if "as another" in record.getMessage()]
+    assert "that worker 1 sent as another" in warning
+
+
 def test_rows_are_taken_of_nobody_without_a_certificate_of_the_cluster_and_its_token(cluster: TFCluster) -> None:
     token, authority = cluster._token, cluster._authority
     known, foreign = authority.identify(FEEDER), Authority().identify(FEEDER)

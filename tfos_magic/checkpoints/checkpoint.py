@@ -21,6 +21,9 @@ import numpy.typing as npt
 from tfos_magic.transport.messages import CheckpointPart
 
 PART_BYTES = 8 << 20
+CHECKPOINT_BYTES = 16 << 30
+"""The most of a checkpoint, which is held in memory on its way: that of a model with more than a billion weights."""
+
 _META = "meta.json"
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, OSError)
 
@@ -126,11 +129,17 @@ class Assembly:
         self._pieces: list[bytes] = []
 
     def add(self, part: CheckpointPart) -> bytes | None:
-        """Take the next part; gives the whole checkpoint's bytes with its last one."""
+        """Take the next part; gives the whole checkpoint's bytes with its last one.
+
+        Raises :class:`Damaged`, once, for one that is larger than any may be, of which nothing is kept.
+        """
         if part.index == 0:
             self._name, self._pieces = part.name, []
         if part.name != self._name or part.index != len(self._pieces):
             return None
+        if len(part.payload) > PART_BYTES or part.count * PART_BYTES > CHECKPOINT_BYTES or part.index >= part.count:
+            self._name, self._pieces = "", []
+            raise Damaged(f"it is larger than {CHECKPOINT_BYTES >> 30} GB, or not cut as checkpoints are")
         self._pieces.append(part.payload)
         if part.index + 1 < part.count:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from tfos_magic.checkpoints.checkpoint import Assembly, Damaged, Position, decode, split
+from tfos_magic.checkpoints.checkpoint import CHECKPOINT_BYTES, Assembly, Damaged, Position, decode, split
 from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
 from tfos_magic.checkpoints.private_store import PrivateCheckpoints
 from tfos_magic.errors import ClusterError
@@ -61,18 +61,20 @@ class CheckpointStore:
 
     def note(self, part: CheckpointPart) -> None:
         """Take a part from rank 0; a checkpoint that is whole is written soon, in another thread."""
-        data = self._assembly.add(part)
-        if data is None:
-            return
         try:
+            data = self._assembly.add(part)
+            if data is None:
+                return
             position = Position.from_meta(part.meta)
         except Damaged as error:
             self._notify(f"A checkpoint that came from worker {part.rank} is not kept: {error}.")
             return
         with self._changed:
             # A newer checkpoint makes one that still waits for a slow disk needless, unless that ended a fit.
-            self._waiting = [(p, d) for p, d in self._waiting if p.complete]
+            self._waiting = [(p, d) for p, d in self._waiting if p.complete and p.fit != position.fit]
             self._waiting.append((position, data))
+            while len(self._waiting) > 1 and sum(len(d) for _, d in self._waiting) > CHECKPOINT_BYTES:
+                self._waiting.pop(0)  # that fit would be trained anew
             self._changed.notify_all()
 
     def parts(self, run_id: str) -> Iterator[CheckpointPart]:

@@ -52,7 +52,7 @@ class Membership:
         self._awaited: set[int] = set()
         self._missing: set[int] = set()
         self._arrived: dict[int, tuple[bytes, Register]] = {}
-        self._fallen: TrainerExited | None = None
+        self._fallen: tuple[Worker, TrainerExited] | None = None
         self._checked = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
 
@@ -127,7 +127,7 @@ class Membership:
             case TrainerReady() if message.generation == self.generation:
                 worker.ready = message
             case TrainerExited() if message.generation == self.generation:
-                self.stale, self._fallen = True, self._fallen or message
+                self.stale, self._fallen = True, self._fallen or (worker, message)
                 if worker.ready and not worker.ready.error:
                     worker.ready = None
             case AgentEnded():
@@ -262,15 +262,10 @@ class Membership:
                     self.stale = True
                     raise ClusterError(f"Worker {worker.rank} on {worker.agent.host}: {worker.ready.error}")
             if self._fallen is not None:
-                raise self._died_loading(self._fallen)
+                raise _died_loading(*self._fallen)
             if loading := [str(worker.rank) for worker in self.members if worker.ready is None]:
                 who = f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s"
                 raise StartTimeout(f"{who}: see %tfos logs, or give more --start-timeout.")
-
-    def _died_loading(self, exited: TrainerExited) -> WorkerLost:
-        tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
-        how = f"{describe_exit(exited)} while it was starting"
-        return WorkerLost(exited.rank, self.members[exited.rank].agent.host, how, output=tail)
 
     def status(self, master: str) -> ClusterStatus:
         """The cluster and its workers as they are now; ``master`` is where Spark is."""
@@ -298,3 +293,8 @@ class Membership:
             return True
         self.check_agents()
         return False
+
+
+def _died_loading(worker: Worker, exited: TrainerExited) -> WorkerLost:
+    tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
+    return WorkerLost(worker.rank, worker.agent.host, f"{describe_exit(exited)} while it was starting", output=tail)

@@ -101,5 +101,6 @@ class WorkerSubset(TrainerGroup):
         self._whole.membership.stale = True
 
     def _hear(self, peer: bytes, message: Message) -> None:
-        if self.membership.note(peer, message) is not None and (listener := self._listener):
-            listener(message)
+        worker = self.membership.note(peer, message)
+        if worker is not None and (listener := self._listener):
+            listener(worker.rank, message)

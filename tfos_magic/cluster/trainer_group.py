@@ -12,6 +12,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.workers import Worker
 from tfos_magic.feed.driver.spooled_feeds import FeedStore
 from tfos_magic.transport.messages import Message, StartTrainer
+from tfos_magic.transport.secret import Secret
 
 
 class TrainerGroup(ABC):
@@ -28,7 +29,7 @@ class TrainerGroup(ABC):
         self.feed_world = 0
         self.start_timeout, self.nccl, self.encrypted = start_timeout, nccl, False
         self._secret = ""
-        self._listener: Callable[[Message], None] | None = None
+        self._listener: Callable[[int, Message], None] | None = None
 
     @abstractmethod
     def tell(self, rank: int, message: Message) -> None:
@@ -48,7 +49,7 @@ class TrainerGroup(ABC):
     def spawn_trainers(self) -> None:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
         self.membership.begin_generation()
-        self._secret = secrets.token_urlsafe(32)
+        self._secret = Secret(secrets.token_urlsafe(32))
         for worker in self.membership.members:
             self._spawn(worker)
 
@@ -99,6 +100,7 @@ class TrainerGroup(ABC):
         """True when a cell can run at once."""
         return self.membership.ready
 
-    def listen(self, listener: Callable[[Message], None] | None) -> None:
-        """Set who hears the workers' messages, in the control thread; one run at a time."""
+    def listen(self, listener: Callable[[int, Message], None] | None) -> None:
+        """Set who hears the workers' messages, with the rank of who sent each, in the control thread; one run at a
+        time."""
         self._listener = listener

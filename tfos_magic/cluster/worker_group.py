@@ -27,6 +27,7 @@ from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.identity import FEEDER
 from tfos_magic.transport.messages import Message, Shutdown
+from tfos_magic.transport.secret import Secret
 
 EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
@@ -79,7 +80,7 @@ class WorkerGroup(TrainerGroup):
         membership = Membership(workers + servers, heartbeat_timeout, servers=servers)
         super().__init__(workers, membership, start_timeout, nccl)
         self.queue: RunQueue[Any] = RunQueue()
-        self._token = secrets.token_urlsafe(32)
+        self._token = Secret(secrets.token_urlsafe(32))
         self._authority = Authority()
         self._agents = Agents(self.spark, self.membership, self.spec, self._token, self._authority)
         self._files = LateFolder("tfos-files-")
@@ -178,7 +179,7 @@ class WorkerGroup(TrainerGroup):
         if isinstance(message, FeedMessage) and self.feeds is not None:
             self.feeds.note(worker.rank, message)
         if listener := self._listener:
-            listener(message)
+            listener(worker.rank, message)
         for hear in list(self.hearers):
             hear(peer, message)
 

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from tfos_magic.disk.trust import is_trusted
+
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @contextmanager
 def local_modules(folder: str, path: Sequence[str], spared: Collection[str]) -> Iterator[None]:
-    """Let the block import what lies in ``folder`` before anything else, and after all else what ``path`` has more.
+    """Let the block import what lies in ``folder`` before anything else, and after all else what ``path`` has more that
+    is trusted here.
 
     Modules below ``folder`` are read anew, but for installed ones and those ``spared``. When the block ends, the import
     path is as it was.
@@ -23,7 +26,7 @@ def local_modules(folder: str, path: Sequence[str], spared: Collection[str]) -> 
     before, bytecode = list(sys.path), sys.dont_write_bytecode
     _forget(folder, spared)
     importlib.invalidate_caches()
-    more = [entry for entry in path if entry not in before and entry != folder and os.path.isdir(entry)]
+    more = [entry for entry in path if entry not in before and entry != folder and is_trusted(entry)]
     sys.path[:] = [folder, *before, *more]
     sys.dont_write_bytecode = True  # its files are told apart by size and second only
     try:

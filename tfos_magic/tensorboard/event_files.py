@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -11,6 +12,9 @@ from pathlib import Path, PurePosixPath
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.tensorboard.scalars import local_path
 from tfos_magic.transport.messages import EventFilePart
+from tfos_magic.transport.messages.events import EVENT_FILE_BYTES, EVENT_RUN_BYTES
+
+FILES, PATH_CHARACTERS = 10_000, 1000
 
 
 class PartRefused(Exception):
@@ -22,11 +26,15 @@ class EventMirror:
 
     Where the run has no log directory, ``private`` makes one for a run of this name when the first part comes. A file
     that this machine sees under its own name, in the folder of all runs, has no copy: its curves would be there twice.
+
+    Whatever a worker sends, no more is kept than ``FILES`` files with ``EVENT_FILE_BYTES`` each and ``EVENT_RUN_BYTES``
+    in all.
     """
 
     def __init__(self, state: RunState, private: Callable[[str], str] | None = None) -> None:
         self._state, self._private = state, private
         self._seen: dict[str, bool] = {}
+        self._sizes: Counter[str] = Counter()
         self._failed = False
 
     @property
@@ -41,15 +49,30 @@ class EventMirror:
         try:
             root, names = self._root(), parts_of(part.path)
             if part.path not in self._seen:
+                self._check_count()
                 self._seen[part.path] = _is_below(part.origin, root.parent)
             if not self._seen[part.path]:
+                self._check_size(part)
                 write_part(root, names, part.offset, part.payload)
+                self._sizes[part.path] = max(self._sizes[part.path], part.offset + len(part.payload))
         except (OSError, PartRefused) as error:
             self._failed = True
             reason = error.strerror if isinstance(error, OSError) else str(error)
+            name = part.path[:PATH_CHARACTERS]
             self._state.notices.append(
-                f"The cell's event files for TensorBoard are not kept any more: {part.path}: {reason}."
+                f"The cell's event files for TensorBoard are not kept any more: {name}: {reason}."
             )
+
+    def _check_count(self) -> None:
+        if len(self._seen) >= FILES:
+            raise PartRefused(f"it is one more than {FILES} files, which are the most of a run")
+
+    def _check_size(self, part: EventFilePart) -> None:
+        size = part.offset + len(part.payload)
+        if size > EVENT_FILE_BYTES:
+            raise PartRefused(f"it has more than {EVENT_FILE_BYTES >> 20} MB, which are the most of one file")
+        if self._sizes.total() + max(0, size - self._sizes[part.path]) > EVENT_RUN_BYTES:
+            raise PartRefused(f"the run's files have more than {EVENT_RUN_BYTES >> 20} MB, which are the most of a run")
 
     def _root(self) -> Path:
         if not self._state.log_dir and self._private is not None:
@@ -83,6 +106,8 @@ def write_part(root: Path, names: tuple[str, ...], offset: int, data: bytes) -> 
 def parts_of(path: str) -> tuple[str, ...]:
     """The names that ``path`` is made of. Raises :class:`PartRefused` where it is no event file's below a folder."""
     names = PurePosixPath(path).parts
+    if len(path) > PATH_CHARACTERS:
+        raise PartRefused(f"its path has more than {PATH_CHARACTERS} characters")
     if not names or path.startswith("/") or ".." in names or "\0" in path or "tfevents" not in names[-1]:
         raise PartRefused("it is not an event file of the run's own folder")
     return names

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
@@ -20,6 +20,7 @@ from tfos_magic.errors import ClusterError, ProtocolError
 from tfos_magic.transport.curve import beat, let_in, secure_server
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
+from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.transport.wake_queue import WakeQueue
 
 log = logging.getLogger("tfos_magic.cluster")
@@ -33,10 +34,7 @@ class AgentKeys:
 
     server_public: bytes
     public: bytes
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return "AgentKeys(…)"
+    secret: bytes = field(repr=False)
 
 
 class ControlServer:
@@ -52,9 +50,10 @@ class ControlServer:
         self._deliveries: dict[bytes, Redelivery] = {}
         self._context = zmq.Context()
         self._refused: set[str] = set()
-        server_public, self._secret = zmq.curve_keypair()
+        server_public, server_secret = zmq.curve_keypair()
         client_public, client_secret = zmq.curve_keypair()
-        self.keys = AgentKeys(server_public, client_public, client_secret)
+        self._secret = SecretBytes(server_secret)
+        self.keys = AgentKeys(server_public, client_public, SecretBytes(client_secret))
         self._authenticator = let_in(self._context, client_public)
         self._router = self._bind(host, port)
         self._monitor = self._router.get_monitor_socket(_REFUSALS)

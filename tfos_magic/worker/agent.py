@@ -76,6 +76,7 @@ class Agent:
         self._port = hold_port(self.place.host)
         self._forks = ForkClient(config.hash_seed, _trainer_environment())
         self._trainer: TrainerProcess | None = None
+        self._rank = place.slot
         self._run_id = ""
         self._pending: dict[str, list[str]] = {}
         self._reading = True
@@ -198,9 +199,10 @@ class Agent:
         self._end_trainer()
         if message.names:
             message = dataclasses.replace(message, identity=self._config.identity)
+        self._flush_output()
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.place.gpus) or "-1"}
         trainer = TrainerProcess(self._forks, message.generation, message.rank, gpus, _shared_by(message))
-        self._trainer = trainer
+        self._trainer, self._rank = trainer, message.rank
         for fd in (trainer.inbox.fileno(), *trainer.streams):
             self._poller.register(fd, zmq.POLLIN)
         trainer.send(message)
@@ -243,9 +245,8 @@ class Agent:
 
     def _flush_output(self) -> None:
         self._flushed = time.monotonic()
-        rank = self._trainer.rank if self._trainer else self.place.slot
         for stream, parts in self._pending.items():
-            self._send(Output(self._run_id, rank, stream, "".join(parts)))
+            self._send(Output(self._run_id, self._rank, stream, "".join(parts)))
         self._pending.clear()
 
     def _report_exit(self, trainer: TrainerProcess, reason: str = "") -> None:

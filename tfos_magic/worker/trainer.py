@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from tfos_magic.disk import mounts
+from tfos_magic.disk import mounts, trust
 from tfos_magic.lean import gc_paused, load_tensorflow
 from tfos_magic.processes.child_process import RANK_VARIABLE, Link, die_with_parent
 from tfos_magic.transport.messages import (
@@ -85,7 +85,7 @@ class Trainer:
 
     def _prepare(self, start: StartTrainer) -> bool:
         """Load TensorFlow, form the cluster and say so; False when that failed, which is also said."""
-        sys.path.extend(p for p in start.sys_path if p not in sys.path and os.path.isdir(p))
+        sys.path.extend(p for p in start.sys_path if p not in sys.path and trust.is_trusted(p))
         self._rank, self._local_rank = start.rank, start.local_rank
         try:
             with gc_paused():

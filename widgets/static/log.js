@@ -52,7 +52,8 @@ function tensorboard(data) {
   const open = async (url) => {
     const element = document.getElementById("jupyter-config-data");
     const base = (element && JSON.parse(element.textContent).baseUrl) ?? document.body.dataset.baseUrl;
-    const proxied = base && new URL(`${base.replace(/\/*$/, "/")}proxy/${new URL(url).port}/`, location.href).href;
+    const { port, pathname } = new URL(url);
+    const proxied = base && new URL(`${base.replace(/\/*$/, "/")}proxy/${port}${pathname}`, location.href).href;
     if (proxied && (await answers(`${proxied}data/environment`, { credentials: "same-origin" }))) frame.src = proxied;
     else if (await answers(url, { mode: "no-cors" })) frame.src = url;
     else return write(note, `This page cannot reach TensorBoard at ${url}; on a remote machine, install jupyter-server-proxy.`);

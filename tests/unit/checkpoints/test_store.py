@@ -8,13 +8,16 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
 from tfos_magic.checkpoints import checkpoint as checkpoints
+from tfos_magic.checkpoints import store as checkpoint_store
 from tfos_magic.checkpoints.checkpoint import Assembly, Checkpoint, Damaged, Position, assemble, decode, encode, split
 from tfos_magic.checkpoints.directory import Entry, superfluous
 from tfos_magic.checkpoints.store import CheckpointStore
@@ -93,6 +96,60 @@ def test_parts_that_are_missing_late_or_of_another_checkpoint_make_no_checkpoint
         assert [assembly.add(part) for part in parts] == [None] * len(parts)
     assembly = Assembly()
     assert [assembly.add(part) for part in [*first[:2], *second]][-1] == bytes(250)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"payload": bytes(101)},
+        {"count": 1_000_000},
+        {"count": -1},
+        {"count": 0},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_larger_than_any_is_not_kept_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(checkpoints, "PART_BYTES", 100)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 1000)
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), notify=notices.append) as store:
+        for each in split("run", "large", Position(0, 1, 0, False, 1), bytes(250)):
+            store.note(replace(each, **change))
+        assert store.flush(30)
+        assert files(tmp_path) == []
+        assert ["is larger than" in notice for notice in notices] == [True]
+        for each in split("run", "small", Position(0, 2, 0, False, 1), bytes(1000)):
+            store.note(each)
+        assert store.flush(30)
+        assert [file.stat().st_size for file in files(tmp_path)] == [1000]
+
+
+def test_no_name_of_a_checkpoint_or_position_leads_out_of_the_runs_folder(tmp_path: Path) -> None:
+    where, notices = tmp_path / "where", list[str]()
+    with CheckpointStore(str(where), notify=notices.append) as store:
+        for part in split("run", "../../name", Position(0, 1, 0, False, 1), bytes(10)):
+            for meta in ({}, {"fit": "../../x"}, {"epoch": -1}, {"step": True}, {"complete": "/"}):
+                store.note(replace(part, meta={**part.meta, **meta}))
+        assert store.flush(30)
+    assert [file.name for file in tmp_path.rglob("*.npz")] == ["000000-fit0-epoch1-step0.npz"]
+    assert files(tmp_path)[0].parent.parent == where
+    assert len(notices) == 4
+
+
+def test_checkpoints_that_wait_for_a_slow_disk_have_a_bound_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "CHECKPOINT_BYTES", 1000)
+    with CheckpointStore(str(tmp_path), keep=100) as store:
+        with store._changed:  # nothing is written meanwhile
+            for fit in range(20):
+                for part in split("run", f"{fit}", Position(fit, 1, 0, True, 1), bytes(300)):
+                    store.note(part)
+            assert sum(len(data) for _, data in store._waiting) <= 1000
+            assert store._waiting[-1][0].fit == 19
+        assert store.flush(30)
 
 
 def test_the_last_ones_are_kept_and_the_end_of_each_fit(where: str) -> None:

@@ -55,6 +55,14 @@ def test_a_task_that_spark_runs_again_means_that_its_agent_was_lost() -> None:
     assert membership.stray(b"job-0-b")
 
 
+def test_a_trainer_that_died_loading_is_the_one_whose_agent_said_so_whatever_rank_it_gives() -> None:
+    membership = _running()
+    membership.begin_generation()
+    membership.note(b"job-1-a", TrainerExited(2, 7, 1, 0, ""))
+    with pytest.raises(WorkerLost, match="Worker 1 on alpha ended with exit code 1 while it was starting"):
+        membership.await_trainers(1)
+
+
 def test_an_agent_that_was_lost_is_replaced_and_the_others_stay() -> None:
     membership = _running()
     membership.lose("gone", 0)

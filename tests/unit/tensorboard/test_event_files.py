@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.tensorboard import event_files
 from tfos_magic.tensorboard.event_files import EventMirror
 from tfos_magic.transport.messages import EventFilePart
 
@@ -82,6 +83,37 @@ def test_no_link_leads_out_of_the_run(mirror, tmp_path: Path) -> None:
         copies.take(part(f"logs/{NAME}", payload=b"ours"))
         assert (outside / NAME).read_bytes() == b"theirs"
         assert len(state.notices) == 1
+
+
+@pytest.mark.parametrize(
+    ("caps", "parts", "reason"),
+    [
+        ({"EVENT_FILE_BYTES": 10}, [part(), part(offset=4), part(offset=8)], "MB, which are the most of one file"),
+        ({"EVENT_FILE_BYTES": 10}, [part(payload=bytes(11))], "MB, which are the most of one file"),
+        (
+            {"EVENT_RUN_BYTES": 10},
+            [part(f"{name}/{NAME}") for name in "aabbaac"],
+            "MB, which are the most of a run",
+        ),
+        ({"FILES": 3}, [part(f"{name}/{NAME}", payload=b"") for name in "abcabcd"], "one more than 3 files"),
+        ({}, [part(f"{'a/' * 500}{NAME}")], "its path has more than 1000 characters"),
+    ],
+)
+def test_no_more_is_kept_than_the_most_of_a_file_and_of_a_run_whatever_is_sent(
+    mirror, monkeypatch: pytest.MonkeyPatch, caps: dict[str, int], parts: list[EventFilePart], reason: str
+) -> None:
+    for name, value in caps.items():
+        monkeypatch.setattr(event_files, name, value)
+    copies, state, root = mirror()
+    for each in parts[:-1]:
+        copies.take(each)
+    assert state.notices == []
+    copies.take(parts[-1])
+    copies.take(parts[-1])
+    assert [reason in notice for notice in state.notices] == [True]
+    kept = [file.stat().st_size for file in root.rglob("*tfevents*")] if root.exists() else []
+    assert sum(kept) <= 10
+    assert len(kept) <= 3
 
 
 def test_a_gap_is_not_filled_with_zeros(mirror) -> None:

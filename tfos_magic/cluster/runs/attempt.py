@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -21,6 +22,8 @@ from tfos_magic.transport.messages import (
     TrainerExited,
     TrainerReady,
 )
+
+log = logging.getLogger("tfos_magic.cluster")
 
 TICK = 0.1
 STOP_GRACE = 600.0
@@ -66,7 +69,8 @@ class Attempt:
         self._replacements = replacements if elastic else 0
         self._coming: set[int] = set()
         self._abandoned = False
-        cluster.listen(self._inbox.put)
+        self._impostors: set[int] = set()
+        cluster.listen(self._hear)
 
     def send(self, cell: RunCell) -> None:
         """Send the cell to every rank that is to run it."""
@@ -118,6 +122,21 @@ class Attempt:
             and not membership.lost
         ):
             self._cluster.spawn_trainers()
+
+    def _hear(self, rank: int, message: Message) -> None:
+        """Take what the worker with ``rank`` says of this run: in its own name, for what it says of another is dropped.
+
+        What comes late, of a run or generation before, is not for this one.
+        """
+        of_run = getattr(message, "run_id", self._run_id) == self._run_id
+        if not of_run or getattr(message, "generation", self._generation) != self._generation:
+            return
+        if getattr(message, "rank", rank) == rank:
+            self._inbox.put(message)
+        elif rank not in self._impostors:
+            self._impostors.add(rank)
+            kind = type(message).__name__
+            log.warning("dropped a %s that worker %d sent as another; further ones are not logged", kind, rank)
 
     def _ask_to_stop(self, abandon: bool = False) -> None:
         self._abandoned = abandon

@@ -256,14 +256,14 @@ class Execution:
                     self._observer.output(message.text, message.stream, message.rank)
                 case Display() if self._shown(message.rank):
                     self._observer.show(message.data, message.metadata, message.rank)
-                case CheckpointPart() if self._store is not None:
+                case CheckpointPart(rank=0) if self._store is not None:
                     self._store.note(message)
                 case OutputPart():
                     self._results.take(message)
                     self._cluster.tell(message.rank, OutputTaken(self.run_id))
                 case EventFilePart(rank=0):
                     self._mirror.take(message)
-                case EpochEnd() if self._scalars is not None:
+                case EpochEnd(rank=0) if self._scalars is not None:
                     self._scalars.take(message)
         assert self._cluster.feeds is not None
         self._cluster.feeds.streams.check()

@@ -192,7 +192,7 @@ def apply(state: RunState, message: Message) -> None:
                 state.phase = RunPhase.RUNNING
         case Progress():
             _progress(state, worker, message)
-        case EpochEnd():
+        case EpochEnd(rank=0):
             _epoch_end(state, message)
         case Output():
             for line in filter(str.strip, message.text.splitlines()):

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
@@ -151,7 +151,7 @@ class Invitation:
     """How ranks find the first of their host: its socket's name, and a secret no listing of sockets shows."""
 
     name: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     @classmethod
     def derive(cls, key: bytes, host: str) -> Invitation:

@@ -22,12 +22,12 @@ from tensorflow.python.ops import gen_summary_ops
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.transport.messages import EventFilePart, Message
+from tfos_magic.transport.messages.events import EVENT_FILE_BYTES, EVENT_RUN_BYTES
 
 SECONDS_BETWEEN = 1.0
 PART_BYTES = 256 << 10
 PARTS_AT_ONCE = 16
-FILE_BYTES = 256 << 20
-RUN_BYTES = 1 << 30
+FILE_BYTES, RUN_BYTES = EVENT_FILE_BYTES, EVENT_RUN_BYTES
 SEND_SECONDS = 60.0
 
 # The folders of the run's own scalars: what the cell writes must not become part of their curves.

@@ -7,6 +7,9 @@ from typing import Any
 
 from tfos_magic.transport.messages.message import Message
 
+EVENT_FILE_BYTES, EVENT_RUN_BYTES = 256 << 20, 1 << 30
+"""The most of one event file and of a run's: workers send no more, and the kernel keeps no more."""
+
 
 @dataclass(frozen=True)
 class Alive(Message):

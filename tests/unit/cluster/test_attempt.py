@@ -1,0 +1,99 @@
+"""What an attempt hears: the workers of its run, each in its own name. A group that sends nothing stands for theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.runs.attempt import Attempt
+from tfos_magic.cluster.trainer_group import TrainerGroup
+from tfos_magic.errors import WorkerError
+from tfos_magic.transport.messages import CheckpointPart, Heartbeat, Message, Output, RunFinished, TrainerExited
+
+RUN = "of now"
+
+
+class Group(TrainerGroup):
+    """Two workers that somebody else speaks for."""
+
+    def __init__(self) -> None:
+        super().__init__(2, Membership(2), 1.0)
+        self.membership.generation = 3
+
+    def tell(self, rank: int, message: Message) -> None:
+        """Nobody is there."""
+
+    def revive(self) -> None:
+        """Nobody is lost."""
+
+    def private_files(self) -> str:
+        return ""
+
+    def say(self, rank: int, message: Message) -> None:
+        assert self._listener is not None
+        self._listener(rank, message)
+
+
+@pytest.fixture
+def heard() -> list[Message]:
+    return []
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def attempt(group: Group, heard: list[Message]) -> Attempt:
+    take: Callable[[Any], None] = heard.append
+    return Attempt(group, RUN, take)
+
+
+def test_what_a_worker_says_in_the_name_of_another_is_dropped_and_told_of_once(
+    group: Group, attempt: Attempt, heard: list[Message], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = [Output(RUN, 0, "stdout", "own"), RunFinished(RUN, 1, "ok"), RunFinished(RUN, 0, "ok")]
+    for rank, message in [
+        (1, RunFinished(RUN, 0, "error", {"kind": "Forged"})),
+        (1, TrainerExited(3, 0, 1, 0, "")),
+        (1, CheckpointPart(RUN, 0, "a", 0, 1)),
+        (1, Output(RUN, 9, "stdout", "forged")),
+        (0, own[0]),
+        (1, own[1]),
+        (0, own[2]),
+    ]:
+        group.say(rank, message)
+    attempt.follow([])
+    assert [message for message in heard if message is not None] == own
+    assert [record.getMessage() for record in caplog.records] == [
+        "dropped a RunFinished that worker 1 sent as another; further ones are not logged"
+    ]
+
+
+def test_what_comes_late_from_a_run_before_is_neither_heard_nor_taken_for_a_forgery(
+    group: Group, attempt: Attempt, heard: list[Message], caplog: pytest.LogCaptureFixture
+) -> None:
+    for message in (Output("of then", 1, "stdout", "late"), TrainerExited(2, 1, 1, 0, ""), Output("", 1, "stdout", "")):
+        group.say(0, message)
+    group.say(0, Heartbeat())
+    for rank in (0, 1):
+        group.say(rank, RunFinished(RUN, rank, "ok"))
+    with caplog.at_level(logging.WARNING):
+        attempt.follow([])
+    assert [type(message) for message in heard if message is not None] == [Heartbeat, RunFinished, RunFinished]
+    assert not caplog.records
+
+
+def test_an_error_is_that_of_the_worker_that_sends_it(group: Group, attempt: Attempt) -> None:
+    from tfos_magic.cluster.runs.worker_state import WorkerState
+
+    group.say(0, RunFinished(RUN, 0, "ok"))
+    group.say(1, RunFinished(RUN, 1, "error", {"kind": "ValueError", "message": "no"}))
+    with pytest.raises(WorkerError) as caught:
+        attempt.follow([WorkerState(0), WorkerState(1)])
+    assert caught.value.rank == 1
