@@ -1,12 +1,14 @@
 """A checkpoint as bytes and as messages. NumPy alone: the kernel, which has no TensorFlow, reads and writes it too.
 
 One NumPy ``.npz`` holds the arrays and, as one more array, the JSON of everything else. Nothing is pickled, so what a
-worker or a stranger's file system hands back can be read without running it. The archive keeps a CRC of every entry,
-by which a damaged or half-written one is known.
+worker or a stranger's file system hands back can be read without running it. A digest of all of it stands at its end
+and is compared before anything is read: the CRCs of a ZIP archive say nothing of its directory, where one changed bit
+hides entries.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -25,6 +27,7 @@ CHECKPOINT_BYTES = 16 << 30
 """The most of a checkpoint, which is held in memory on its way: that of a model with more than a billion weights."""
 
 _META = "meta.json"
+_SEAL, _DIGEST_BYTES = b"tfos-blake2b-32\n", 32
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, OSError)
 
 
@@ -82,16 +85,23 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Give the ``.npz`` of a checkpoint. Its arrays must have NumPy's own dtypes."""
+    """Give the ``.npz`` of a checkpoint with its digest behind it, which ``np.load`` passes over.
+
+    Its arrays must have NumPy's own dtypes.
+    """
     meta = json.dumps({"position": checkpoint.position.meta(), "details": dict(checkpoint.details)})
     buffer = io.BytesIO()
     entries: dict[str, Any] = {_META: np.frombuffer(meta.encode(), np.uint8), **checkpoint.arrays}
     np.savez(buffer, **entries)
+    digest = _digest(buffer.getbuffer())
+    buffer.seek(0, io.SEEK_END)
+    buffer.write(_SEAL + digest)
     return buffer.getvalue()
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Read :func:`encode` back; the arrays are read-only. Raises :class:`Damaged` when a byte is missing or changed."""
+    """Read :func:`encode` back; the arrays are read-only. Raises :class:`Damaged` when a bit is missing or changed."""
+    _check_seal(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             arrays = {name.removesuffix(".npy"): _array(archive.read(name)) for name in archive.namelist()}
@@ -99,6 +109,34 @@ def decode(data: bytes) -> Checkpoint:
         return Checkpoint(Position.from_meta(meta["position"]), meta["details"], arrays)
     except _UNREADABLE as error:
         raise Damaged(f"{type(error).__name__}: {error}") from None
+
+
+def decode_whole(data: bytes) -> Checkpoint:
+    """As :func:`decode`, of a checkpoint that has every variable; :class:`Damaged` names the first that is not there.
+
+    One that ranks share lacks those that they broadcast.
+    """
+    checkpoint = decode(data)
+    for index, (path, _, _) in enumerate(checkpoint.details.get("layout", ())):
+        if f"v{index}" not in checkpoint.arrays:
+            raise Damaged(f"it lacks the values of {path}")
+    return checkpoint
+
+
+def _check_seal(data: bytes) -> None:
+    """Raise :class:`Damaged` where the digest at the end is not that of what stands before it."""
+    if not data:
+        raise Damaged("it is empty")
+    view = memoryview(data)
+    content, seal = view[: -len(_SEAL) - _DIGEST_BYTES], bytes(view[-len(_SEAL) - _DIGEST_BYTES :])
+    if not seal.startswith(_SEAL):
+        raise Damaged("its end is missing or changed")
+    if seal[len(_SEAL) :] != _digest(content):
+        raise Damaged("its content is not what was written")
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
@@ -150,4 +188,4 @@ class Assembly:
 def assemble(parts: Iterable[CheckpointPart]) -> list[Checkpoint]:
     """The checkpoints that ``parts``, in their order, are made of. Raises :class:`Damaged`."""
     assembly = Assembly()
-    return [decode(data) for data in map(assembly.add, parts) if data is not None]
+    return [decode_whole(data) for data in map(assembly.add, parts) if data is not None]

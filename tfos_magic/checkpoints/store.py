@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from tfos_magic.checkpoints.checkpoint import CHECKPOINT_BYTES, Assembly, Damaged, Position, decode, split
+from tfos_magic.checkpoints.checkpoint import (
+    CHECKPOINT_BYTES,
+    Assembly,
+    Checkpoint,
+    Damaged,
+    Position,
+    decode_whole,
+    split,
+)
 from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
 from tfos_magic.checkpoints.private_store import PrivateCheckpoints
 from tfos_magic.errors import ClusterError
@@ -86,13 +94,25 @@ class CheckpointStore:
         self.flush()
         newest: Entry | None = None
         fits: set[int] = set()
+        damaged: list[str] = []
         for entry in reversed(self._files.entries()):
             if newest is not None and (not entry.complete or entry.fit > newest.fit or entry.fit in fits):
                 continue
-            if (read := self._read(entry)) is not None:
-                newest = newest or entry
-                fits.add(entry.fit)
-                yield from split(run_id, entry.name, *read)
+            try:
+                checkpoint, data = self._read(entry)
+            except Damaged as error:
+                damaged.append(f"{entry.path} ({error})")
+                continue
+            newest = newest or entry
+            fits.add(entry.fit)
+            yield from split(run_id, entry.name, checkpoint.position, data)
+            if newest is entry:
+                self.newest = checkpoint.position
+                self._tell_damaged(damaged, f"Training goes on from {checkpoint.position.words}.")
+                damaged = []
+        if newest is None:
+            self.newest = None
+        self._tell_damaged(damaged, "That part is trained anew." if newest else "Training begins anew.")
 
     def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until what was noted is written; False when that takes longer than ``timeout`` seconds."""
@@ -110,25 +130,51 @@ class CheckpointStore:
         self._files.close()
 
     def _find_run(self) -> None:
-        """Choose the newest run below ``where`` of which a checkpoint can be read."""
+        """Choose the newest run below ``where`` that left checkpoints. Raises where none of them can be used."""
         for run in self._files.runs():
             self._files.open_run(run)
-            for entry in reversed(self._files.entries()):
-                if (read := self._read(entry)) is not None:
-                    self.newest, self.seed = read[0], read[0].seed
-                    details = decode(read[1]).details
-                    self.feeds, self.random = dict(details.get("feeds", {})), dict(details.get("random", {}))
-                    return
+            if entries := self._files.entries():
+                self._begin_at(self._newest_whole(entries))
+                return
         self._files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
 
-    def _read(self, entry: Entry) -> tuple[Position, bytes] | None:
-        try:
-            data = self._files.read(entry)
-            return decode(data).position, data
-        except Damaged as error:
-            self._notify(f"Checkpoint {entry.path} is damaged ({error}); the one before it is used.")
-            return None
+    def _newest_whole(self, entries: list[Entry]) -> Checkpoint:
+        damaged = []
+        for entry in reversed(entries):
+            try:
+                checkpoint, _ = self._read(entry)
+            except Damaged as error:
+                damaged.append(f"{entry.path} ({error})")
+                continue
+            self._tell_damaged(damaged, f"The newest whole one is of {checkpoint.position.words}.")
+            return checkpoint
+        raise ClusterError(
+            f"No checkpoint of the newest run in {self._files.where} can be used: {_listed(damaged)}. Put whole copies "
+            "in their place, move that run's folder away to go on from the run before it, or leave out --resume to "
+            "begin anew."
+        )
+
+    def _begin_at(self, checkpoint: Checkpoint) -> None:
+        details = checkpoint.details
+        self.newest, self.seed = checkpoint.position, checkpoint.position.seed
+        self.feeds, self.random = dict(details.get("feeds", {})), dict(details.get("random", {}))
+
+    def _read(self, entry: Entry) -> tuple[Checkpoint, bytes]:
+        """A checkpoint and its bytes. Raises :class:`Damaged` where it is not what was written under its name."""
+        data = self._files.read(entry)
+        checkpoint = decode_whole(data)
+        if checkpoint.position.label not in entry.name:
+            raise Damaged(f"it is the one of {checkpoint.position.words} by another name")
+        return checkpoint, data
+
+    def _tell_damaged(self, damaged: list[str], instead: str) -> None:
+        if damaged:
+            several = len(damaged) > 1
+            self._notify(
+                f"{'Damaged checkpoints are' if several else 'A damaged checkpoint is'} passed over: "
+                f"{_listed(damaged)}. {instead}"
+            )
 
     def _write_all(self) -> None:
         while (task := self._next()) is not None:
@@ -156,3 +202,7 @@ class CheckpointStore:
             if str(error) != self._failed:
                 self._notify(f"{error} The run goes on.")
             self._failed = str(error)
+
+
+def _listed(damaged: list[str]) -> str:
+    return "; ".join(damaged)

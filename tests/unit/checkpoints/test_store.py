@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,17 @@ import pytest
 
 from tfos_magic.checkpoints import checkpoint as checkpoints
 from tfos_magic.checkpoints import store as checkpoint_store
-from tfos_magic.checkpoints.checkpoint import Assembly, Checkpoint, Damaged, Position, assemble, decode, encode, split
+from tfos_magic.checkpoints.checkpoint import (
+    Assembly,
+    Checkpoint,
+    Damaged,
+    Position,
+    assemble,
+    decode,
+    decode_whole,
+    encode,
+    split,
+)
 from tfos_magic.checkpoints.directory import Entry, superfluous
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.errors import ClusterError
@@ -68,12 +79,32 @@ def test_a_checkpoint_comes_back_as_it_was() -> None:
         np.testing.assert_array_equal(back.arrays[name], array)
 
 
-def test_any_damage_to_the_arrays_and_any_cut_is_noticed() -> None:
+def flipped(data: bytes, bit: int) -> bytes:
+    place = bit // 8
+    return data[:place] + bytes([data[place] ^ 1 << bit % 8]) + data[place + 1 :]
+
+
+def test_no_changed_bit_and_no_cut_is_taken_for_a_checkpoint() -> None:
+    """All bits of the ZIP archive's directory and of the digest, every seventh elsewhere."""
     data = encode(checkpoint(0, 1))
-    place = data.index(ARRAYS["v0"].tobytes()) + 9
-    for damaged in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[: len(data) // 2], b"", b"PK"):
+    directory = 8 * data.index(b"PK\x01\x02")
+    bits = [*range(0, directory, 7), *range(directory, 8 * len(data))]
+    damaged = [*(flipped(data, bit) for bit in bits), *(data[:size] for size in range(len(data))), data + b"\0"]
+    for each in damaged:
         with pytest.raises(Damaged):
-            decode(damaged)
+            decode(each)
+
+
+def test_numpy_reads_a_checkpoint_too(tmp_path: Path) -> None:
+    (tmp_path / "one.npz").write_bytes(encode(checkpoint(0, 1)))
+    with np.load(tmp_path / "one.npz") as arrays:
+        np.testing.assert_array_equal(arrays["v0"], ARRAYS["v0"])
+
+
+def test_a_checkpoint_without_an_array_of_its_layout_is_damaged() -> None:
+    details = {"layout": [["dense/kernel", "float32", [3, 4]], ["dense/bias", "int64", []], ["rate", "float32", []]]}
+    with pytest.raises(Damaged, match="rate"):
+        decode_whole(encode(Checkpoint(Position(0, 1, 0, False, 1), details, ARRAYS)))
 
 
 def test_pickles_are_refused_unopened() -> None:
@@ -84,7 +115,7 @@ def test_pickles_are_refused_unopened() -> None:
     data = io.BytesIO()
     np.savez(data, **{"meta.json": np.frombuffer(b"{}", np.uint8), "v0": np.array([Bomb()], dtype=object)})
     with pytest.raises(Damaged, match="pickled"):
-        decode(data.getvalue())
+        decode(data.getvalue() + checkpoints._SEAL + checkpoints._digest(data.getvalue()))
 
 
 def test_parts_that_are_missing_late_or_of_another_checkpoint_make_no_checkpoint(monkeypatch) -> None:
@@ -188,15 +219,59 @@ def test_a_damaged_file_is_passed_over_for_the_one_before_with_a_notice(tmp_path
         assert store.newest is not None
         assert store.newest.words == "epoch 3"
         assert labels(store) == ["fit0-epoch2-step0"]
-    assert notices
-    assert all(str(newest) in notice and "damaged" in notice for notice in notices)
-    before.write_bytes(b"")
-    for file in files(tmp_path):
-        file.write_bytes(b"")
-    with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
-        assert store.seed is None
+    assert len(notices) == 2
+    assert all(str(newest) in notice and "passed over" in notice and "epoch 3" in notice for notice in notices)
+    assert before.exists()
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: flipped(data, 4000)])
+def test_where_all_are_damaged_a_run_is_not_resumed_and_they_are_named(tmp_path: Path, damage: Any) -> None:
+    for epochs in (3, 2):  # an older run is another one: it is not gone on from in silence
+        with CheckpointStore(str(tmp_path)) as store:
+            put(store, *(checkpoint(0, epoch) for epoch in range(1, epochs + 1)))
+    newest = files(tmp_path)[3:]
+    for file in newest:
+        file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ClusterError) as caught:
+        CheckpointStore(str(tmp_path), resume=True)
+    assert all(str(file) in str(caught.value) for file in newest)
+    assert "leave out --resume" in str(caught.value)
+    assert not [thread for thread in threading.enumerate() if thread.name == "tfos-checkpoints"]
+
+
+def test_where_all_are_damaged_a_restarted_run_begins_anew_and_says_so(tmp_path: Path) -> None:
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), notify=notices.append) as store:
+        put(store, checkpoint(0, 1), checkpoint(0, 2))
+        for file in files(tmp_path):
+            file.write_bytes(flipped(file.read_bytes(), 4000))
         assert labels(store) == []
-    assert "begins at its start" in notices[-1]
+        assert store.newest is None
+    assert "begins anew" in notices[0]
+    assert all(str(file) in notices[0] for file in files(tmp_path))
+
+
+def test_private_checkpoints_are_checked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notices: list[str] = []
+    with CheckpointStore(notify=notices.append) as store:
+        put(store, checkpoint(0, 1), checkpoint(0, 2))
+        newest = store._files.entries()[-1]
+        file = store._files._files[newest]  # type: ignore[union-attr]
+        file.seek(500)
+        file.write(b"damage")
+        assert labels(store) == ["fit0-epoch1-step0"]
+    assert "passed over" in notices[0]
+
+
+def test_a_checkpoint_under_the_name_of_another_is_passed_over(tmp_path: Path) -> None:
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1), checkpoint(0, 2))
+    before, newest = files(tmp_path)
+    newest.write_bytes(before.read_bytes())
+    with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
+        assert labels(store) == ["fit0-epoch1-step0"]
+    assert "by another name" in notices[0]
 
 
 def test_a_file_that_was_never_finished_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
