@@ -100,7 +100,14 @@ class SpoolFull(FeedError):
 
 
 class ProtocolError(TFOSError):
-    """A message that does not follow the wire format; such a message is dropped, never acted on."""
+    """A message that does not follow the wire format; such a message is dropped, never acted on.
+
+    ``kind`` is what it says of all such messages, without names and numbers.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind or message
 
 
 class TrainingError(TFOSError):
