@@ -110,6 +110,16 @@ class ProtocolError(TFOSError):
         self.kind = kind or message
 
 
+class MessageTooLarge(ProtocolError):
+    """A message that nobody would take, for all but its payload is longer than ``most`` bytes; it is not sent."""
+
+    def __init__(self, name: str, size: int, most: int) -> None:
+        super().__init__(
+            f"a message ({name}) of {size / 2**20:.0f} MB is too large: all but the values of names may have "
+            f"{most >> 20} MB. Show or send less at once, or write it to a file."
+        )
+
+
 class TrainingError(TFOSError):
     """The cell cannot be distributed as written; the message says why and what to write instead."""
 
