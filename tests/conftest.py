@@ -51,7 +51,19 @@ THREAD_PREFIX = "tfos"
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Files that take long come first, so that two processes end at nearly the same time. Those of a folder stay together,
 # for they share what is slow to start.
-FOLDERS = ("notebooks", "spark", "faults", "kernel", "browser", "frames", "corpus", "training", "packaging", "unit")
+FOLDERS = (
+    "notebooks",
+    "spark",
+    "faults",
+    "kernel",
+    "browser",
+    "frames",
+    "corpus",
+    "training",
+    "security",
+    "packaging",
+    "unit",
+)
 WITH_SPARK = FOLDERS[:6]
 
 

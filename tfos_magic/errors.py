@@ -100,7 +100,24 @@ class SpoolFull(FeedError):
 
 
 class ProtocolError(TFOSError):
-    """A message that does not follow the wire format; such a message is dropped, never acted on."""
+    """A message that does not follow the wire format; such a message is dropped, never acted on.
+
+    ``kind`` is what it says of all such messages, without names and numbers.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind or message
+
+
+class MessageTooLarge(ProtocolError):
+    """A message that nobody would take, for all but its payload is longer than ``most`` bytes; it is not sent."""
+
+    def __init__(self, name: str, size: int, most: int) -> None:
+        super().__init__(
+            f"a message ({name}) of {size / 2**20:.0f} MB is too large: all but the values of names may have "
+            f"{most >> 20} MB. Show or send less at once, or write it to a file."
+        )
 
 
 class TrainingError(TFOSError):

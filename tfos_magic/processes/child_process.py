@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
+import logging
 import os
 import signal
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any
@@ -17,12 +20,14 @@ from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.errors import ProtocolError
 from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.processes.temporary_folder import PrivateFolder
-from tfos_magic.transport.messages import Alive, Message, TrainerReady, decode, encode
+from tfos_magic.transport.log_once import LogOnce
+from tfos_magic.transport.messages import Alive, Message, RunCell, TrainerReady, decode, encode_fitting, failed
 from tfos_magic.transport.wake_queue import WakeQueue
 
 PARENT_VARIABLE = "TFOS_PARENT_PID"
 RANK_VARIABLE = "TFOS_RANK"
 TAIL_LINES = 40
+log = logging.getLogger("tfos_magic.worker")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -56,16 +61,27 @@ class Link:
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
-        """Write one message. Raises ``OSError`` when the other end is gone."""
-        header, payload = encode(message)
+        """Write one message, cut where it shows too much. Raises ``OSError`` when the other end is gone."""
+        header, payload = encode_fitting(message)
         with self._sending:
             self._connection.send_bytes(header)
             self._connection.send_bytes(payload)
 
     def receive(self) -> Message:
-        """Wait for one message. Raises ``EOFError`` when the other end is gone."""
+        """Wait for one message. Raises ``EOFError`` when the other end is gone, ``ProtocolError`` for what is none."""
         header = self._connection.recv_bytes()
         return decode([header, self._connection.recv_bytes()])
+
+    def messages(self) -> Iterator[Message]:
+        """Give what comes until the other end is gone; what cannot be read is logged and dropped."""
+        logged = LogOnce(log)
+        while True:
+            try:
+                yield self.receive()
+            except ProtocolError as error:
+                logged.warning(error.kind, f"dropped a malformed command: {error}")
+            except (EOFError, OSError):
+                return
 
     def close(self) -> None:
         self._connection.close()
@@ -75,7 +91,8 @@ class TrainerProcess:
     """A trainer as its agent sees it: its messages, the two output pipes, the last lines of output.
 
     ``forks`` starts it. Two threads read from the link and write to it, since both can block on a trainer that is
-    stopped, and the agent must not. What it says is in the ``inbox``, last None, when it has closed the link.
+    stopped, and the agent must not. What it says is in the ``inbox``, last None, when it has closed the link or nothing
+    more can be read of it: then ``fault`` says why, as the end of a sentence about it.
     ``shared`` is a folder that all trainers of a generation and host have.
     """
 
@@ -85,6 +102,8 @@ class TrainerProcess:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.heard = time.monotonic()
         self.ready = False
+        self.fault = ""
+        self._run_id = ""
         ours, theirs = Pipe(duplex=True)
         # What TensorFlow and cells write to temporary files goes with the trainer.
         self._folder = PrivateFolder("tfos-trainer-", also=shared)
@@ -105,6 +124,7 @@ class TrainerProcess:
         for thread in self._threads:
             thread.start()
         self.streams = {output[0]: "stdout", errors[0]: "stderr"}
+        self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self.streams}
         for fd in self.streams:
             os.set_blocking(fd, False)
 
@@ -121,13 +141,18 @@ class TrainerProcess:
 
     def send(self, message: Message) -> None:
         """Queue a message. Nothing happens when the trainer is gone, for its exit is reported on its own."""
+        if isinstance(message, RunCell):
+            self._run_id = message.run_id
         self._outbox.put(message)
 
     def _read(self) -> None:
         while True:
             try:
                 message: Message | None = self._link.receive()
-            except (EOFError, OSError, ProtocolError):
+            except ProtocolError as error:
+                self._give_up(f"sent a message that cannot be read ({error})")
+                return
+            except (EOFError, OSError):
                 message = None
             self.heard = time.monotonic()
             if isinstance(message, Alive):
@@ -137,24 +162,35 @@ class TrainerProcess:
             if message is None:
                 return
 
+    def _give_up(self, why: str) -> None:
+        """The cell fails for it, for that would happen again; no other trainer is tried."""
+        self.fault = f"{why} and was ended"
+        self.inbox.put(failed(self._run_id, self.rank, "ProtocolError", f"This worker's process {self.fault}."))
+        self.inbox.put(None)
+
     def _write(self) -> None:
         while (message := self._outbox.get()) is not None:
             try:
                 self._link.send(message)
+            except ProtocolError as error:
+                self._give_up(f"cannot be told what to do ({error})")
+                return
             except OSError:
                 return
 
     def read(self, fd: int) -> str:
-        """What there is on an output pipe right now; an ended pipe is closed and dropped from ``streams``."""
+        """What there is on an output pipe right now; an ended pipe is closed and dropped from ``streams``.
+
+        A letter of which some bytes are yet to come is given with these.
+        """
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
             return ""
+        text = self._decoders[fd].decode(data, final=not data)
         if not data:
             del self.streams[fd]
             os.close(fd)
-            return ""
-        text = data.decode(errors="replace")
         self.tail.extend(line for line in text.splitlines() if line.strip())
         return text
 

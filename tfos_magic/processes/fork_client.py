@@ -91,7 +91,7 @@ class ForkClient:
         """The end of what a server that this process started wrote, which tells why one died."""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - TAIL_BYTES))
-        return self._output.read().decode(errors="replace")
+        return self._output.read().decode(errors="ignore")  # the first letter may be cut
 
     def close(self) -> None:
         """Leave the server, which ends what this process had it fork."""

@@ -12,6 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.curve import beat, secure_client
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
@@ -28,6 +29,7 @@ class ControlClient:
         self.socket = _dial(self._context, config)
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
         self._delivery = Redelivery()
+        self._log = LogOnce(log)
         self._lost_at: float | None = time.monotonic()
         self.answered = True
         """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy.
@@ -62,7 +64,7 @@ class ControlClient:
             frames = self._delivery.take(self.socket.recv_multipart())
             return decode(frames) if frames else None
         except ProtocolError as error:
-            log.warning("dropped a malformed command: %s", error)
+            self._log.warning(error.kind, f"dropped a malformed command: {error}")
             return None
 
     def note_connection(self) -> None:

@@ -14,18 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ClusterError, ProtocolError
 from tfos_magic.transport.curve import beat, let_in, secure_server
+from tfos_magic.transport.half_open import HalfOpen
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.transport.wake_queue import WakeQueue
 
 log = logging.getLogger("tfos_magic.cluster")
-
-_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,14 @@ class ControlServer:
         self._outbox: WakeQueue[tuple[bytes, list[bytes], bool] | None] = WakeQueue()
         self._deliveries: dict[bytes, Redelivery] = {}
         self._context = zmq.Context()
-        self._refused: set[str] = set()
+        self._log = LogOnce(log)
         server_public, server_secret = zmq.curve_keypair()
         client_public, client_secret = zmq.curve_keypair()
         self._secret = SecretBytes(server_secret)
         self.keys = AgentKeys(server_public, client_public, SecretBytes(client_secret))
         self._authenticator = let_in(self._context, client_public)
         self._router = self._bind(host, port)
-        self._monitor = self._router.get_monitor_socket(_REFUSALS)
+        self._half_open = HalfOpen(self._router, "the control socket", self._log)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread = threading.Thread(target=self._serve, name="tfos-control", daemon=True)
         self._thread.start()
@@ -65,7 +64,6 @@ class ControlServer:
         router = self._context.socket(zmq.ROUTER)
         secure_server(router, self._secret)
         beat(router, seconds=2, patience=30, linger=1)
-        router.handshake_ivl = 10_000
         # An agent that comes back before its broken connection was noticed takes over from it.
         router.router_handover = True
         try:
@@ -97,47 +95,47 @@ class ControlServer:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._monitor, self._outbox.fileno()):
+        for source in (self._router, self._outbox.fileno()):
             poller.register(source, zmq.POLLIN)
         open_ = True
         while open_:
             ready: dict[Any, int] = dict(poller.poll())
             if self._router in ready:
                 self._receive()
-            if self._monitor in ready:
-                self._note_refusal()
             if self._outbox.fileno() in ready:
                 open_ = self._flush()
         self._shut()
 
     def _receive(self) -> None:
-        peer, *frames = self._router.recv_multipart()
-        delivery = self._deliveries.setdefault(peer, Redelivery())
+        peer = self._router.recv(copy=False)
+        frames = self._router.recv_multipart() if peer.more else []
+        self._half_open.heard(peer)
         try:
-            taken = delivery.take(frames)
-            if taken is None:
-                return
-            message = decode(taken)
+            self._take(peer.bytes, frames)
         except ProtocolError as error:
-            log.warning("dropped a malformed message from an agent: %s", error)
+            self._log.warning(error.kind, f"dropped a malformed message from an agent: {error}")
+
+    def _take(self, peer: bytes, frames: list[bytes]) -> None:
+        """Open what ``peer`` sent and act on it. Raises :class:`ProtocolError` for what cannot be read."""
+        delivery = self._deliveries.setdefault(peer, Redelivery())
+        taken = delivery.take(frames)
+        if taken is None:
             return
+        message = decode(taken)
         if isinstance(message, Reconnected):
             for each in delivery.again():
                 self._transmit(peer, each)
             return
         if isinstance(message, Heartbeat):
             self._transmit(peer, delivery.passing(encode(Heard())))
+        self._hand_over(peer, message)
+
+    def _hand_over(self, peer: bytes, message: Message) -> None:
         try:
             self._handler(peer, message)
-        except Exception:
-            log.exception("while handling %s", type(message).__name__)
-
-    def _note_refusal(self) -> None:
-        event = recv_monitor_message(self._monitor)
-        kind = str(zmq.Event(event["event"]).name).lower().replace("_", " ")
-        if kind not in self._refused:
-            self._refused.add(kind)
-            log.warning("refused a connection to the control socket (%s); further ones are not logged", kind)
+        except Exception as error:  # whatever a message leads to, the others are heard
+            what = type(message).__name__
+            self._log.warning(f"{what}, {type(error).__name__}", f"an error while handling {what}", trace=True)
 
     def _flush(self) -> bool:
         """Send all queued messages; False when the queue says to close."""
@@ -153,11 +151,10 @@ class ControlServer:
         return True
 
     def _transmit(self, peer: bytes, frames: list[bytes]) -> None:
-        self._router.send_multipart([peer, *frames], copy=len(frames[-1]) < 65536)
+        self._router.send_multipart([peer, *frames], copy=max(map(len, frames)) < 65536)
 
     def _shut(self) -> None:
-        self._router.disable_monitor()
-        self._monitor.close(0)
+        self._half_open.close()
         self._router.close()
         self._authenticator.stop()
         self._context.term()

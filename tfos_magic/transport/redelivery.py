@@ -2,15 +2,18 @@
 
 ZeroMQ reconnects by itself but drops what was in flight. So each side numbers what it sends and acknowledges what it
 took with whatever it sends next; after a reconnect each sends again what the other has not acknowledged, and what
-comes twice or too early is dropped (go-back-N, as in any account of sliding windows). No sockets here.
+comes twice or too early is dropped (go-back-N, as in any account of sliding windows). What is large is cut into frames
+on its way. No sockets here.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from typing import Any
 
 from tfos_magic.errors import ProtocolError
+from tfos_magic.transport.frames import cut, joined
 
 _ENVELOPE = struct.Struct("!QQ")
 
@@ -27,14 +30,14 @@ class Redelivery:
         self.unacknowledged = 0
         """Bytes that were sent and may have to be sent again."""
 
-    def numbered(self, frames: Frames) -> Frames:
+    def numbered(self, frames: Frames) -> list[Any]:
         """Put the envelope before a message that must arrive, and keep it until it has."""
         self._sent += 1
         self._kept.append((self._sent, frames))
         self.unacknowledged += _size(frames)
         return self._sealed(self._sent, frames)
 
-    def passing(self, frames: Frames) -> Frames:
+    def passing(self, frames: Frames) -> list[Any]:
         """Put the envelope before a message whose loss does no harm, for another one like it will follow."""
         return self._sealed(0, frames)
 
@@ -48,14 +51,14 @@ class Redelivery:
         if number not in (0, self._taken + 1):
             return None
         self._taken = number or self._taken
-        return frames[1:]
+        return joined(frames[1:])
 
-    def again(self) -> list[Frames]:
+    def again(self) -> list[list[Any]]:
         """Everything that has not been acknowledged, in order, to be sent again after a reconnect."""
         return [self._sealed(number, frames) for number, frames in self._kept]
 
-    def _sealed(self, number: int, frames: Frames) -> Frames:
-        return [_ENVELOPE.pack(number, self._taken), *frames]
+    def _sealed(self, number: int, frames: Frames) -> list[Any]:
+        return [_ENVELOPE.pack(number, self._taken), *cut(frames)]
 
 
 def _size(frames: Frames) -> int:

@@ -13,7 +13,6 @@ import logging
 import os
 import platform
 import signal
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -29,6 +28,7 @@ from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.spark.liveness import SparkLiveness
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import (
     AgentEnded,
     CheckpointPart,
@@ -45,9 +45,10 @@ from tfos_magic.transport.messages import (
     StartTrainer,
     StopRun,
     TrainerExited,
+    refusal,
 )
 from tfos_magic.transport.wake_queue import WakeQueue
-from tfos_magic.worker.host import HostSlot, hold_port
+from tfos_magic.worker.host import HostSlot, hold_port, trainer_environment
 
 log = logging.getLogger("tfos_magic.worker")
 
@@ -74,7 +75,7 @@ class Agent:
         self._outbox: WakeQueue[Message] = WakeQueue()
         self._feeds = FeedService(config, self.place.host, self._outbox.put)
         self._port = hold_port(self.place.host)
-        self._forks = ForkClient(config.hash_seed, _trainer_environment())
+        self._forks = ForkClient(config.hash_seed, trainer_environment())
         self._trainer: TrainerProcess | None = None
         self._rank = place.slot
         self._run_id = ""
@@ -83,6 +84,7 @@ class Agent:
         self._flushed = self._beat = 0.0
         self._turned = time.monotonic()
         self._outcome = ""
+        self._log = LogOnce(log)
 
     def run(self) -> str:
         """Serve until the end; gives why it ended. Everything that was opened is closed on the way out."""
@@ -129,7 +131,7 @@ class Agent:
         if self._client.monitor in ready:
             self._client.note_connection()
         if self._client.socket in ready and (message := self._client.receive()) is not None:
-            self._obey(message)
+            self._carry_out(message)
         for message in self._outbox.taken():
             self._send(message)
         if self._trainer:
@@ -180,6 +182,18 @@ class Agent:
                 rss = psutil.Process(pid).memory_info().rss
         return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
 
+    def _carry_out(self, message: Message) -> None:
+        """Obey the kernel; what makes no sense is told, and ends nothing. What this host lacks ends the agent."""
+        try:
+            self._obey(message)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # whatever an order leads to
+            kind = type(message).__name__
+            self._log.warning(f"{kind}, {type(error).__name__}", f"an error while obeying {kind}", trace=True)
+            if (answer := refusal(message, self._rank, error)) is not None:
+                self._send(answer)
+
     def _obey(self, message: Message) -> None:
         match message:
             case StartTrainer():
@@ -218,7 +232,7 @@ class Agent:
             return
         for message in trainer.inbox.taken():
             if message is None:
-                self._report_exit(trainer)
+                self._report_exit(trainer, trainer.fault)
                 return
             self._pass_on(trainer, message)
 
@@ -240,8 +254,12 @@ class Agent:
         stream = trainer.streams[fd]
         if text := trainer.read(fd):
             self._pending.setdefault(stream, []).append(text)
-        elif fd not in trainer.streams:
+        if fd not in trainer.streams:
             self._poller.register(fd, 0)
+
+    @property
+    def _rank(self) -> int:
+        return self._trainer.rank if self._trainer else self.place.slot
 
     def _flush_output(self) -> None:
         self._flushed = time.monotonic()
@@ -278,16 +296,6 @@ class Agent:
         self._outbox.close()
         self._port.close()
         self._client.close()
-
-
-def _trainer_environment() -> dict[str, str]:
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-    # Spark's workers write every piece of a print by itself; whole lines are what people read.
-    env.pop("PYTHONUNBUFFERED", None)
-    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    env["KERAS_BACKEND"] = "tensorflow"
-    return env
 
 
 def _shared_by(message: StartTrainer) -> str:

@@ -65,6 +65,17 @@ def missing_packages() -> str:
     )
 
 
+def trainer_environment() -> dict[str, str]:
+    """The environment variables that trainers begin with."""
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    # Spark's workers write every piece of a print by itself; whole lines are what people read.
+    env.pop("PYTHONUNBUFFERED", None)
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    env["KERAS_BACKEND"] = "tensorflow"
+    return env
+
+
 def threads_of_operations(local_size: int) -> int:
     """Threads for one operation, of a trainer among ``local_size`` on its host: what TensorFlow's own variable says.
 

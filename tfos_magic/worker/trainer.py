@@ -132,11 +132,7 @@ class Trainer:
 
     def _read(self) -> None:
         """Take commands off the link until it closes; then the process has no reason to live."""
-        while True:
-            try:
-                message = self._link.receive()
-            except (EOFError, OSError):
-                os._exit(0)
+        for message in self._link.messages():
             if isinstance(message, RunCell):
                 self._cells.put(message)
             elif isinstance(message, CheckpointPart):
@@ -147,6 +143,7 @@ class Trainer:
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
                     self._halt(message.abandon)
+        os._exit(0)
 
     def _halt(self, abandon: bool = False) -> None:
         """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program.

@@ -15,6 +15,8 @@ import struct
 import time
 from collections.abc import Iterator
 
+from tfos_magic.transport.side_by_side import verified
+
 HANDSHAKE_SECONDS = 5.0
 _HELLO = struct.Struct("<6sH8s16s")
 _MAGIC = b"tfos-1"
@@ -58,28 +60,24 @@ def connect(address: str, rank: int, use: str, secret: bytes, deadline: float) -
 
 
 def accept(listener: socket.socket, use: str, secret: bytes, deadline: float) -> Iterator[tuple[int, socket.socket]]:
-    """Give ranks and sockets of peers that know ``secret``, as they come; strangers are closed.
+    """Give ranks and sockets of peers that know ``secret``, as they come; strangers are closed, and delay nobody.
 
-    Raises TimeoutError at ``deadline``.
+    A peer has ``HANDSHAKE_SECONDS``. Raises TimeoutError at ``deadline``.
     """
-    while True:
-        listener.settimeout(max(0.001, deadline - time.monotonic()))
-        peer, _ = listener.accept()
-        with contextlib.ExitStack() as opened:
-            opened.enter_context(peer)
-            _limit(peer, deadline)
-            try:
-                rank = _verify(peer, use, secret)
-            except OSError:  # a stranger, or a peer that went away
-                continue
-            opened.pop_all()
-        yield rank, _ready(peer)
+    peers = verified(listener, lambda peer: _verify(peer, use, secret), deadline, seconds=HANDSHAKE_SECONDS)
+    with contextlib.closing(peers):
+        for rank, peer in peers:
+            yield rank, _ready(peer)
 
 
 def receive(peer: socket.socket, count: int) -> bytes:
-    """Exactly ``count`` bytes. Raises ConnectionResetError when the stream ends before."""
+    """Exactly ``count`` bytes, within the socket's timeout. Raises ConnectionResetError when the stream ends before."""
     data = bytearray()
+    patience = peer.gettimeout()
+    deadline = time.monotonic() + (patience or 0.0)
     while len(data) < count:
+        if patience is not None:
+            _limit_by(peer, deadline)
         if not (part := peer.recv(count - len(data))):
             raise ConnectionResetError("the connection was closed")
         data += part
@@ -115,6 +113,13 @@ def _proof(secret: bytes, side: bytes, hello: bytes, challenge: bytes) -> bytes:
 
 def _limit(peer: socket.socket, deadline: float) -> None:
     peer.settimeout(max(0.001, min(HANDSHAKE_SECONDS, deadline - time.monotonic())))
+
+
+def _limit_by(peer: socket.socket, deadline: float) -> None:
+    """What is read of ``peer`` is to be there at ``deadline``, in however many pieces it comes."""
+    if (left := deadline - time.monotonic()) <= 0:
+        raise TimeoutError("timed out")
+    peer.settimeout(left)
 
 
 def _ready(peer: socket.socket) -> socket.socket:

@@ -208,9 +208,7 @@ class Links:
             spoken.register(self._words[other], select.POLLIN)
             spoken.poll(1000)
             words = self._words[other].recv(_MAX_WORDS)
-        said = (
-            f"rank {name} gave up: {words.decode(errors='replace')}" if words else f"the process of rank {name} ended"
-        )
+        said = f"rank {name} gave up: {words.decode(errors='ignore')}" if words else f"the process of rank {name} ended"
         self._fail(said)
 
     def _fail(self, reason: str) -> None:

@@ -54,8 +54,8 @@ class Star:
         try:
             if self._rank != 0:
                 self._send(0, words)
-                return list(self._hear(0))
-            everything = [words, *(self._hear(peer) for peer in sorted(self._peers))]
+                return self._checked(0, self._hear(0), words)
+            everything = [words, *(self._checked(peer, [self._hear(peer)], words)[0] for peer in sorted(self._peers))]
             for peer in self._peers:
                 self._send(peer, everything)
             return everything
@@ -64,6 +64,12 @@ class Star:
                 f"rank {self._rank} lost a peer while the ranks were meeting ({error}). Look at the other workers' "
                 "output, then start the cluster again."
             ) from error
+
+    def _checked(self, peer: int, said: Any, words: dict[str, Any]) -> list[dict[str, Any]]:
+        """What ``peer`` said, which is to be of the kind of this rank's ``words``."""
+        if not isinstance(said, list) or not all(isinstance(s, dict) and s.keys() == words.keys() for s in said):
+            raise ConnectionError(f"rank {peer} said something else than was asked")
+        return said
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -105,7 +111,10 @@ class Star:
         (length,) = _LENGTH.unpack(receive(self._peers[peer], _LENGTH.size))
         if length > _MAX_WORDS:
             raise ConnectionError(f"rank {peer} said {length} bytes at once")
-        words = json.loads(receive(self._peers[peer], length))
+        try:
+            words = json.loads(receive(self._peers[peer], length))
+        except (ValueError, RecursionError):
+            raise ConnectionError(f"rank {peer} said what cannot be read") from None
         if isinstance(words, dict) and "error" in words:
             raise ClusterError(words["error"])
         return words

@@ -19,11 +19,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
+from tfos_magic.training.allreduce.handshake import HANDSHAKE_SECONDS
+from tfos_magic.transport.side_by_side import verified
 
 TOKEN_BYTES = 16
 _MEETING = struct.Struct("<II")
@@ -138,7 +140,7 @@ class UnixPeers:
         if not heard:
             self._fail(f"the process of rank {name} ended")
         if heard.startswith(_ABORT):
-            self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='replace')}")
+            self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='ignore')}")
         self._fail(astray(name))
 
     def _fail(self, reason: str) -> NoReturn:
@@ -184,12 +186,13 @@ def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], 
     peers: dict[int, socket.socket] = {}
     size = len(names)
     with contextlib.ExitStack() as opened:
-        deadline = time.monotonic() + seconds
-        while len(peers) < size - 1:
-            rank, peer = _accept(listener, invitation, deadline)
-            opened.callback(peer.close)
-            if 0 < rank < size and rank not in peers:
-                peers[rank] = peer
+        if size > 1:
+            for rank, peer in _accept(listener, invitation, time.monotonic() + seconds):
+                opened.callback(peer.close)
+                if 0 < rank < size and rank not in peers:
+                    peers[rank] = peer
+                if len(peers) == size - 1:
+                    break
         ends: dict[int, list[int]] = {rank: [] for rank in peers}
         for one, other in itertools.combinations(range(1, size), 2):
             left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -238,18 +241,18 @@ def nameless_file(size: int) -> int:
     return file
 
 
-def _accept(listener: socket.socket, invitation: Invitation, deadline: float) -> tuple[int, socket.socket]:
-    """The next peer's rank and socket; a stranger is refused and gets the rank -1."""
-    listener.settimeout(max(0.001, deadline - time.monotonic()))
-    peer, _ = listener.accept()
-    try:
-        peer.settimeout(max(0.001, deadline - time.monotonic()))
-        _check_user(peer)
-        hello = peer.recv(TOKEN_BYTES + 2)
-    except OSError:
-        return -1, peer
+def _accept(listener: socket.socket, invitation: Invitation, deadline: float) -> Iterator[tuple[int, socket.socket]]:
+    """Give ranks and sockets of this user's processes that know the invitation; others are closed, and delay nobody."""
+    return verified(listener, lambda peer: _verify(peer, invitation), deadline, seconds=HANDSHAKE_SECONDS)
+
+
+def _verify(peer: socket.socket, invitation: Invitation) -> int:
+    _check_user(peer)
+    hello = peer.recv(TOKEN_BYTES + 2)
     known = secrets.compare_digest(hello[:TOKEN_BYTES], invitation.secret) and len(hello) == TOKEN_BYTES + 2
-    return int.from_bytes(hello[TOKEN_BYTES:], "little") if known else -1, peer
+    if not known:
+        raise PermissionError("the peer does not know the secret of this group")
+    return int.from_bytes(hello[TOKEN_BYTES:], "little")
 
 
 def _check_user(peer: socket.socket) -> None:

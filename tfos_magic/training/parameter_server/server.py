@@ -21,11 +21,14 @@ from tfos_magic.training.parameter_server.framing import Array, pack, unpack
 from tfos_magic.training.parameter_server.keys import keys_of
 from tfos_magic.training.parameter_server.shard import Shard
 from tfos_magic.transport.curve import beat, let_in, secure_server
+from tfos_magic.transport.half_open import HalfOpen
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.wake_queue import WakeQueue
 
 TICK_SECONDS = 0.5
 GRACE_SECONDS = 1.0
 STOP_SECONDS = 5.0
+_LOST, _CLOSE = "a worker's connection is lost", "close"
 _STALE = "this run is over, or this worker was given up because its connection was lost"
 
 log = logging.getLogger(__name__)
@@ -48,8 +51,9 @@ class ParameterServer:
             raise ClusterError(
                 f"the parameter server cannot listen on {address} ({error}): start the cluster again."
             ) from error
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._closing: WakeQueue[None] = WakeQueue()
+        self._news: WakeQueue[str] = WakeQueue()
+        self._log = LogOnce(log)
+        self._half_open = HalfOpen(self._router, "a parameter server", self._log, lambda: self._news.put(_LOST))
         self._connected: dict[int, bytes] = {}
         self._unreachable: dict[int, float] = {}
         self._looked = 0.0
@@ -66,7 +70,7 @@ class ParameterServer:
     def close(self) -> None:
         """Stop serving; waits at most ``STOP_SECONDS``."""
         if self._thread.is_alive():
-            self._closing.put(None)
+            self._news.put(_CLOSE)
             self._thread.join(STOP_SECONDS)
 
     def _listen(self, address: str, secret: str) -> zmq.Socket[bytes]:
@@ -86,33 +90,39 @@ class ParameterServer:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for source in (self._router, self._monitor, self._closing.fileno()):
+        for source in (self._router, self._news.fileno()):
             poller.register(source, zmq.POLLIN)
-        while True:
+        closing = False
+        while not closing:
             ready: dict[Any, int] = dict(poller.poll(int(TICK_SECONDS * 1000)))
-            if self._closing.fileno() in ready:
-                break
-            if self._monitor in ready:
-                self._monitor.recv_multipart()
-                self._looked = 0.0
-            if self._router in ready:
-                self._receive()
-            if time.monotonic() - self._looked > TICK_SECONDS:
-                self._look_after_members()
+            news = set(self._news.taken())
+            closing = _CLOSE in news
+            try:
+                self._turn(self._router in ready, bool(news))
+            except Exception as error:  # whatever a worker says, the others are served
+                self._log.warning(type(error).__name__, "an error while serving", trace=True)
         self._shut()
+
+    def _turn(self, asked: bool, lost: bool) -> None:
+        if asked:
+            self._receive()
+        if lost or time.monotonic() - self._looked > TICK_SECONDS:
+            self._look_after_members()
 
     def _receive(self) -> None:
         peer, *frames = self._router.recv_multipart(copy=False)
+        self._half_open.heard(peer)
         try:
             header, arrays = unpack(frames)
             ticket = Ticket(bytes(peer.buffer), int(header["number"]))
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            log.warning("dropped a malformed request: %s", error)
+        except (ProtocolError, KeyError, TypeError, ValueError, OverflowError) as error:
+            self._log.warning(getattr(error, "kind", "number"), f"dropped a malformed request: {error}")
             return
         try:
             self._handle(ticket, header, arrays)
         except Exception as error:  # the user's optimizer may raise anything; the worker that asked is told
-            log.exception("while handling %r", header.get("kind"))
+            kind = f"handling, {type(error).__name__}"
+            self._log.warning(kind, f"an error while handling {str(header.get('kind'))[:80]}", trace=True)
             self._send(ticket, {"status": "error", "text": f"{type(error).__name__}: {error}"})
 
     def _handle(self, ticket: Ticket, header: dict[str, Any], arrays: list[Array]) -> None:
@@ -224,9 +234,8 @@ class ParameterServer:
                 coordinator.drop(rank, "its process ended or its host is out of reach")
 
     def _shut(self) -> None:
-        self._router.disable_monitor()
-        self._monitor.close(0)
+        self._half_open.close()
         self._router.close(0)
         self._authenticator.stop()
         self._context.term()
-        self._closing.close()
+        self._news.close()

@@ -60,6 +60,7 @@ from tfos_magic.transport.messages.feeds import (
     SpoolHandle,
     StreamHandle,
 )
+from tfos_magic.transport.messages.fitting import encode_fitting, failed, refusal
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
 from tfos_magic.transport.messages.strategy_options import StrategyOptions
 
@@ -111,4 +112,7 @@ __all__ = [
     "TrainerReady",
     "decode",
     "encode",
+    "encode_fitting",
+    "failed",
+    "refusal",
 ]

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from tfos_magic.errors import ProtocolError
+from tfos_magic.errors import MessageTooLarge, ProtocolError
 
 MAX_HEADER_BYTES = 64 << 20
+_TOLD = 500
 
 _TYPES: dict[str, type[Message]] = {}
 
@@ -24,24 +25,37 @@ class Message:
 
 
 def encode(message: Message) -> list[bytes]:
-    """Give the two frames of ``message``: JSON header and payload bytes."""
+    """Give the two frames of ``message``: JSON header and payload bytes.
+
+    Raises :class:`MessageTooLarge` where the header is longer than anybody takes.
+    """
     fields = _fields_of(message)
     payload = fields.pop("payload", b"")
-    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"), default=_fields_of)
-    return [header.encode(), payload]
+    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"), default=_fields_of).encode()
+    if len(header) > MAX_HEADER_BYTES:
+        raise MessageTooLarge(type(message).__name__, len(header), MAX_HEADER_BYTES)
+    return [header, payload]
 
 
 def decode(frames: list[bytes]) -> Message:
     """Read two frames back into a message. Raises :class:`ProtocolError` on anything unexpected."""
     if len(frames) != 2 or len(frames[0]) > MAX_HEADER_BYTES:
-        raise ProtocolError(f"a message has two frames, this has {len(frames)}, or its header is too long")
+        raise ProtocolError(
+            f"a message has two frames, this has {len(frames)}, or its header is too long", "not two frames"
+        )
     try:
-        fields = json.loads(frames[0])
-        cls: Any = _TYPES[fields.pop("type")]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ProtocolError(f"unreadable message header: {type(error).__name__}") from None
+        return _read(json.loads(frames[0]), frames[1])
+    except ProtocolError:
+        raise
+    except Exception as error:  # such as a RecursionError: whatever a peer sends, it must end no loop
+        reason = f"unreadable message header: {type(error).__name__}"
+        raise ProtocolError(reason) from None
+
+
+def _read(fields: dict[str, Any], payload: bytes) -> Message:
+    cls: Any = _TYPES[fields.pop("type")]
     if "payload" in _hints(cls):
-        fields["payload"] = bytes(frames[1])
+        fields["payload"] = bytes(payload)
     message: Message = _made(cls, fields)
     return message
 
@@ -58,12 +72,12 @@ def _hints(cls: Any) -> dict[str, Any]:
 def _made(cls: Any, fields: dict[str, Any]) -> Any:
     """Refuse missing, unknown or wrongly typed fields, so that no handler meets them."""
     if unknown := fields.keys() - _hints(cls).keys():
-        raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}")
+        raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}"[:_TOLD], "an unknown field")
     for spec in dataclasses.fields(cls):
         if spec.name in fields:
             fields[spec.name] = _checked(f"{cls.__name__}.{spec.name}", _hints(cls)[spec.name], fields[spec.name])
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ProtocolError(f"{cls.__name__} lacks its field {spec.name!r}")
+            raise ProtocolError(f"{cls.__name__} lacks its field {spec.name!r}", "a field that is missing")
     return cls(**fields)
 
 
@@ -75,7 +89,7 @@ def _checked(name: str, hint: Any, value: Any) -> Any:
     kind = get_origin(hint) or hint
     accepted: Any = dict if dataclasses.is_dataclass(kind) else (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
-        raise ProtocolError(f"{name} must be {kind.__name__}")
+        raise ProtocolError(f"{name} must be {kind.__name__}", "a field of another type")
     if dataclasses.is_dataclass(kind):
         return _made(kind, value)
     if kind is dict and len(parts) == 2 and dataclasses.is_dataclass(parts[1]):
