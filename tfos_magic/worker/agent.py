@@ -257,10 +257,6 @@ class Agent:
         if fd not in trainer.streams:
             self._poller.register(fd, 0)
 
-    @property
-    def _rank(self) -> int:
-        return self._trainer.rank if self._trainer else self.place.slot
-
     def _flush_output(self) -> None:
         self._flushed = time.monotonic()
         for stream, parts in self._pending.items():
