@@ -45,3 +45,9 @@ def test_differences_below_the_floor_are_rounding() -> None:
 )
 def test_workers_agree_on_the_law_that_all_can_have_seen(found: list[Law], common: Law) -> None:
     assert agreed(found) is common
+
+
+def test_what_fits_a_mean_and_a_sum_by_chance_is_unknown() -> None:
+    whole = StepValues(5, {"it": np.array([0.5])})
+    parts = [StepValues(2, {"it": np.array([-1.0])}), StepValues(3, {"it": np.array([1.5])})]
+    assert laws_of(whole, parts, 1e-6, {}) == {"it": Law.UNKNOWN}

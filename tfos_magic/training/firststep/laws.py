@@ -14,7 +14,8 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Law(IntEnum):
-    """``CONSTANT`` does not depend on the rows; ``UNKNOWN`` is zero, or not finite, so that it may be any."""
+    """``CONSTANT`` does not depend on the rows; ``UNKNOWN`` is zero, or not finite, or fits
+    both a mean and a sum, so that it may be any."""
 
     UNKNOWN = 0
     CONSTANT = 1
@@ -70,9 +71,10 @@ def _law(
 
     if all(agrees(value) for _, value in parts):
         return Law.CONSTANT
-    if agrees(sum(share * value for share, value in parts)):
-        return Law.MEAN
-    return Law.SUM if agrees(sum(value for _, value in parts)) else Law.MIXED
+    is_mean, is_sum = agrees(sum(share * value for share, value in parts)), agrees(sum(value for _, value in parts))
+    if is_mean and is_sum:  # by chance, as clipped numbers of opposite signs may be
+        return Law.UNKNOWN
+    return Law.MEAN if is_mean else Law.SUM if is_sum else Law.MIXED
 
 
 def _law_of_rows(whole: Numbers, parts: Sequence[Numbers], tolerance: float) -> Law:
