@@ -37,8 +37,8 @@ Maker = Callable[[int, int], Reduce]
 def ours(rank: int, addresses: list[str], identity: Identity | None = None) -> Maker:
     import tensorflow as tf
 
-    from tfos_magic.training.allreduce.tls import TlsPeers
     from tfos_magic.training.collectives import form_cluster
+    from tfos_magic.transport.tls import TlsPeers
 
     tls = TlsPeers(identity, [worker_name(peer) for peer in range(len(addresses))]) if identity else None
     collectives = form_cluster(rank, addresses, threads=1, secret="benchmark", timeout=200, tls=tls)

@@ -42,7 +42,8 @@ CONTROL = (
     + """
 from tfos_magic.transport.control_server import ControlServer
 server = ControlServer("127.0.0.1", 0, lambda peer, message: None)
-keys = [key.decode() for key in (server.keys.server_public, server.keys.public, server.keys.secret)]
+issued = server.issue("agent")
+keys = [key.decode() for key in (issued.server_public, issued.public, issued.secret)]
 tell(port=int(server.endpoint.rpartition(":")[2]), keys=keys)
 end(server)
 """
@@ -129,7 +130,7 @@ def dial(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: AgentKeys) ->
     agent = context.socket(zmq.DEALER)
     agent.linger = 0
     agent.curve_serverkey, agent.curve_publickey, agent.curve_secretkey = keys.server_public, keys.public, keys.secret
-    agent.routing_id = b"agent"
+    agent.routing_id = b"agent-1"
     agent.connect(f"tcp://127.0.0.1:{port}")
     return agent
 

@@ -26,9 +26,9 @@ from tfos_magic.spark.encryption import MEMORY, encryption_of
 from tfos_magic.training.allreduce import PeerLost
 from tfos_magic.training.allreduce.handshake import listen
 from tfos_magic.training.allreduce.links import Links, link
-from tfos_magic.training.allreduce.tls import TlsPeers
 from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.identity import worker_name
+from tfos_magic.transport.tls import TlsPeers
 
 SECRET, SECONDS = b"of the group", 20.0
 VALUES = np.arange(1 << 20, dtype=np.float32)

@@ -93,7 +93,10 @@ def test_large_messages_go_both_ways_over_the_control_socket() -> None:
     server = ControlServer("127.0.0.1", 0, lambda peer, message: inbox.put((peer, message)))
     large = np.random.default_rng(1).bytes(40 << 20)
     try:
-        with zmq.Context() as context, dial(context, int(server.endpoint.rpartition(":")[2]), server.keys) as agent:
+        with (
+            zmq.Context() as context,
+            dial(context, int(server.endpoint.rpartition(":")[2]), server.issue("agent")) as agent,
+        ):
             agent.maxmsgsize = FRAME_BYTES + 64
             delivery = Redelivery()
             up = OutputPart("r", 0, 0, 0, len(large), len(large), large)

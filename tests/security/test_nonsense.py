@@ -21,10 +21,13 @@ from tfos_magic.transport import messages
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import Identity
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, StopRun, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
 SEED, MANY = 20, 10_000
+NOBODY = Identity("worker-0.tfos", "", "", "")
+NOBODY = Identity("worker-0.tfos", "", "", "")
 NESTED = b"[" * 200_000
 VALUES: list[Any] = [None, True, -1, 10**30, 1e308, float("nan"), "", "\ud800", "x" * 1000, [], [[]], {}, {"a": {}}]
 
@@ -120,7 +123,10 @@ def test_ten_thousand_mutated_messages_of_an_agent_leave_the_control_socket_as_i
     server = ControlServer("127.0.0.1", 0, handle)
     chance, delivery = random.Random(SEED), Redelivery()
     try:
-        with zmq.Context() as context, dial(context, int(server.endpoint.rpartition(":")[2]), server.keys) as agent:
+        with (
+            zmq.Context() as context,
+            dial(context, int(server.endpoint.rpartition(":")[2]), server.issue("agent")) as agent,
+        ):
             for number, frames in enumerate(_nonsense()):
                 if number % 200 == 0:  # so that no more than these are on their way
                     _expect(agent, inbox)
@@ -147,8 +153,10 @@ def _expect(agent: zmq.Socket[bytes], inbox: queue.SimpleQueue[Message]) -> None
 def test_an_agent_drops_what_it_cannot_read_and_hears_the_next(caplog: pytest.LogCaptureFixture) -> None:
     peers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     server = ControlServer("127.0.0.1", 0, lambda peer, message: peers.put(peer))
-    keys = server.keys
-    client = ControlClient(AgentConfig(server.endpoint, keys.server_public, keys.public, keys.secret, "token"))
+    keys = server.issue("job")
+    client = ControlClient(
+        AgentConfig(server.endpoint, keys.server_public, keys.public, keys.secret, "token", NOBODY, job="job")
+    )
     try:
         client.send(Heartbeat())
         peer = peers.get(timeout=10)

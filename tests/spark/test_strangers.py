@@ -243,7 +243,8 @@ def test_a_pickle_from_a_stranger_is_never_opened(
 
 
 def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -> None:
-    secrets = [cluster._token.encode(), cluster._control.keys.secret]  # type: ignore[union-attr]
+    configs = [job._task._config for job in cluster._agents._jobs.values()]
+    secrets = [cluster._token.encode(), *(s for c in configs for s in (c.secret, c.identity.key.encode()))]
     pids = [pid for worker in cluster.workers for pid in (worker.pid, worker.agent.pid)]
     for pid in pids:
         for file in ("cmdline", "environ"):
@@ -252,9 +253,8 @@ def test_secrets_are_in_no_command_line_environment_or_log(cluster: TFCluster) -
             assert not any(secret in content for secret in secrets)
     said = "\n".join(line for lines in cluster.logs(tail=500).values() for line in lines).encode()
     assert not any(secret in said for secret in secrets)
-    configs = [repr(job._task._config) for job in cluster._agents._jobs.values()]
     assert len(configs) == cluster.size
-    assert not any(secret.decode() in config for secret in secrets for config in configs)
+    assert not any(secret.decode() in repr(config) for secret in secrets for config in configs)
 
 
 def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> None:

@@ -264,9 +264,9 @@ def _serve(
 ) -> None:
     import numpy as np
 
-    from tfos_magic.training.allreduce.tls import TlsPeers
     from tfos_magic.training.collectives import Collectives, form_cluster
     from tfos_magic.training.parameter_server.client import ServerGroup
+    from tfos_magic.transport.tls import TlsPeers
 
     gc.freeze()  # as in a trainer: what is loaded is never garbage
     np.random.seed()  # or it would draw what its siblings draw

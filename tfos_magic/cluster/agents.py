@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Collection
+from uuid import uuid4
 
 from tfos_magic.cluster.launch import AgentJob, ship_package
 from tfos_magic.cluster.membership import Membership
@@ -61,7 +62,8 @@ class Agents:
         self._membership.await_agents(deadline - time.monotonic(), control.endpoint)
 
     def _job(self, slot: int, control: ControlServer) -> AgentJob:
-        keys, spec = control.keys, self._spec
+        job, spec = f"tfos-{uuid4().hex[:12]}", self._spec
+        keys = control.issue(job)
         config = AgentConfig(
             control.endpoint,
             keys.server_public,
@@ -71,6 +73,7 @@ class Agents:
             self._authority.identify(worker_name(slot)),
             self.encryption.spool_dir,
             self.encryption.spool_gb,
+            job=job,
             slot=slot,
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 from tfos_magic.spark.failures import cause_of
 from tfos_magic.spark.session import Session, cancel_tag, is_connect, is_stopped, job_tag
@@ -20,7 +18,7 @@ class AgentJob:
     ``on_end(tag, reason)``.
 
     Each agent has a job, so that those of the others go on when it is lost. The ``tag`` is a name of the job's own,
-    which its agent knows as :attr:`AgentConfig.job`. It is a barrier job, whose tasks know the address of their host.
+    :attr:`AgentConfig.job`. It is a barrier job, whose tasks know the address of their host.
     """
 
     def __init__(
@@ -32,9 +30,9 @@ class AgentJob:
         gpus: int,
         on_end: Callable[[str, str], None],
     ) -> None:
-        self.tag = f"tfos-{uuid4().hex[:12]}"
+        self.tag = config.job
         self._spark, self._slot, self._on_end = spark, config.slot, on_end
-        self._task = AgentTask(replace(config, job=self.tag))
+        self._task = AgentTask(config)
         self._profile = _resource_profile(cores, gpus)
         self._thread = threading.Thread(target=self._run, name=f"tfos-agent-job-{config.slot}", daemon=True)
 

@@ -154,7 +154,7 @@ class WorkerGroup(TrainerGroup):
     @property
     def server_key(self) -> bytes:
         """The public half of the control socket's key, by which an agent knows that it talks to this kernel."""
-        return self._control.keys.server_public if self._control else b""
+        return self._control.public if self._control else b""
 
     @property
     def phase(self) -> ClusterPhase:

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from tfos_magic.errors import ClusterError, ProtocolError
-from tfos_magic.transport.curve import beat, let_in, secure_server
+from tfos_magic.transport.curve import KnownKeys, beat, let_in, secure_server
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
@@ -29,7 +29,7 @@ log = logging.getLogger("tfos_magic.cluster")
 
 @dataclass(frozen=True)
 class AgentKeys:
-    """What an agent needs to be heard: the server's public key and the cluster's one client key pair."""
+    """What an agent needs to be heard: the server's public key and a key pair of its own."""
 
     server_public: bytes
     public: bytes
@@ -50,10 +50,9 @@ class ControlServer:
         self._context = zmq.Context()
         self._log = LogOnce(log)
         server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        self._secret = SecretBytes(server_secret)
-        self.keys = AgentKeys(server_public, client_public, SecretBytes(client_secret))
-        self._authenticator = let_in(self._context, client_public)
+        self.public, self._secret = server_public, SecretBytes(server_secret)
+        self._known = KnownKeys()
+        self._authenticator = let_in(self._context, self._known)
         self._router = self._bind(host, port)
         self._half_open = HalfOpen(self._router, "the control socket", self._log)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -76,6 +75,10 @@ class ControlServer:
                 "executors reach with %config TFOS.driver_host, and a free port with %config TFOS.control_port."
             ) from None
         return router
+
+    def issue(self, job: str) -> AgentKeys:
+        """Make the keys of the agent of a Spark job, who is heard by that name alone."""
+        return AgentKeys(self.public, *self._known.issue(job))
 
     def send(self, peer: bytes, message: Message) -> None:
         """Queue ``message`` for ``peer``. A ``Shutdown`` is not sent again: who misses it misses the kernel, too."""
@@ -110,6 +113,9 @@ class ControlServer:
         peer = self._router.recv(copy=False)
         frames = self._router.recv_multipart() if peer.more else []
         self._half_open.heard(peer)
+        if self._known.name_of(str(peer.get("User-Id")).encode()) != job_of(peer.bytes):
+            self._log.warning("borrowed name", "dropped a message of an agent that called itself by another's name")
+            return
         try:
             self._take(peer.bytes, frames)
         except ProtocolError as error:
@@ -159,3 +165,8 @@ class ControlServer:
         self._authenticator.stop()
         self._context.term()
         self._outbox.close()
+
+
+def job_of(peer: bytes) -> str:
+    """The Spark job of the agent with this routing id, which it makes of the job's name and a number of its own."""
+    return peer.rpartition(b"-")[0].decode(errors="replace")

@@ -1,24 +1,44 @@
-"""ZeroMQ sockets that talk to those alone who have the one key: CURVE (http://curvezmq.org)."""
+"""ZeroMQ sockets that talk to those alone whose keys they know: CURVE (http://curvezmq.org)."""
 
 from __future__ import annotations
-
-import hmac
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from tfos_magic.transport.frames import FRAME_BYTES
+from tfos_magic.transport.secret import SecretBytes
 
 HANDSHAKE_SECONDS = 10
 _OVERHEAD = 64
 """Bytes that encryption adds to a frame, and some more."""
 
 
-def let_in(context: zmq.Context[zmq.Socket[bytes]], public: bytes) -> ThreadAuthenticator:
-    """Let the sockets of ``context`` that serve be reached with the keys of ``public`` alone. Stop it at the end."""
+class KnownKeys:
+    """Public keys in Z85 form, by which those who have their secret halves are let in, and the names of these."""
+
+    def __init__(self, **names: bytes) -> None:
+        self._names = {public: name for name, public in names.items()}
+
+    def issue(self, name: str) -> tuple[bytes, bytes]:
+        """Make a pair of keys, public and secret, for who is called ``name``."""
+        public, secret = zmq.curve_keypair()
+        self._names[public] = name
+        return public, SecretBytes(secret)
+
+    def name_of(self, public: bytes) -> str | None:
+        """Whose key it is; None for a stranger's."""
+        return self._names.get(public)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Asked by the authenticator in a handshake. Keys are no secrets, so that how long a look takes tells none."""
+        return key in self._names
+
+
+def let_in(context: zmq.Context[zmq.Socket[bytes]], known: KnownKeys) -> ThreadAuthenticator:
+    """Let the sockets of ``context`` that serve be reached with ``known`` keys alone. Stop it at the end."""
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback("*", credentials_provider=_OneKey(public))
+    authenticator.configure_curve_callback("*", credentials_provider=known)
     return authenticator
 
 
@@ -50,13 +70,3 @@ def _bound(socket: zmq.Socket[bytes]) -> None:
     """Let nobody, known or not, make this process keep more than a frame of :mod:`.frames`, or wait for long."""
     socket.maxmsgsize = FRAME_BYTES + _OVERHEAD
     socket.handshake_ivl = HANDSHAKE_SECONDS * 1000
-
-
-class _OneKey:
-    """Asked by the authenticator with a peer's public key in Z85 form."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return hmac.compare_digest(key, self._public)

@@ -109,10 +109,10 @@ class Trainer:
 
     def _connect(self, start: StartTrainer) -> None:
         """Join the other workers and find the parameter servers, or be one of these."""
-        from tfos_magic.training.allreduce.tls import TlsPeers
         from tfos_magic.training.collectives import Collectives, form_cluster
         from tfos_magic.training.parameter_server.client import ServerGroup
         from tfos_magic.training.parameter_server.server import ParameterServer
+        from tfos_magic.transport.tls import TlsPeers
 
         if start.role == "ps":
             self._server = ParameterServer(start.servers[start.rank - len(start.addresses)], start.secret)

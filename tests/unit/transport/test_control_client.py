@@ -14,7 +14,7 @@ from tfos_magic.transport.identity import Identity
 
 
 def _config(server: ControlServer) -> AgentConfig:
-    keys = server.keys
+    keys = server.issue("job")
     return AgentConfig(
         server.endpoint,
         keys.server_public,

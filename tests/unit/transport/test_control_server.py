@@ -34,7 +34,7 @@ def server(inbox: Inbox) -> Iterator[ControlServer]:
 
 
 def _dial(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys, identity: bytes = b"agent"
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys, identity: bytes = b"agent-1"
 ) -> zmq.Socket[bytes]:
     agent = context.socket(zmq.DEALER)
     agent.linger = 0
@@ -53,7 +53,7 @@ def _receive(agent: zmq.Socket[bytes], delivery: Redelivery) -> Message:
 
 
 def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox) -> None:
-    with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.issue("agent")) as agent:
         delivery = Redelivery()
         agent.send_multipart(delivery.passing(encode(Heartbeat(5))))
         peer, message = inbox.get(timeout=5)
@@ -68,14 +68,14 @@ def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
 ) -> None:
     delivery = Redelivery()
     with zmq.Context() as context:
-        with _dial(context, server.endpoint, server.keys) as agent:
+        with _dial(context, server.endpoint, server.issue("agent")) as agent:
             agent.send_multipart(delivery.numbered(encode(TrainerExited(1, 0, 0, 9, ""))))
             peer, _ = inbox.get(timeout=5)
             server.send(peer, StopRun("first"))
             assert _receive(agent, delivery) == StopRun("first")
         server.send(peer, StopRun("second"))
         lost = delivery.numbered(encode(TrainerExited(2, 0, 0, 9, "")))
-        with _dial(context, server.endpoint, server.keys) as agent:
+        with _dial(context, server.endpoint, server.issue("agent")) as agent:
             agent.send_multipart(delivery.numbered(encode(TrainerExited(3, 0, 0, 9, ""))))
             agent.send_multipart(delivery.passing(encode(Reconnected())))
             for frames in delivery.again():
@@ -91,11 +91,11 @@ def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
 
 def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) -> None:
     public, secret = zmq.curve_keypair()
-    stranger_keys = AgentKeys(server.keys.server_public, public, secret)
+    stranger_keys = AgentKeys(server.public, public, secret)
     with (
         zmq.Context() as context,
-        _dial(context, server.endpoint, stranger_keys, b"stranger") as stranger,
-        _dial(context, server.endpoint, server.keys) as agent,
+        _dial(context, server.endpoint, stranger_keys, b"stranger-1") as stranger,
+        _dial(context, server.endpoint, server.issue("agent")) as agent,
     ):
         stranger.send_multipart(Redelivery().passing(encode(Heartbeat(666))))
         agent.send_multipart(Redelivery().passing(encode(Heartbeat(1))))
@@ -107,7 +107,7 @@ def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) 
 def test_a_malformed_message_of_an_agent_is_dropped_and_the_next_one_heard(
     server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.issue("agent")) as agent:
         agent.send_multipart(Redelivery().passing([b"nonsense", b""]))
         agent.send_multipart([b"no envelope", b"nonsense", b""])
         agent.send_multipart(Redelivery().passing(encode(Heartbeat(2))))
@@ -124,14 +124,15 @@ def test_random_bytes_are_logged_once(server: ControlServer, inbox: Inbox, caplo
                 with contextlib.suppress(ConnectionResetError):
                     while stranger.recv(4096):
                         pass
-        with zmq.Context() as context, _dial(context, server.endpoint, server.keys) as agent:
+        with zmq.Context() as context, _dial(context, server.endpoint, server.issue("agent")) as agent:
             agent.send_multipart(Redelivery().passing(encode(Heartbeat(3))))
             assert inbox.get(timeout=5)[1] == Heartbeat(3)
     assert caplog.text.count("refused a connection") == 1
 
 
 def test_keys_are_not_shown(server: ControlServer) -> None:
-    assert server.keys.secret.decode() not in repr(server.keys)
+    keys = server.issue("agent")
+    assert keys.secret.decode() not in repr(keys)
 
 
 def test_a_taken_port_is_told_with_its_remedy(server: ControlServer) -> None:
@@ -149,3 +150,22 @@ def test_closing_frees_the_port_and_ends_the_threads() -> None:
     assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((where.hostname, where.port), timeout=2)
+
+
+def test_an_agent_is_heard_by_its_own_name_alone(
+    server: ControlServer, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = server.issue("agent")
+    server.issue("another")
+    with (
+        zmq.Context() as context,
+        _dial(context, server.endpoint, keys, b"another-1") as borrowing,
+        _dial(context, server.endpoint, keys, b"agent-1") as agent,
+    ):
+        for _ in range(3):
+            borrowing.send_multipart(Redelivery().passing(encode(Heartbeat(666))))
+        assert not borrowing.poll(500), "it has no answer"
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(1))))
+        assert inbox.get(timeout=5) == (b"agent-1", Heartbeat(1))
+        assert inbox.empty()
+    assert caplog.text.count("another's name") == 1

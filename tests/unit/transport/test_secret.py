@@ -22,6 +22,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import ClusterSpec, Worker
 from tfos_magic.feed.driver.spooled_feeds import FeedStore
+from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.messages import Message, Register
 from tfos_magic.transport.secret import Secret, SecretBytes
@@ -60,7 +61,16 @@ def test_no_dataclass_shows_a_secret_that_it_holds() -> None:
         if MARK in repr(made):
             shown.append(kind.__name__)
     assert not shown
-    assert seen >= {"AgentConfig", "AgentKeys", "StartTrainer", "StreamHandle", "FeedJob", "Invitation", "Started"}
+    assert seen >= {
+        "AgentConfig",
+        "AgentKeys",
+        "StartTrainer",
+        "StreamHandle",
+        "FeedAccess",
+        "Identity",
+        "Invitation",
+        "Started",
+    }
 
 
 def test_a_secret_is_used_as_any_other_text_and_shows_nothing() -> None:
@@ -112,11 +122,11 @@ def _verbose(fail: Callable[[], Any]) -> str:
 def test_a_verbose_traceback_of_a_failed_start_shows_no_key_and_no_token(
     control: ControlServer, cluster: Unreachable
 ) -> None:
-    agents = Agents(None, Membership(1), ClusterSpec(workers=1), cluster._token)  # type: ignore[arg-type]
+    agents = Agents(None, Membership(1), ClusterSpec(workers=1), cluster._token, Authority())  # type: ignore[arg-type]
     text = _verbose(lambda: agents._launch(range(1), control, time.monotonic() + 1))
     assert "keys.secret" in text
     assert "Secret(…)" in text
-    for secret in (control.keys.secret, control._secret, cluster._token):
+    for secret in (control._secret, cluster._token):
         assert str(secret, "ascii") not in text if isinstance(secret, bytes) else secret not in text
 
 

@@ -16,8 +16,8 @@ from tfos_magic.training.allreduce.links import Links, link
 from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
-from tfos_magic.training.allreduce.tls import TlsPeers
 from tfos_magic.training.allreduce.unix_peers import Invitation
+from tfos_magic.transport.tls import TlsPeers
 
 
 def meet(

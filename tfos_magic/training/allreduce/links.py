@@ -14,8 +14,8 @@ from typing import Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
 from tfos_magic.training.allreduce.handshake import accept, connect
-from tfos_magic.training.allreduce.tls import Meddled, TlsPeers, TlsSocket, secure
 from tfos_magic.training.allreduce.unix_peers import close_in_forks
+from tfos_magic.transport.tls import Meddled, TlsPeers, TlsSocket, secure
 
 _HEADER = struct.Struct("<IIQd")
 _MAX_WORDS = 512

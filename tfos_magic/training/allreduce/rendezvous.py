@@ -12,7 +12,7 @@ from typing import Any
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce.handshake import accept, connect, receive
-from tfos_magic.training.allreduce.tls import TlsPeers, secure
+from tfos_magic.transport.tls import TlsPeers, secure
 
 _LENGTH = struct.Struct("<I")
 _MAX_WORDS = 1 << 22

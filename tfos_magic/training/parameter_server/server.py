@@ -20,7 +20,7 @@ from tfos_magic.training.parameter_server.coordinator import CellPosition, Coord
 from tfos_magic.training.parameter_server.framing import Array, pack, unpack
 from tfos_magic.training.parameter_server.keys import keys_of
 from tfos_magic.training.parameter_server.shard import Shard
-from tfos_magic.transport.curve import beat, let_in, secure_server
+from tfos_magic.transport.curve import KnownKeys, beat, let_in, secure_server
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.wake_queue import WakeQueue
@@ -42,7 +42,7 @@ class ParameterServer:
 
     def __init__(self, address: str, secret: str) -> None:
         self._context = zmq.Context()
-        self._authenticator = let_in(self._context, keys_of(secret, "worker")[0])
+        self._authenticator = let_in(self._context, KnownKeys(worker=keys_of(secret, "worker")[0]))
         try:
             self._router = self._listen(address, secret)
         except OSError as error:
