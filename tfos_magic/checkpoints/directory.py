@@ -17,19 +17,21 @@ from tfos_magic.storage import is_local, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
-_FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step\d+)\.npz")
+_FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step(\d+))\.npz")
 _PARTIAL = ".partial"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint file. ``sequence`` counts the files of its run; ``complete`` is that of its position."""
+    """A checkpoint file. ``sequence`` counts the files of its run; ``complete`` and ``step`` are
+    those of its position."""
 
     path: str
     sequence: int
     fit: int
     complete: bool
     bytes: int
+    step: int = 0
 
     @property
     def name(self) -> str:
@@ -76,7 +78,8 @@ class CheckpointFiles:
         for name, size in self._list(self._folder):
             if match := _FILE.fullmatch(name):
                 path = f"{self._folder}/{name}"
-                entries.append(Entry(path, int(match[1]), int(match[2]), match[3] == "end", size))
+                complete, step = match[3] == "end", int(match[4] or 0)
+                entries.append(Entry(path, int(match[1]), int(match[2]), complete, size, step))
         return sorted(entries, key=lambda entry: entry.sequence)
 
     def read(self, entry: Entry) -> bytes:
@@ -157,22 +160,25 @@ class CheckpointFiles:
 
 
 def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
-    """Which files may go: all but the last ``keep``, and but the last of each fit that is over.
+    """Which files may go: all but the last ``keep``, the last of an epoch's beginning, and the last of each fit that is
+    over.
 
-    Those let a resumed run give back what finished fits gave, without training. Together they may take ``ENDS_BYTES``,
-    or as much as ``keep`` files like the newest; beyond that the oldest go, and their fits would be trained anew.
+    Those of fits let a resumed run give back what finished fits gave, without training. Together they may take
+    ``ENDS_BYTES``, or as much as ``keep`` files like the newest; beyond that the oldest go, and their fits would be
+    trained anew. The one of an epoch's beginning is for a run that goes on with other rows.
     """
     if not entries:
         return []
     last, older = entries[-keep:], entries[:-keep]
     budget = max(ENDS_BYTES, keep * entries[-1].bytes)
     ended = {entry.fit for entry in last if entry.complete}
+    beginning = next((entry for entry in reversed(entries) if not entry.step), None)
     going = []
     for entry in reversed(older):
         if entry.complete and entry.fit not in ended and entry.bytes <= budget:
             ended.add(entry.fit)
             budget -= entry.bytes
-        else:
+        elif entry is not beginning:
             going.append(entry)
     return going
 

@@ -47,7 +47,7 @@ class PrivateCheckpoints:
 
     def write(self, position: Position, data: bytes) -> None:
         """Keep a checkpoint, then let old ones go. Raises :class:`ClusterError` when there is no room."""
-        entry = Entry(position.label, self._sequence, position.fit, position.complete, len(data))
+        entry = Entry(position.label, self._sequence, position.fit, position.complete, len(data), position.step)
         try:
             file = tempfile.TemporaryFile(prefix="tfos-checkpoint-")  # noqa: SIM115 - open as long as it is kept
             try:
