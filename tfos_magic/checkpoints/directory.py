@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -19,6 +20,7 @@ ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
 _FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step(\d+))\.npz")
 _PARTIAL = ".partial"
+_MARK = ".alive"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class CheckpointFiles:
 
     def open_run(self, run: str) -> None:
         """Go on in the folder of an earlier run, which may have been killed while it wrote."""
-        self._folder = f"{self._root}/{run}"
+        self.run, self._folder = run, f"{self._root}/{run}"
         for name, _ in self._list(self._folder):
             if name.endswith(_PARTIAL):
                 with self._refusing("write to"):
@@ -102,6 +104,41 @@ class CheckpointFiles:
     def close(self) -> None:
         """Nothing is open; the files stay."""
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process of this host do the same with this directory meanwhile, where the disk is its own."""
+        if not self._is_local:
+            yield
+            return
+        folder = os.open(self._root, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # not every network's disk can
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def read_mark(self, run: str) -> bytes:
+        """The mark of who goes on in the folder of ``run``; empty where nobody does."""
+        with self._refusing("read"):
+            try:
+                return bytes(self._system.cat_file(f"{self._root}/{run}{_MARK}"))
+            except FileNotFoundError:
+                return b""
+
+    def write_mark(self, run: str, data: bytes) -> None:
+        """Put another mark in its place, in one piece."""
+        with self._refusing("write to"):
+            if self._is_local:
+                self._write(f"{self._root}/{run}{_MARK}", data)
+            else:
+                self._system.pipe_file(f"{self._root}/{run}{_MARK}", data)
+
+    def drop_mark(self, run: str) -> None:
+        """Take the mark away."""
+        with self._refusing("write to"):
+            self._system.rm_file(f"{self._root}/{run}{_MARK}")
+
     def _probe(self) -> None:
         """Find out now, not after the first epoch, whether files can be written."""
         with self._refusing("write to"):
@@ -111,7 +148,7 @@ class CheckpointFiles:
             self._system.rm_file(probe)
 
     def _write(self, path: str, data: bytes) -> None:
-        partial = f"{path}{_PARTIAL}"
+        partial = f"{path}.{secrets.token_hex(4)}{_PARTIAL}"  # two processes may write the mark of one run
         try:
             with self._system.open(partial, "wb") as file:
                 if self._is_local:

@@ -22,16 +22,6 @@ class PrivateCheckpoints:
         self._files: dict[Entry, IO[bytes]] = {}
         self._sequence = 0
 
-    def new_run(self) -> None:
-        """There is one run only."""
-
-    def open_run(self, run: str) -> None:
-        """There is no earlier run."""
-
-    def runs(self) -> list[str]:
-        """None: nothing outlives the kernel."""
-        return []
-
     def entries(self) -> list[Entry]:
         """The checkpoints, the newest last."""
         return sorted(self._files, key=lambda entry: entry.sequence)

@@ -14,6 +14,7 @@ from typing import Any
 from tfos_magic.checkpoints.checkpoint import Assembly, Checkpoint, Damaged, Position, split
 from tfos_magic.checkpoints.choice import Choice, Damages, read_whole
 from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
+from tfos_magic.checkpoints.lock import RunLock, refuse_alive
 from tfos_magic.checkpoints.private_store import PrivateCheckpoints
 from tfos_magic.checkpoints.setting import Setting
 from tfos_magic.errors import ClusterError
@@ -30,7 +31,8 @@ class CheckpointStore:
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
     below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run would go on now, ``feeds`` what
     told the rows of its DataFrames from others, ``random`` the random states that its cell began with. ``notify`` is
-    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there.
+    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there,
+    and :class:`UsageError` where the run to go on from is still under way.
     """
 
     def __init__(
@@ -49,8 +51,12 @@ class CheckpointStore:
         self.newest: Position | None = None
         self.feeds: dict[str, list[int]] = {}
         self.random: dict[str, Any] = {}
-        if resume:
-            self._find_run()
+        self._lock: RunLock | None = None
+        if isinstance(self._files, CheckpointFiles):
+            with self._files.alone():
+                if resume:
+                    self._find_run(self._files)
+                self._lock = RunLock(self._files, self._files.run, notify)
         self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
         self._thread.start()
 
@@ -105,15 +111,19 @@ class CheckpointStore:
             self._changed.notify_all()
         self._thread.join(5)
         self._files.close()
+        if self._lock is not None:
+            self._lock.release()
 
-    def _find_run(self) -> None:
-        """Choose the newest run below ``where`` that left checkpoints. Raises where none of them can be used."""
-        for run in self._files.runs():
-            self._files.open_run(run)
-            if entries := self._files.entries():
+    def _find_run(self, files: CheckpointFiles) -> None:
+        """Choose the newest run below ``where`` that left checkpoints. Raises where none of them can be used, and
+        where a run is still under way."""
+        for run in files.runs():
+            refuse_alive(files, run)
+            files.open_run(run)
+            if entries := files.entries():
                 self._begin_at(self._newest_whole(entries))
                 return
-        self._files.new_run()
+        files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
 
     def _newest_whole(self, entries: list[Entry]) -> Checkpoint:
