@@ -24,8 +24,7 @@ from typing import Any
 import peers
 from plain import answer, free_addresses, start_process
 
-from tfos_magic.transport.authority import Authority
-from tfos_magic.transport.identity import Identity, worker_name
+from tfos_magic.transport.identity import Authority, Identity, worker_name
 
 SUMS = 8
 SUMS_BYTES = 16_000_000

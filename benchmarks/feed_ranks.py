@@ -16,8 +16,7 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.driver.feed_job import feed_dataframe
-from tfos_magic.transport.authority import Authority
-from tfos_magic.transport.identity import worker_name
+from tfos_magic.transport.identity import Authority, worker_name
 
 ACCESS = FeedAccess("benchmark", Authority().identify(worker_name(0)))
 FEED = "feed"

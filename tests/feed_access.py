@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tfos_magic.feed.access import FeedAccess
-from tfos_magic.transport.authority import Authority
-from tfos_magic.transport.identity import worker_name
+from tfos_magic.transport.identity import Authority, worker_name
 
 TOKEN = "the-right-token"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.test_shuffle import Notices
 from tfos_magic import TFCluster
 from tfos_magic.errors import TFOSError, UsageError
 
@@ -62,3 +63,47 @@ def test_a_run_whose_cluster_died_ends_in_another_with_the_weights_it_would_have
     for mine, expected in zip(resumed["weights"], whole["weights"], strict=True):
         assert np.abs(mine - expected).max() <= 1e-6
     np.testing.assert_allclose(resumed["history"].history["loss"], whole["history"].history["loss"], atol=1e-6)
+
+
+FED = """
+import os, signal
+import keras
+
+keras.utils.set_random_seed(3)
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+trained = []
+
+
+def note(step, logs):
+    trained[-1].append(step)
+    if deadly and trained[-1] == list(range(6)) and len(trained) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+watcher = keras.callbacks.LambdaCallback(
+    on_epoch_begin=lambda epoch, logs: trained.append([]), on_train_batch_end=note)
+pairs = train.map(lambda row: (row["x"] / 300, row["x"] / 200))
+history = model.fit(pairs, epochs=3, verbose=0, callbacks=[watcher]).epoch
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_fed_run_goes_back_to_the_beginning_of_an_epoch_whose_steps_have_other_rows_now(
+    local_session: SparkSession,
+) -> None:
+    where, rows = f"memory://{uuid4().hex}", local_session.range(300).selectExpr("cast(id as float) as x")
+    common = {"frames": {"train": rows}, "checkpoint_dir": where}
+    with TFCluster(local_session, workers=2) as first, pytest.raises(TFOSError):
+        first.run(FED, names={"deadly": True}, checkpoint_every=4, max_restarts=0, **common)
+    with TFCluster(local_session, workers=1) as second:
+        told = Notices()
+        resumed = second.run(
+            FED, names={"deadly": False}, resume=True, outputs=["trained", "history"], observer=told, **common
+        )
+    assert [len(steps) for steps in resumed["trained"]] == [10, 10]
+    assert resumed["history"] == [0, 1, 2]
+    (notice,) = [text for text in told.texts if "goes back" in text]
+    assert "epoch 2, step 5" in notice or "epoch 2, step 3" in notice
+    assert "1 worker instead of 2" in notice
+    assert notice.endswith("It goes back to epoch 2.")

@@ -26,8 +26,7 @@ from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import decode_error
-from tfos_magic.transport.authority import Authority
-from tfos_magic.transport.identity import FEEDER
+from tfos_magic.transport.identity import FEEDER, Authority
 from tfos_magic.transport.messages import FeedEndpoint, Register, encode
 
 CELL = """

@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from tfos_magic.transport.authority import Authority
-from tfos_magic.transport.identity import Identity, worker_name
+from tfos_magic.transport.identity import Authority, Identity, worker_name
 
 START_SECONDS = 90.0
 CELL_SECONDS = 120.0

@@ -10,6 +10,7 @@ import pytest
 from tests.soak import every
 from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
+from tfos_magic.checkpoints.checkpoint import assemble
 
 MODEL = """
 model = keras.Sequential(
@@ -270,6 +271,32 @@ def test_a_checkpoint_of_another_model_is_refused_on_every_rank_naming_the_diffe
         assert "shape (12, 16)" in outcome.error
         assert "shape (12, 17)" in outcome.error
         assert "--checkpoint-dir" in outcome.error
+
+
+def test_the_middle_of_an_epoch_is_not_gone_on_from_with_other_batches(groups: Groups) -> None:
+    cell = DATA + ARRAYS + WEIGHTS
+    _, parts = undisturbed(groups, 2, cell, every=3)
+    other = cell.replace("batch_size=29", "batch_size=13")
+    for outcome in resume(groups, 2, other, parts, "fit0-epoch1-step4"):
+        assert outcome.kind == "TrainingError"
+        assert "epoch 2, step 5, of an epoch of 5 batches of 29 rows; the cell's has 11 batches of 13" in outcome.error
+
+
+def test_checkpoints_within_epochs_leave_one_of_each_epochs_beginning(groups: Groups) -> None:
+    cell = DATA + ARRAYS + WEIGHTS
+    full, parts = undisturbed(groups, 2, cell, every=3)
+    assert list(dict.fromkeys(one.position.label for one in assemble(parts))) == [
+        "fit0-epoch0-step3",
+        "fit0-epoch1-step0",
+        "fit0-epoch1-step1",
+        "fit0-epoch1-step4",
+        "fit0-epoch2-step0",
+        "fit0-epoch2-step2",
+        "fit0-epoch3-step0",
+        "fit0-epoch3-step3",
+        "fit0-end",
+    ]
+    assert_equal(resume(groups, 2, cell, parts, "fit0-epoch2-step0"), full)
 
 
 @pytest.mark.soak

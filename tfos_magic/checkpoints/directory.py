@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -17,19 +18,22 @@ from tfos_magic.storage import is_local, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
-_FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step\d+)\.npz")
+_FILE = re.compile(r"(\d{6,})-fit(\d+)-(end|epoch\d+-step(\d+))\.npz")
 _PARTIAL = ".partial"
+_MARK = ".alive"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint file. ``sequence`` counts the files of its run; ``complete`` is that of its position."""
+    """A checkpoint file. ``sequence`` counts the files of its run; ``complete`` and ``step`` are
+    those of its position."""
 
     path: str
     sequence: int
     fit: int
     complete: bool
     bytes: int
+    step: int = 0
 
     @property
     def name(self) -> str:
@@ -59,7 +63,7 @@ class CheckpointFiles:
 
     def open_run(self, run: str) -> None:
         """Go on in the folder of an earlier run, which may have been killed while it wrote."""
-        self._folder = f"{self._root}/{run}"
+        self.run, self._folder = run, f"{self._root}/{run}"
         for name, _ in self._list(self._folder):
             if name.endswith(_PARTIAL):
                 with self._refusing("write to"):
@@ -76,7 +80,8 @@ class CheckpointFiles:
         for name, size in self._list(self._folder):
             if match := _FILE.fullmatch(name):
                 path = f"{self._folder}/{name}"
-                entries.append(Entry(path, int(match[1]), int(match[2]), match[3] == "end", size))
+                complete, step = match[3] == "end", int(match[4] or 0)
+                entries.append(Entry(path, int(match[1]), int(match[2]), complete, size, step))
         return sorted(entries, key=lambda entry: entry.sequence)
 
     def read(self, entry: Entry) -> bytes:
@@ -99,6 +104,41 @@ class CheckpointFiles:
     def close(self) -> None:
         """Nothing is open; the files stay."""
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process of this host do the same with this directory meanwhile, where the disk is its own."""
+        if not self._is_local:
+            yield
+            return
+        folder = os.open(self._root, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # not every network's disk can
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def read_mark(self, run: str) -> bytes:
+        """The mark of who goes on in the folder of ``run``; empty where nobody does."""
+        with self._refusing("read"):
+            try:
+                return bytes(self._system.cat_file(f"{self._root}/{run}{_MARK}"))
+            except FileNotFoundError:
+                return b""
+
+    def write_mark(self, run: str, data: bytes) -> None:
+        """Put another mark in its place, in one piece."""
+        with self._refusing("write to"):
+            if self._is_local:
+                self._write(f"{self._root}/{run}{_MARK}", data)
+            else:
+                self._system.pipe_file(f"{self._root}/{run}{_MARK}", data)
+
+    def drop_mark(self, run: str) -> None:
+        """Take the mark away."""
+        with self._refusing("write to"):
+            self._system.rm_file(f"{self._root}/{run}{_MARK}")
+
     def _probe(self) -> None:
         """Find out now, not after the first epoch, whether files can be written."""
         with self._refusing("write to"):
@@ -108,7 +148,7 @@ class CheckpointFiles:
             self._system.rm_file(probe)
 
     def _write(self, path: str, data: bytes) -> None:
-        partial = f"{path}{_PARTIAL}"
+        partial = f"{path}.{secrets.token_hex(4)}{_PARTIAL}"  # two processes may write the mark of one run
         try:
             with self._system.open(partial, "wb") as file:
                 if self._is_local:
@@ -157,22 +197,25 @@ class CheckpointFiles:
 
 
 def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
-    """Which files may go: all but the last ``keep``, and but the last of each fit that is over.
+    """Which files may go: all but the last ``keep``, the last of an epoch's beginning, and the last of each fit that is
+    over.
 
-    Those let a resumed run give back what finished fits gave, without training. Together they may take ``ENDS_BYTES``,
-    or as much as ``keep`` files like the newest; beyond that the oldest go, and their fits would be trained anew.
+    Those of fits let a resumed run give back what finished fits gave, without training. Together they may take
+    ``ENDS_BYTES``, or as much as ``keep`` files like the newest; beyond that the oldest go, and their fits would be
+    trained anew. The one of an epoch's beginning is for a run that goes on with other rows.
     """
     if not entries:
         return []
     last, older = entries[-keep:], entries[:-keep]
     budget = max(ENDS_BYTES, keep * entries[-1].bytes)
     ended = {entry.fit for entry in last if entry.complete}
+    beginning = next((entry for entry in reversed(entries) if not entry.step), None)
     going = []
     for entry in reversed(older):
         if entry.complete and entry.fit not in ended and entry.bytes <= budget:
             ended.add(entry.fit)
             budget -= entry.bytes
-        else:
+        elif entry is not beginning:
             going.append(entry)
     return going
 

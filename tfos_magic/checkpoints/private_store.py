@@ -22,16 +22,6 @@ class PrivateCheckpoints:
         self._files: dict[Entry, IO[bytes]] = {}
         self._sequence = 0
 
-    def new_run(self) -> None:
-        """There is one run only."""
-
-    def open_run(self, run: str) -> None:
-        """There is no earlier run."""
-
-    def runs(self) -> list[str]:
-        """None: nothing outlives the kernel."""
-        return []
-
     def entries(self) -> list[Entry]:
         """The checkpoints, the newest last."""
         return sorted(self._files, key=lambda entry: entry.sequence)
@@ -47,7 +37,7 @@ class PrivateCheckpoints:
 
     def write(self, position: Position, data: bytes) -> None:
         """Keep a checkpoint, then let old ones go. Raises :class:`ClusterError` when there is no room."""
-        entry = Entry(position.label, self._sequence, position.fit, position.complete, len(data))
+        entry = Entry(position.label, self._sequence, position.fit, position.complete, len(data), position.step)
         try:
             file = tempfile.TemporaryFile(prefix="tfos-checkpoint-")  # noqa: SIM115 - open as long as it is kept
             try:

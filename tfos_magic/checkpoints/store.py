@@ -17,11 +17,13 @@ from tfos_magic.checkpoints.checkpoint import (
     Checkpoint,
     Damaged,
     Position,
-    decode_whole,
     split,
 )
+from tfos_magic.checkpoints.choice import Choice, Damages, read_whole
 from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
+from tfos_magic.checkpoints.lock import RunLock, refuse_alive
 from tfos_magic.checkpoints.private_store import PrivateCheckpoints
+from tfos_magic.checkpoints.setting import Setting
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import CheckpointPart
 
@@ -36,7 +38,8 @@ class CheckpointStore:
     ``keep`` is how many are kept, besides the last one of every ``fit`` that is over. With ``resume`` the newest run
     below ``where`` goes on, in its folder, with its ``seed``. ``newest`` is where a run would go on now, ``feeds`` what
     told the rows of its DataFrames from others, ``random`` the random states that its cell began with. ``notify`` is
-    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there.
+    told, from any thread, what the user should know. Raises :class:`ClusterError` when nothing can be written there,
+    and :class:`UsageError` where the run to go on from is still under way.
     """
 
     def __init__(
@@ -50,12 +53,17 @@ class CheckpointStore:
         self._waiting: list[tuple[Position, bytes]] = []
         self._writing = self._closing = False
         self._failed = ""
+        self._resuming = resume
         self.seed: int | None = None
         self.newest: Position | None = None
         self.feeds: dict[str, list[int]] = {}
         self.random: dict[str, Any] = {}
-        if resume:
-            self._find_run()
+        self._lock: RunLock | None = None
+        if isinstance(self._files, CheckpointFiles):
+            with self._files.alone():
+                if resume:
+                    self._find_run(self._files)
+                self._lock = RunLock(self._files, self._files.run, notify)
         self._thread = threading.Thread(target=self._write_all, name="tfos-checkpoints", daemon=True)
         self._thread.start()
 
@@ -85,34 +93,18 @@ class CheckpointStore:
                 self._waiting.pop(0)  # that fit would be trained anew
             self._changed.notify_all()
 
-    def parts(self, run_id: str) -> Iterator[CheckpointPart]:
-        """What rank 0 needs to go on from the newest checkpoint, as messages for it; nothing where there is none.
+    def parts(self, run_id: str, setting: Setting | None = None) -> Iterator[CheckpointPart]:
+        """What rank 0 needs to go on as a run with ``setting``, as messages for it; nothing where there is none.
 
-        These are the newest checkpoint and the last of every ``fit`` before. A damaged file is passed over for the one
-        before it, with a notice; a ``fit`` whose last checkpoint is missing is trained anew.
+        These are the checkpoints of a :class:`~tfos_magic.checkpoints.choice.Choice`. Raises :class:`UsageError` where
+        a run that is resumed would lose what it has.
         """
         self.flush()
-        newest: Entry | None = None
-        fits: set[int] = set()
-        damaged: list[str] = []
-        for entry in reversed(self._files.entries()):
-            if newest is not None and (not entry.complete or entry.fit > newest.fit or entry.fit in fits):
-                continue
-            try:
-                checkpoint, data = self._read(entry)
-            except Damaged as error:
-                damaged.append(f"{entry.path} ({error})")
-                continue
-            newest = newest or entry
-            fits.add(entry.fit)
+        resuming, self._resuming = self._resuming, False
+        choice = Choice(self._files.entries(), self._files.read, self._notify, setting, resuming=resuming)
+        for entry, checkpoint, data in choice.chosen():
             yield from split(run_id, entry.name, checkpoint.position, data)
-            if newest is entry:
-                self.newest = checkpoint.position
-                self._tell_damaged(damaged, f"Training goes on from {checkpoint.position.words}.")
-                damaged = []
-        if newest is None:
-            self.newest = None
-        self._tell_damaged(damaged, "That part is trained anew." if newest else "Training begins anew.")
+        self.newest = choice.newest.position if choice.newest is not None else None
 
     def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until what was noted is written; False when that takes longer than ``timeout`` seconds."""
@@ -128,53 +120,41 @@ class CheckpointStore:
             self._changed.notify_all()
         self._thread.join(5)
         self._files.close()
+        if self._lock is not None:
+            self._lock.release()
 
-    def _find_run(self) -> None:
-        """Choose the newest run below ``where`` that left checkpoints. Raises where none of them can be used."""
-        for run in self._files.runs():
-            self._files.open_run(run)
-            if entries := self._files.entries():
+    def _find_run(self, files: CheckpointFiles) -> None:
+        """Choose the newest run below ``where`` that left checkpoints. Raises where none of them can be used, and
+        where a run is still under way."""
+        for run in files.runs():
+            refuse_alive(files, run)
+            files.open_run(run)
+            if entries := files.entries():
                 self._begin_at(self._newest_whole(entries))
                 return
-        self._files.new_run()
+        files.new_run()
         self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
 
     def _newest_whole(self, entries: list[Entry]) -> Checkpoint:
-        damaged = []
+        damages = Damages(self._notify)
         for entry in reversed(entries):
             try:
-                checkpoint, _ = self._read(entry)
+                checkpoint, _ = read_whole(self._files.read, entry)
             except Damaged as error:
-                damaged.append(f"{entry.path} ({error})")
+                damages.add(entry, error)
                 continue
-            self._tell_damaged(damaged, f"The newest whole one is of {checkpoint.position.words}.")
+            damages.tell(f"The newest whole one is of {checkpoint.position.words}.")
             return checkpoint
         raise ClusterError(
-            f"No checkpoint of the newest run in {self._files.where} can be used: {_listed(damaged)}. Put whole copies "
-            "in their place, move that run's folder away to go on from the run before it, or leave out --resume to "
-            "begin anew."
+            f"No checkpoint of the newest run in {self._files.where} can be used: {'; '.join(damages.found)}. Put "
+            "whole copies in their place, move that run's folder away to go on from the run before it, or leave "
+            "out --resume to begin anew."
         )
 
     def _begin_at(self, checkpoint: Checkpoint) -> None:
         details = checkpoint.details
         self.newest, self.seed = checkpoint.position, checkpoint.position.seed
         self.feeds, self.random = dict(details.get("feeds", {})), dict(details.get("random", {}))
-
-    def _read(self, entry: Entry) -> tuple[Checkpoint, bytes]:
-        """A checkpoint and its bytes. Raises :class:`Damaged` where it is not what was written under its name."""
-        data = self._files.read(entry)
-        checkpoint = decode_whole(data)
-        if checkpoint.position.label not in entry.name:
-            raise Damaged(f"it is the one of {checkpoint.position.words} by another name")
-        return checkpoint, data
-
-    def _tell_damaged(self, damaged: list[str], instead: str) -> None:
-        if damaged:
-            several = len(damaged) > 1
-            self._notify(
-                f"{'Damaged checkpoints are' if several else 'A damaged checkpoint is'} passed over: "
-                f"{_listed(damaged)}. {instead}"
-            )
 
     def _write_all(self) -> None:
         while (task := self._next()) is not None:
@@ -202,7 +182,3 @@ class CheckpointStore:
             if str(error) != self._failed:
                 self._notify(f"{error} The run goes on.")
             self._failed = str(error)
-
-
-def _listed(damaged: list[str]) -> str:
-    return "; ".join(damaged)

@@ -17,9 +17,8 @@ from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
 from tfos_magic.spark.slots import await_slots
 from tfos_magic.transport.agent_config import AgentConfig
-from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.identity import worker_name
+from tfos_magic.transport.identity import Authority, worker_name
 
 log = logging.getLogger("tfos_magic.cluster")
 

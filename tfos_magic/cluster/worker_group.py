@@ -23,9 +23,8 @@ from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
 from tfos_magic.spark.encryption import Encrypt, encryption_of
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
-from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.identity import FEEDER
+from tfos_magic.transport.identity import FEEDER, Authority
 from tfos_magic.transport.messages import Message, Shutdown
 from tfos_magic.transport.secret import Secret
 

@@ -1,7 +1,10 @@
-"""A number that tells rows from other rows, by a few operations of NumPy a batch on a sample of what is in them."""
+"""Numbers that tell rows from other rows, by a few operations of NumPy a batch on a sample of what is in them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,16 +15,49 @@ MODULUS = 1 << 62
 SAMPLE = 4
 """Elements of a list, or bytes of a string, that are looked at: the first, the last, and others evenly between."""
 
+_BASE = 0x9E3779B97F4A7C15
+
 Words = npt.NDArray[np.uint64]
 
 
-def rows_digest(batch: pa.RecordBatch) -> int:
-    """Give the digest of a wire batch, less than ``MODULUS``. Sums of digests, modulo that, are those of all rows,
-    in whatever order and batches they come; another value in a row, or values of two rows that change places, tell."""
-    rows = np.zeros(batch.num_rows, np.uint64)
+@dataclass(frozen=True)
+class RowsDigest:
+    """How many rows there are, and two numbers below ``MODULUS``: ``content`` is the same in whatever order and batches
+    they come, ``order`` in whatever batches. Another value in a row, or values of two rows that change places, tell.
+
+    ``order`` is a polynomial of the rows' words, as in Karp and Rabin, "Efficient randomized pattern-matching
+    algorithms", 1987: that of two runs of rows, one after the other, follows from theirs.
+    """
+
+    rows: int = 0
+    content: int = 0
+    order: int = 0
+
+    def __add__(self, after: RowsDigest) -> RowsDigest:
+        """The digest of these rows and of those that come ``after`` them."""
+        order = self.order + pow(_BASE, self.rows, MODULUS) * after.order
+        return RowsDigest(self.rows + after.rows, (self.content + after.content) % MODULUS, order % MODULUS)
+
+
+def digest_of(batch: pa.RecordBatch) -> RowsDigest:
+    """Give the digest of a wire batch."""
+    words = np.zeros(batch.num_rows, np.uint64)
     for number, array in enumerate(batch.columns):
-        rows = _mixed(rows * np.uint64(31) + _of_rows(array) + np.uint64(number))
-    return int(rows.sum(dtype=np.uint64)) % MODULUS
+        words = _mixed(words * np.uint64(31) + _of_rows(array) + np.uint64(number))
+    order = int((words * _powers(len(words))).sum(dtype=np.uint64))
+    return RowsDigest(len(words), int(words.sum(dtype=np.uint64)) % MODULUS, order % MODULUS)
+
+
+def joined(digests: Iterable[RowsDigest]) -> RowsDigest:
+    """The digest of runs of rows, one after another."""
+    return sum(digests, RowsDigest())
+
+
+@lru_cache(2)
+def _powers(count: int) -> Words:
+    powers = np.full(count, _BASE, np.uint64)
+    powers[:1] = 1
+    return np.multiply.accumulate(powers)
 
 
 def _of_rows(array: pa.Array) -> Words:

@@ -39,12 +39,14 @@ class StopSignal:
 class CheckpointPlan:
     """Whether and when checkpoints are taken: every ``every`` steps, or after each epoch when 0.
 
-    Those that were not ``asked`` for, by naming a directory, are left out where they would cost too much time.
+    Those that were not ``asked`` for, by naming a directory, are left out where they would cost too much time. Each has
+    the run's ``setting`` in it, as :meth:`~tfos_magic.checkpoints.setting.Setting.meta` gives it.
     """
 
     enabled: bool = False
     asked: bool = False
     every: int = 0
+    setting: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,7 +75,7 @@ class RunContext:
     strategy: str = "sync"
     seed: int = 0
     options: StrategyOptions = field(default_factory=StrategyOptions)
-    checkpoints: CheckpointPlan = CheckpointPlan()
+    checkpoints: CheckpointPlan = field(default_factory=CheckpointPlan)
     resume: Sequence[Checkpoint] = ()
     local_rank: int = 0
     servers: ServerGroup | None = None

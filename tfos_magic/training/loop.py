@@ -27,6 +27,7 @@ class Fit:
 
     ``position`` is where it goes on from, if it does; ``over`` says that it was complete. ``metrics`` are the sums that
     rank 0 had counted in an epoch that goes on in its middle, ``opening`` what Python code drew from when it began.
+    ``inside`` says that the last checkpoint was taken in the middle of an epoch.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Fit:
     metrics: Sequence[npt.NDArray[Any]] | None = None
     began: float = 0.0
     steps: int = 0
+    inside: bool = False
     opening: Opening | None = None
 
     def validations_before(self) -> int:

@@ -31,6 +31,7 @@ from tfos_magic.checkpoints.checkpoint import (
     split,
 )
 from tfos_magic.checkpoints.directory import Entry, superfluous
+from tfos_magic.checkpoints.setting import Setting
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import CheckpointPart
@@ -50,8 +51,12 @@ def put(store: CheckpointStore, *taken: Checkpoint) -> None:
         assert store.flush(30)
 
 
+def labels_of(store: CheckpointStore, setting: Setting | None) -> list[str]:
+    return [found.position.label for found in assemble(store.parts("run", setting))]
+
+
 def labels(store: CheckpointStore) -> list[str]:
-    return [found.position.label for found in assemble(store.parts("run"))]
+    return labels_of(store, None)
 
 
 def files(where: Path) -> list[Path]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tfos_magic.columns.digest import MODULUS, rows_digest
+from tfos_magic.columns.digest import MODULUS, digest_of, joined
 
 ROWS = 500
 
@@ -26,10 +28,26 @@ def batch() -> pa.RecordBatch:
     )
 
 
+def rows_digest(rows: pa.RecordBatch) -> int:
+    return digest_of(rows).content
+
+
 def test_the_order_of_rows_and_how_they_are_cut_do_not_matter() -> None:
     rows, order = batch(), np.random.default_rng(1).permutation(ROWS)
     parts = [rows_digest(rows.slice(0, 3)), rows_digest(rows.slice(3, 0)), rows_digest(rows.slice(3))]
     assert rows_digest(rows) == rows_digest(rows.take(pa.array(order))) == sum(parts) % MODULUS
+
+
+def test_the_digest_of_the_order_heeds_it_and_not_how_rows_are_cut() -> None:
+    rows = batch()
+    for cuts in ([0, 500], [0, 3, 3, 4, 256, 500], [*range(501)]):
+        assert joined(digest_of(rows.slice(a, b - a)) for a, b in pairwise(cuts)) == digest_of(rows)
+    for exchanged in ((3, 4), (0, 256), (0, 499)):
+        order = np.arange(ROWS)
+        order[[*exchanged]] = order[[*reversed(exchanged)]]
+        other = digest_of(rows.take(pa.array(order)))
+        assert other.content == digest_of(rows).content
+        assert other.order != digest_of(rows).order
 
 
 @pytest.mark.parametrize("column", ["label", "lists", "text", "pair"])

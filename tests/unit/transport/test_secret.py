@@ -22,8 +22,8 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import ClusterSpec, Worker
 from tfos_magic.feed.driver.spooled_feeds import FeedStore
-from tfos_magic.transport.authority import Authority
 from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import Authority
 from tfos_magic.transport.messages import Message, Register
 from tfos_magic.transport.secret import Secret, SecretBytes
 

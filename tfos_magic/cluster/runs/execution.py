@@ -17,7 +17,7 @@ from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, 
 from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
-from tfos_magic.cluster.runs.run_feeds import feed_all, uses_of
+from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.trainer_group import TrainerGroup
@@ -221,6 +221,7 @@ class Execution:
 
     def _send(self, attempt: Attempt, feeds: Mapping[str, SpooledFeed]) -> None:
         request = self.request
+        setting = setting_of(self._cluster, request, feeds)
         cell = RunCell(
             run_id=self.run_id,
             source=request.source,
@@ -232,7 +233,7 @@ class Execution:
             outputs=list(request.outputs),
             feeds=uses_of(self._cluster, request, feeds, self._randomness.seed),
             modules=dict(request.modules),
-            checkpoints={"asked": bool(request.checkpoint_dir), "every": request.checkpoint_every},
+            checkpoints=request.checkpoint_plan | {"setting": setting.meta()},
             event_files=self._mirror.has_place,
             keras=kernels_keras(),
             notebook=self._notebook,
@@ -241,7 +242,7 @@ class Execution:
             module_states=self._module_states,
             payload=self._payload + request.item,
         )
-        for part in self._store.parts(self.run_id) if self._store is not None else ():
+        for part in self._store.parts(self.run_id, setting) if self._store is not None else ():
             self._cluster.tell(0, part)
         attempt.send(cell)
 

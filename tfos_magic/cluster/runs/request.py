@@ -186,6 +186,11 @@ class RunRequest:
         }
 
     @property
+    def checkpoint_plan(self) -> dict[str, Any]:
+        """When checkpoints are taken, as the workers are told."""
+        return {"asked": bool(self.checkpoint_dir), "every": self.checkpoint_every}
+
+    @property
     def alone(self) -> bool:
         """Whether each worker runs the cell by itself."""
         return self.strategy == "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tfos_magic.checkpoints.setting import Setting, rows_of
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
@@ -111,14 +112,20 @@ def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, Spool
     """What to say of DataFrames whose rows are not those with the marks ``before``."""
     notices = []
     for name, feed in feeds.items():
-        then = before.get(name)
-        if then and feed.mark and list(then) != feed.mark:
-            counts = f"{then[0]:,} rows then, {feed.rows:,} now" if then[0] != feed.rows else f"{feed.rows:,} rows"
+        then, now = rows_of(before.get(name, ())), rows_of(feed.mark)
+        if then is not None and now is not None and not now.is_of(then):
+            counts = f"{then.rows:,} rows then, {now.rows:,} now" if then.rows != now.rows else f"{now.rows:,} rows"
             notices.append(
                 f"{name}: its rows are not those of the run that goes on ({counts}), so the weights will be those of "
                 "neither. For the same weights feed the same rows; without --resume a new run begins."
             )
     return notices
+
+
+def setting_of(cluster: TrainerGroup, request: RunRequest, feeds: Mapping[str, SpooledFeed]) -> Setting:
+    """What the order of the run's rows follows from."""
+    marks = {name: feed.mark for name, feed in feeds.items()}
+    return Setting(request.strategy, cluster.size, request.batch_size, request.shuffle, marks)
 
 
 def uses_of(

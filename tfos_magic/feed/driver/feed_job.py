@@ -11,7 +11,7 @@ from typing import Any
 
 from tfos_magic.columns.arrow import settle
 from tfos_magic.columns.columns import FeedPlan, decode_schema, encode_schema
-from tfos_magic.columns.digest import MODULUS
+from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
 from tfos_magic.feed.access import FeedAccess
@@ -34,7 +34,7 @@ class FeedReport:
     """What a feed brought: ``(partition, attempt, rows)`` of every task whose rows count, and totals over all ranks.
 
     ``schema`` is that of the plan, as base64 of its IPC form, and tells the shapes of lists now that all are known.
-    ``digest`` tells the rows from others, whatever their order.
+    ``digests`` are those of the partitions' rows.
     """
 
     partitions: list[tuple[int, int, int]]
@@ -42,7 +42,7 @@ class FeedReport:
     bytes: int
     seconds: float
     schema: str
-    digest: int = 0
+    digests: tuple[RowsDigest, ...] = ()
 
 
 class Overflow(SpoolFull):
@@ -84,10 +84,11 @@ def feed_dataframe(
     total = sum(row.rows for row in rows)
     if not total and not schema:
         raise DataError("it has no rows: check its filters and its source")
-    partitions = sorted((row.partition, row.attempt, row.rows) for row in rows)
+    rows.sort(key=lambda row: row.partition)
+    partitions = [(row.partition, row.attempt, row.rows) for row in rows]
     schema = schema or encode_schema(settle(decode_schema(plan.schema), widths))
-    digest = sum(row.digest for row in rows) % MODULUS
-    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema, digest)
+    digests = tuple(RowsDigest(row.rows, row.digest, row.row_order) for row in rows)
+    return FeedReport(partitions, total, sum(row.bytes for row in rows), time.monotonic() - started, schema, digests)
 
 
 def measure_dataframe(df: Any, plan: FeedPlan) -> tuple[int, str]:

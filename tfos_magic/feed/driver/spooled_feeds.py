@@ -202,7 +202,7 @@ class FeedStore:
         with self._answers.expected(known.feed_id):
             self._open(known.feed_id, plan, ranks, world)
             report = self._send(df, plan, known.feed_id, tag, ranks, world)
-            if _sizes(report) != known.sizes:
+            if report.digests != known.digests:
                 return None
             self._commit(known.feed_id, report, ranks)
         feed = replace(known, missing=frozenset(), seconds=report.seconds)
@@ -276,10 +276,4 @@ def _whole(feed_id: str, report: FeedReport, attached: list[Any], copies: int) -
     if rows != report.rows or rest:
         raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
     size = sum(answer.bytes for answer in attached)
-    return SpooledFeed(
-        feed_id, rows, size, report.seconds, columns_of(report.schema), sizes=_sizes(report), digest=report.digest
-    )
-
-
-def _sizes(report: FeedReport) -> tuple[tuple[int, int], ...]:
-    return tuple((partition, rows) for partition, _, rows in report.partitions)
+    return SpooledFeed(feed_id, rows, size, report.seconds, columns_of(report.schema), digests=report.digests)

@@ -20,7 +20,7 @@ from pyarrow import flight
 
 from tfos_magic.columns.arrow import WireConverter
 from tfos_magic.columns.columns import FeedPlan, decode_schema
-from tfos_magic.columns.digest import MODULUS, rows_digest
+from tfos_magic.columns.digest import RowsDigest, digest_of
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.feed.access import FeedAccess
@@ -35,7 +35,7 @@ SENDERS = 4
 MEASURE_SCHEMA = "rows bigint, widths string"
 RESULT_SCHEMA = (
     "partition bigint, attempt bigint, rows bigint, bytes bigint, kind string, error string, widths string, "
-    "digest bigint"
+    "digest bigint, row_order bigint"
 )
 
 
@@ -75,7 +75,7 @@ class Sent:
     bytes: int
     error: TFOSError | None = None
     widths: ListLengths = field(default_factory=ListLengths)
-    digest: int = 0
+    digest: RowsDigest = field(default_factory=RowsDigest)
 
 
 def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
     sent = send_partition(job, partition, attempt, batches)
     kind, text = (type(sent.error).__name__, str(sent.error)) if sent.error else ("", "")
     columns = [[partition], [attempt], [sent.rows], [sent.bytes], [kind], [text]]
-    columns += [[sent.widths.to_json()], [sent.digest]]
+    columns += [[sent.widths.to_json()], [sent.digest.content], [sent.digest.order]]
     names = [column.split()[0] for column in RESULT_SCHEMA.split(", ")]
     yield pa.record_batch([pa.array(column) for column in columns], names=names)
 
@@ -212,16 +212,16 @@ class RankWriters:
 
 def _send_batches(
     job: FeedJob, converter: WireConverter, batches: Iterable[pa.RecordBatch], writers: RankWriters
-) -> tuple[int, int]:
+) -> tuple[int, RowsDigest]:
     """Gather groups of about ``GROUP_BYTES`` and send them; gives the number of rows and their digest."""
     dealer = RowPartitioner(job.shares)
-    gathered = digest = 0
+    gathered, digest = 0, RowsDigest()
     for batch in batches:
         if not batch.num_rows:
             continue
         wire = _convert(converter, batch)
         dealer.deal(wire)
-        digest = (digest + rows_digest(wire)) % MODULUS
+        digest += digest_of(wire)
         gathered += wire.nbytes
         if gathered >= GROUP_BYTES:
             writers.send(dealer.take())

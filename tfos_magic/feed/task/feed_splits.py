@@ -58,8 +58,8 @@ def check_splits(scan: Scan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     try:
         check(scan, _partition())
     except Unlike as unlike:
-        result: dict[str, Any] = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0, "digest": 0}
-        result |= {"kind": UNLIKE, "error": str(unlike)}
+        result: dict[str, Any] = {"partition": _partition(), "attempt": 0, "rows": 0, "bytes": 0}
+        result |= {"digest": 0, "row_order": 0, "kind": UNLIKE, "error": str(unlike)}
         yield pa.RecordBatch.from_pylist([{name: result.get(name, "") for name in RESULT_NAMES}])
 
 

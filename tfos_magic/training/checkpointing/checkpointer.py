@@ -124,13 +124,19 @@ class Checkpointer:
             self._take(loop, fit, loop.epoch, loop.step)
 
     def epoch_ends(self, loop: Loop) -> None:
-        """Take a checkpoint after an epoch, unless the end of ``fit`` will bring one."""
+        """Take a checkpoint after an epoch, unless the end of ``fit`` will bring one.
+
+        Where steps count, that is after so many, and after each epoch in whose middle one was taken: a run that goes on
+        with other rows has to go back to the beginning of an epoch.
+        """
         fit = loop.fit
         if fit is None or not fit.recorded or loop.epoch + 1 >= fit.epochs or loop.model.stop_training:
             return
-        enough = fit.steps >= self._plan.every or not self._in_step
+        steps = 0 if fit.steps >= self._plan.every else fit.steps
+        enough = not steps or fit.inside or not self._in_step
         if enough if self._plan.every else self._is_due(self._last):
             self._take(loop, fit, loop.epoch + 1, 0)
+            fit.steps = steps
 
     def end(self, loop: Loop) -> None:
         """``fit`` has ended well, and so have its callbacks."""
@@ -184,14 +190,14 @@ class Checkpointer:
 
     def _take(self, loop: Loop, fit: Fit, epoch: int, step: int, *, complete: bool = False) -> None:
         started = time.monotonic()
-        fit.steps = 0
+        fit.steps, fit.inside = 0, step > 0
         self._session.report("checkpoint", loop)
         if self._session.many:
             self._session.strategy.settle(loop.model)
         sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
-            self._sender.send(_checkpoint(loop.model, fit, position, sums, self._context), started)
+            self._sender.send(_checkpoint(loop, fit, position, sums, self._context), started)
         self._session.report("train", loop)
         self._last = time.monotonic()
 
@@ -254,7 +260,8 @@ class Sender:
         self.seconds, self._measured = copied + time.monotonic() - began, True
 
 
-def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:
+def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:
+    model = loop.model
     variables = snapshot.variables(model)
     arrays: dict[str, npt.NDArray[Any]] = {f"v{i}": snapshot.read(variable) for i, variable in enumerate(variables)}
     arrays.update({f"m{i}": np.array(value) for i, value in enumerate(sums)})
@@ -269,6 +276,8 @@ def _checkpoint(model: Any, fit: Fit, position: Position, sums: list[Any], conte
         },
         "generators": snapshot.generator_states(arrays),
         "feeds": {name: list(mark) for name, mark in context.feeds.items()},
+        "setting": dict(context.checkpoints.setting),
+        "batches": loop.data.batches,
         "random": dict(context.random),
     }
     if position.step and fit.opening is not None:

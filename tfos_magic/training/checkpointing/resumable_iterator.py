@@ -35,6 +35,11 @@ class ResumableIterator(TFEpochIterator):
         return without_digest(self._distributed_dataset.element_spec)[0]
 
     @property
+    def batches(self) -> list[int | None]:
+        """How many batches an epoch has, and of how many rows; None what is not known."""
+        return [self._num_batches, self.data_adapter.batch_size]
+
+    @property
     def is_own(self) -> bool:
         """Whether nobody else reads this data: arrays, of which each ``fit`` makes its own."""
         return isinstance(self.data_adapter, ArrayDataAdapter)

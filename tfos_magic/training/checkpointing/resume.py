@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, decode, encode
+from tfos_magic.errors import TrainingError
 from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.logs import metrics
@@ -56,13 +57,16 @@ class Recorded:
         """Put back model, optimizer, callbacks and history, skip the data ahead and move the first epoch.
 
         To be called on every rank, when the model is built, before rank 0's variables are broadcast. Raises
-        :class:`TrainingError`, on all ranks, when the checkpoint is of another model.
+        :class:`TrainingError`, on all ranks, when the checkpoint is of another model, or of the middle of an epoch that
+        had other batches.
         """
         assert fit.position is not None
         checkpoint = self._checkpoints.pop(fit.index, None)
         shared = decode(broadcast_bytes(self._collectives, encode(_shared(checkpoint)) if checkpoint else b""))
         variables = snapshot.variables(loop.model)
         snapshot.check_layout(shared.details["layout"], variables)
+        if fit.position.step:
+            _check_batches(fit.position, shared.details["batches"], loop.data.batches)
         arrays = checkpoint.arrays if checkpoint else shared.arrays
         for i, variable in enumerate(variables):
             if f"v{i}" in arrays:
@@ -122,6 +126,21 @@ def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
     length = int(collectives.gather([len(data)])[0, 0])
     padded = np.frombuffer(data[:length].ljust(-(-length // 4) * 4, b"\0"), np.int32)
     return bytes(collectives.broadcast([tf.constant(padded)])[0].numpy().tobytes()[:length])
+
+
+def _check_batches(position: Position, then: Sequence[int | None], now: Sequence[int | None]) -> None:
+    """Raise :class:`TrainingError` where the steps before ``position`` had other rows than the batches now."""
+    if all(a is None or b is None or a == b for a, b in zip(then, now, strict=True)):
+        return
+    raise TrainingError(
+        f"the checkpoint is of {position.words}, of an epoch of {_batches(*then)}; the cell's has {_batches(*now)}: "
+        "going on in its middle would leave out some rows and take others twice. Give fit() the data and the batch "
+        "size that it had, or leave out --resume to train from the start."
+    )
+
+
+def _batches(count: int | None, rows: int | None) -> str:
+    return f"{count or 'so many'} batches" + (f" of {rows} rows" if rows else "")
 
 
 def _shared(checkpoint: Checkpoint) -> Checkpoint:

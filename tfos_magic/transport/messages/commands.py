@@ -55,13 +55,13 @@ class NotebookState:
 class RunCell(Message):
     """Run a cell. ``payload`` is packed ``{name: value}``; ``feeds`` are the DataFrames that it reads, by name.
 
-    ``checkpoints`` says when they are taken: ``every`` so many steps (0: each epoch), and whether they were ``asked``
-    for; empty means never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard. ``keras`` is the
-    version that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are packed.
-    ``place`` tells where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources`` are the
-    texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them, as
-    :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with, as
-    :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
+    ``checkpoints`` says when they are taken: ``every`` so many steps (0: each epoch), whether they were ``asked`` for,
+    and the run's ``setting``; empty means never. ``event_files`` asks rank 0 for what the cell writes for TensorBoard.
+    ``keras`` is the version that the kernel has, empty where it has no TensorFlow, which says how the ``outputs`` are
+    packed. ``place`` tells where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources``
+    are the texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them,
+    as :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with,
+    as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
     """
 
     run_id: str

@@ -6,6 +6,7 @@ import zlib
 from dataclasses import dataclass
 
 from tfos_magic.columns.columns import Column, decode_schema, field_column
+from tfos_magic.columns.digest import RowsDigest, joined
 
 
 @dataclass(frozen=True)
@@ -13,9 +14,8 @@ class SpooledFeed:
     """A DataFrame that lies in the spools; rows and bytes over all ranks, seconds of the feed job.
 
     ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
-    nothing in the spools: it is streamed to every run. ``sizes`` are the partitions and their rows, ``missing`` the
-    ranks whose share went with their agents. ``files`` is the mark of the files that were read, ``digest`` that of the
-    rows.
+    nothing in the spools: it is streamed to every run. ``digests`` are those of the partitions' rows, ``missing``
+    the ranks whose share went with their agents. ``files`` is the mark of the files that were read.
     """
 
     feed_id: str
@@ -24,10 +24,9 @@ class SpooledFeed:
     seconds: float
     columns: tuple[Column, ...] = ()
     schema: str = ""
-    sizes: tuple[tuple[int, int], ...] = ()
+    digests: tuple[RowsDigest, ...] = ()
     missing: frozenset[int] = frozenset()
     files: str = ""
-    digest: int = 0
 
     @property
     def streamed(self) -> bool:
@@ -35,9 +34,16 @@ class SpooledFeed:
 
     @property
     def mark(self) -> list[int]:
-        """What tells its rows from others, as JSON has it: their number, and digests of columns and rows; nothing
+        """What tells its rows from others, as JSON has it: see :class:`~tfos_magic.checkpoints.setting.Rows`; nothing
         where that is not known."""
-        return [] if not self.rows else [self.rows, zlib.crc32(repr(self.columns).encode()), self.digest]
+        if not self.rows:
+            return []
+        rows, sizes = joined(self.digests), [partition.rows for partition in self.digests if partition.rows]
+        return [self.rows, _crc(self.columns), rows.content, rows.order, _crc(sizes)]
+
+
+def _crc(value: object) -> int:
+    return zlib.crc32(repr(value).encode())
 
 
 def columns_of(schema: str) -> tuple[Column, ...]:

@@ -1,0 +1,147 @@
+"""Who goes on in the folder of a run, so that nobody else does: a mark beside it with a time that is kept new.
+
+Object stores have no locks, and those of file systems do not tell whose they are. A mark does not outlive its run by
+long: that of a process of this host that has ended counts for nothing at once, others when their time is old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from tfos_magic.errors import ClusterError, UsageError
+
+BEAT_SECONDS = 15.0
+STALE_SECONDS = 60.0
+"""Clocks of hosts are taken to differ by less than what lies between the two."""
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Marks(Protocol):
+    """Where marks are kept, by the names of runs."""
+
+    where: str
+
+    def read_mark(self, run: str) -> bytes: ...
+
+    def write_mark(self, run: str, data: bytes) -> None: ...
+
+    def drop_mark(self, run: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A process that goes on in the folder of ``run``, ``since`` then; it was alive at ``beat`` (s since the epoch).
+
+    ``machine`` tells hosts, and containers on one, from others; ``begun`` tells processes with one pid.
+    """
+
+    run: str
+    host: str
+    machine: str
+    pid: int
+    begun: str
+    since: float
+    beat: float
+    token: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the run may still be under way."""
+        if time.time() - self.beat > STALE_SECONDS:
+            return False
+        here = (self.host, self.machine) == (socket.gethostname(), _machine())
+        return not here or _begun(self.pid) == self.begun
+
+
+def own_mark(run: str) -> Mark:
+    """A mark of this process."""
+    pid, now = os.getpid(), time.time()
+    return Mark(run, socket.gethostname(), _machine(), pid, _begun(pid), now, now, secrets.token_hex(8))
+
+
+def read(marks: Marks, run: str) -> Mark | None:
+    """The mark of ``run``; None where there is none that can be read."""
+    try:
+        return Mark(**json.loads(marks.read_mark(run)))
+    except (ValueError, TypeError):
+        return None
+
+
+def refuse_alive(marks: Marks, run: str) -> None:
+    """Raise :class:`UsageError` that tells who goes on in the folder of ``run``, if somebody does."""
+    mark = read(marks, run)
+    if mark is None or not mark.is_alive:
+        return
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(mark.since))
+    raise UsageError(
+        f"The run {run} in {marks.where} is still under way, in process {mark.pid} on {mark.host} since {since}: "
+        "--resume would train it twice. Let it end or stop it first, or leave out --resume to begin another run; "
+        f"a run whose host was lost can be resumed {STALE_SECONDS:.0f} s later."
+    )
+
+
+class RunLock:
+    """Holds the mark of a run from its making until :meth:`release`. Raises :class:`ClusterError` where it cannot be
+    written. ``notify`` is told, from a thread, when another process has taken the run over."""
+
+    def __init__(self, marks: Marks, run: str, notify: Callable[[str], None]) -> None:
+        self._marks, self._run, self._notify = marks, run, notify
+        self._mark = own_mark(run)
+        self._ended = threading.Event()
+        self._beat()
+        self._thread = threading.Thread(target=self._keep_new, name="tfos-checkpoints-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let others go on in the folder. Releasing twice is harmless."""
+        self._ended.set()
+        self._thread.join(5)
+        with suppress(ClusterError):  # it gets old by itself
+            if self._is_own():
+                self._marks.drop_mark(self._run)
+
+    def _keep_new(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with suppress(ClusterError):  # who writes checkpoints there says so
+                if not self._is_own(missing=True):
+                    self._notify(
+                        f"Another process has resumed the run {self._run} in {self._marks.where}: its checkpoints and "
+                        "those of this one come to lie side by side. Stop one of the two."
+                    )
+                    return
+                self._beat()
+
+    def _beat(self) -> None:
+        self._mark = replace(self._mark, beat=time.time())
+        self._marks.write_mark(self._run, json.dumps(asdict(self._mark)).encode())
+
+    def _is_own(self, *, missing: bool = False) -> bool:
+        mark = read(self._marks, self._run)
+        return missing if mark is None else mark.token == self._mark.token
+
+
+def _machine() -> str:
+    """The start of this host's system, and in it the container whose processes are numbered together."""
+    with suppress(OSError), open(_BOOT_ID) as file:
+        return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    return ""
+
+
+def _begun(pid: int) -> str:
+    """When a process of this host began, in ticks; empty where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
