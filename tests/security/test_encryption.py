@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 
 from tests.feed_access import feed_access
 from tests.security.relay import Meddler
+from tfos_magic.cluster.preflight import Finding, _encryption
+from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.columns.columns import Column, FeedPlan
 from tfos_magic.errors import ClusterError, FeedError
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
@@ -191,6 +194,22 @@ def test_encryption_follows_the_session_unless_it_is_told_otherwise(setting: str
     assert not _decided(False, **{setting: "true"}).network
     assert _decided(True).network
     assert not _decided().network
+
+
+def _told(**settings: str) -> Finding:
+    spark: Any = Settings(**settings)
+    spark.sparkContext = SimpleNamespace(master="spark://host:7077")
+    return _encryption(spark, ClusterSpec())
+
+
+def test_the_doctor_tells_what_sparks_settings_mean_for_the_keys() -> None:
+    assert "off (no setting" in _told().text
+    alone = _told(authenticate="true")
+    assert "on (spark.authenticate)" in alone.text
+    assert "spark.network.crypto.enabled" in alone.fix
+    both = _told(authenticate="true", network__crypto__enabled="true", io__encryption__enabled="true")
+    assert not both.fix
+    assert "stay in memory" in both.text
 
 
 def test_rows_stay_off_disks_where_spark_encrypts_what_it_writes() -> None:

@@ -18,7 +18,9 @@ from uuid import uuid4
 
 from tfos_magic.cluster.launch import ship_package
 from tfos_magic.cluster.workers import ClusterSpec
+from tfos_magic.errors import ClusterError
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.encryption import DISK_SETTING, MEMORY, encryption_of, hides_tasks
 from tfos_magic.spark.failures import cause_of
 from tfos_magic.worker.probe import RESULT_SCHEMA, Probe
 
@@ -50,6 +52,7 @@ def examine(spark: Any, requested_cluster: ClusterSpec, running: bool = False) -
         yield Finding("session", "stopped", "make a new one, or delete the variable `spark`")
     else:
         yield _session(spark)
+        yield _encryption(spark, requested_cluster)
         if running:
             yield Finding("cluster", "running: %tfos status shows it")
         else:
@@ -90,6 +93,26 @@ def _session(spark: Any) -> Finding:
     dynamic = "false" if sessions.is_connect(spark) else spark.conf.get("spark.dynamicAllocation.enabled", "false")
     fix = "barrier stages need spark.dynamicAllocation.enabled=false" if dynamic == "true" else ""
     return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}", fix)
+
+
+def _encryption(spark: Any, requested_cluster: ClusterSpec) -> Finding:
+    """What crosses hosts and lies on disks, and whether Spark lets others read the keys, which travel in its tasks."""
+    try:
+        spec = requested_cluster
+        decided = encryption_of(spark, spec.encrypt, spec.spool_dir, spec.spool_gb)
+    except ClusterError as error:
+        return Finding("encryption", "what is asked for does not go together", str(error))
+    reason = decided.why or "no setting of the session asks for it"
+    rows = f"; fed rows stay in memory, for {DISK_SETTING}" if decided.spool_dir == MEMORY else ""
+    text = f"between hosts {'on' if decided.network else 'off'} ({reason}){rows}"
+    if not decided.network or hides_tasks(spark) or sessions.master_of(spark).startswith("local["):
+        return Finding("encryption", text)
+    return Finding(
+        "encryption",
+        text,
+        "the cluster's keys travel in Spark's tasks, and who reads Spark's RPC has them: set spark.authenticate and "
+        "spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled",
+    )
 
 
 def _room(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:

@@ -51,5 +51,10 @@ def encryption_of(spark: Session, encrypt: Encrypt, spool_dir: str | None, spool
     return Encryption(network, why, spool_dir, spool_gb)
 
 
+def hides_tasks(spark: Session) -> bool:
+    """Whether Spark encrypts its own RPC, by which tasks travel and the keys in them."""
+    return any(_is_on(spark, name) for name in NETWORK_SETTINGS if name != "spark.authenticate")
+
+
 def _is_on(spark: Session, name: str) -> bool:
     return str(spark.conf.get(name, "false")).lower() == "true"
