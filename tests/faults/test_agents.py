@@ -95,6 +95,26 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
 
 
+@pytest.mark.timeout(240)
+def test_rows_that_spark_computes_otherwise_after_a_loss_are_told_of_and_their_epoch_begins_anew(
+    fresh: TFCluster, spark: SparkSession, train: DataFrame, tmp_path: Path
+) -> None:
+    """Spark vouches for a function that reads a file; the file changes when the agent is killed."""
+    (changing := tmp_path / "changing").write_text("0")
+    read = F.udf(lambda y: y + float(changing.read_text()), "float")
+    frames = {"train": train.withColumn("y", read("y"))}
+    watch = Watch()
+    fault = f"pathlib.Path({str(changing)!r}).write_text('1'); " + KILL_AGENT.format(pid=fresh.workers[1].agent.pid)
+    run(fresh, fault, tmp_path / "mark", watch=watch, frames=frames, label="y", batch_size=16, checkpoint_every=2)
+    assert watch.state.restarts == 1
+    lost, changed, back = watch.state.notices
+    assert lost.startswith("Worker 1 was lost")
+    assert "restarted from epoch 3, step 3" in lost
+    assert changed.startswith("train: Spark gave other values when it was fed anew after the loss of a worker")
+    assert "train with other rows" in back
+    assert back.endswith("It goes back to epoch 3.")
+
+
 @pytest.mark.soak
 def test_an_agent_killed_while_it_is_fed_is_replaced_and_fed_from_the_start(
     fresh: TFCluster, spark: SparkSession, train: DataFrame, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,9 +110,21 @@ def test_a_streamed_dataframe_trains_to_the_weights_of_a_spooled_one(
     assert streamed.state is not None
     assert streamed.state.feeds["train"].streamed
     assert [text for text in streamed.state.notices if "anew in every epoch" in text and text.startswith("train ")]
+    assert not [text for text in streamed.state.notices if "came from Spark" in text]
     assert spooled.state is not None
     assert not spooled.state.feeds["train"].streamed
     assert not spooled.state.notices
+
+
+def test_rows_that_spark_computes_otherwise_in_another_epoch_are_told_of_once(
+    local_session: SparkSession, cluster: TFCluster
+) -> None:
+    seen, drawn = Watcher(), F.udf(lambda y: y + random.random(), "float").asNondeterministic()
+    frame = large(local_session).withColumn("y", drawn("y"))
+    cluster.run(CELL, frames={"train": frame}, batch_size=100, shuffle=False, observer=seen)
+    assert seen.state is not None
+    (notice,) = [text for text in seen.state.notices if "came from Spark" in text]
+    assert notice.startswith("train: other values came from Spark in another epoch than the first.")
 
 
 @pytest.mark.soak

@@ -13,9 +13,13 @@ import pytest
 
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema
 from tfos_magic.errors import DataError, FeedError
+from tfos_magic.feed.agent import delivered_rows
 from tfos_magic.feed.agent.disk_quota import DiskQuota
+from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import StreamBuffer
+from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
+from tfos_magic.transport.messages import FeedRecomputed, FeedWanted, Message
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 SCHEMA = decode_schema(PLAN.schema)
@@ -158,6 +162,49 @@ def test_a_second_attempt_replaces_the_first_and_rows_are_neither_repeated_nor_l
         stream.append(0, 1, rows(5), never)
     stream.finish(1)
     assert values(iter([*got, *deliveries])) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("again", "recomputed"),
+    [
+        ([rows(1, 2), rows(3, 4), rows(5)], False),
+        ([rows(1, 2, 3, 4, 5)], False),
+        ([rows(2, 1, 3, 4, 5)], True),
+        ([rows(1, 2), rows(4, 3), rows(5)], True),
+        ([rows(1)], True),
+    ],
+)
+def test_a_second_attempt_that_has_other_rows_than_were_given_is_known(
+    make: Make, monkeypatch: pytest.MonkeyPatch, again: list[pa.RecordBatch], recomputed: bool
+) -> None:
+    monkeypatch.setattr(delivered_rows, "SAMPLE_BYTES", 1)
+    stream = make()
+    for batch in (rows(1, 2), rows(3, 4)):
+        stream.append(0, 1, batch, never)
+    deliveries = stream.deliver(never)
+    got = [next(deliveries) for _ in range(2)]
+    assert values(iter(got)) == [1, 2, 3, 4]
+    send(stream, 0, again, attempt=2)
+    stream.finish(1)
+    list(deliveries)
+    assert stream.recomputed == recomputed
+
+
+def test_a_reader_of_rows_that_were_computed_otherwise_has_the_kernel_told_once(tmp_path: Path) -> None:
+    told: list[Message] = []
+    spool = Spool(str(tmp_path))
+    streams = StreamBuffers(spool, told.append)
+    streams.lease("l")
+    streams.open("l/3", 0, 1, PLAN.schema)
+    stream = streams.begin("l", 3, never)
+    stream.append(0, 1, rows(1, 2), never)
+    reading = streams.read("l", 3, stream, never)
+    next(reading)
+    send(stream, 0, [rows(7, 2), rows(3), rows(4)], attempt=2)
+    stream.finish(1)
+    assert values(reading) == [3, 4]
+    assert told == [FeedWanted("l", 3), FeedRecomputed("l", 3)]
+    spool.close()
 
 
 def test_a_copy_of_a_partition_that_has_ended_is_ignored(make: Make) -> None:

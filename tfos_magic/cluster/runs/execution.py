@@ -267,7 +267,7 @@ class Execution:
                 case EpochEnd(rank=0) if self._scalars is not None:
                     self._scalars.take(message)
         assert self._cluster.feeds is not None
-        self._cluster.feeds.streams.check()
+        self.state.notices += self._cluster.feeds.streams.check()
         self._draw()
 
     def _shown(self, rank: int) -> bool:

@@ -53,6 +53,11 @@ def feed_all(
             fed[name] = _follow(cluster, job, name, state, draw)
             seconds = fed[name].seconds
         feed = fed[name]
+        if feed.recomputed and not reused:
+            state.notices.append(
+                f"{name}: Spark gave {feed.recomputed} when it was fed anew after the loss of a worker, so the weights "
+                "will not be those of an undisturbed run. Write the rows to Parquet and feed those."
+            )
         if feed.streamed:
             _refuse_parts(cluster, name, "is larger than the disk that the workers may take for feeds (--spool-gb)")
         columns = tuple(map(str, feed.columns))

@@ -5,7 +5,8 @@ megabytes wait in memory, and its task is held back beyond that. Tasks of later 
 the spool's budget goes, then they are held back too, so neither memory nor disk grows with the DataFrame.
 
 A task that Spark tries again replaces its first attempt: what the trainer has of that partition is skipped by count,
-for Spark's own retries, too, take it that a partition computed twice has the same rows in the same order.
+for Spark's own retries, too, take it that a partition computed twice has the same rows in the same order. Whether it
+has is seen by a sample of them, and ``recomputed`` says where it has not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 from tfos_magic.columns.columns import decode_schema
 from tfos_magic.errors import FeedError, SpoolFull, TFOSError
 from tfos_magic.feed.agent.append_only_file import AppendOnlyFile, DiskFull
+from tfos_magic.feed.agent.delivered_rows import DeliveredRows
 from tfos_magic.feed.agent.disk_quota import DiskQuota
 from tfos_magic.feed.agent.stream_parts import NextRows, RowRun, StreamPart, Superseded
 
@@ -66,6 +68,8 @@ class StreamBuffer:
         self._refusal: TFOSError | None = None
         self._dropped = False
         self._held_since = 0.0
+        self._delivered_rows = DeliveredRows()
+        self.recomputed = False
         self._changed = threading.Condition()
         self.rows = 0
 
@@ -262,18 +266,25 @@ class StreamBuffer:
             assert part.file is not None
             batch = pa.ipc.read_record_batch(part.file.read(chunk.offset, chunk.size), self.schema)
         self._changed.notify_all()
-        skipped = min(part.skip, chunk.rows)
+        skipped, place = min(part.skip, chunk.rows), part.taken
         part.skip -= skipped
+        part.taken += chunk.rows
+        if skipped and not self._delivered_rows.has(place, batch.slice(0, skipped)):
+            self.recomputed = True
         if skipped == chunk.rows:
             return None
         self._delivered += chunk.rows - skipped
-        return batch.slice(skipped)
+        rest = batch.slice(skipped)
+        self._delivered_rows.add(place + skipped, rest)
+        return rest
 
     def _close_partition(self, part: StreamPart, end: NextRows) -> NextRows:
         part.forget()
         del self._parts[self._head]
+        self.recomputed = self.recomputed or part.skip > 0
         self._head += 1
         self._delivered = self._waiting_bytes = 0
+        self._delivered_rows = DeliveredRows()
         self._changed.notify_all()
         return end
 

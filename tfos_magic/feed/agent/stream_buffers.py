@@ -15,7 +15,7 @@ from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_parts import NextRows
-from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message
+from tfos_magic.transport.messages import FeedDropped, FeedRecomputed, FeedWanted, Message
 
 OPEN_TIMEOUT = 60.0
 
@@ -86,12 +86,23 @@ class StreamBuffers:
         complete = False
         try:
             with closing(stream.deliver(cancelled)) as deliveries:
-                yield from deliveries
+                yield from self._watched(lease, epoch, stream, deliveries)
             complete = not cancelled()
         finally:
             stream.drop()
             if not complete:
                 self._tell(FeedDropped(lease, epoch))
+
+    def _watched(
+        self, lease: str, epoch: int, stream: StreamBuffer, deliveries: Iterator[NextRows]
+    ) -> Iterator[NextRows]:
+        """Tell the kernel when rows that were computed again are others than those given before."""
+        told = False
+        for each in deliveries:
+            if stream.recomputed and not told:
+                told = True
+                self._tell(FeedRecomputed(lease, epoch))
+            yield each
 
     def release(self, lease: str) -> bool:
         """Forget a lease and its streams, and end those who wait for them; False where there is no such lease."""

@@ -35,13 +35,15 @@ class RowRun:
 
 @dataclass(eq=False)
 class StreamPart:
-    """A partition as its latest attempt sends it. ``skip`` rows of it were delivered from an earlier one."""
+    """A partition as its latest attempt sends it. ``skip`` rows of it were delivered from an earlier one, ``taken``
+    were taken off it so far."""
 
     attempt: int
     skip: int = 0
     chunks: deque[RowRun] = field(default_factory=deque)
     file: AppendOnlyFile | None = None
     received: int = 0
+    taken: int = 0
     end: NextRows | None = None
 
     def forget(self) -> None:

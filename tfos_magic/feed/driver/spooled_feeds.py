@@ -12,12 +12,13 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.columns.columns import FeedPlan
+from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
-from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
+from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of, unlike
 from tfos_magic.feed.driver.sources.files import GONE, files_mark
 from tfos_magic.feed.driver.streamed_feeds import StreamedFeeds
 from tfos_magic.spark.session import Session, cancel_tag, job_tag, repeats
@@ -27,6 +28,7 @@ from tfos_magic.transport.messages import (
     FeedDropped,
     FeedEndpoint,
     FeedOpened,
+    FeedRecomputed,
     FeedWanted,
     Message,
     NeedRoom,
@@ -39,7 +41,7 @@ from tfos_magic.transport.messages import (
 FeedKey = tuple[int, FeedPlan, int]
 """The DataFrame object's id, its columns, and among how many workers its rows are shared out."""
 
-FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped | TrainerExited
+FeedMessage = FeedOpened | FeedAttached | NeedRoom | FeedWanted | FeedDropped | FeedRecomputed | TrainerExited
 
 
 class FeedStore:
@@ -61,6 +63,7 @@ class FeedStore:
     ) -> None:
         self._spark, self._endpoints, self._access, self._tell = spark, list(endpoints), access, tell
         self._feeds: dict[FeedKey, SpooledFeed] = {}
+        self._lost: dict[FeedKey, tuple[RowsDigest, ...]] = {}
         self._turn = threading.Lock()
         self._moves = 0
         self._in_use: set[str] = set()
@@ -141,8 +144,10 @@ class FeedStore:
             job.feed_id = known.feed_id
             if feed := self._mend(df, plan, world, known, job.tag):
                 return feed
+            self._lost[id(df), plan, world] = known.digests
         job.feed_id = uuid4().hex[:12]
-        return self._feed(df, plan, world, job)
+        feed, before = self._feed(df, plan, world, job), self._lost.pop((id(df), plan, world), ())
+        return replace(feed, recomputed=unlike(feed.digests, before)) if before and feed.digests else feed
 
     def note(self, rank: int, message: FeedMessage) -> None:
         """Take what an agent says about feeds."""
@@ -151,7 +156,7 @@ class FeedStore:
                 self._answers.note(rank, message)
             case NeedRoom():
                 self._make_room(message)
-            case FeedWanted() | FeedDropped():
+            case FeedWanted() | FeedDropped() | FeedRecomputed():
                 self.streams.note(rank, message)
             case TrainerExited():
                 self.streams.lose(rank)
@@ -262,6 +267,7 @@ class FeedStore:
     def _forget(self, key: FeedKey) -> None:
         with self._lock:
             feed = self._feeds.pop(key, None)
+            self._lost.pop(key, None)
         if feed is not None and not feed.streamed:
             self._release(feed.feed_id)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_magic.columns.columns import FeedPlan
+from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.errors import FeedError
+from tfos_magic.feed.driver.sources.feed import unlike
 from tfos_magic.feed.driver.streaming_query import LiveQuery
 
 NEGLECT_SECONDS = 300.0
@@ -38,7 +40,11 @@ class StreamEpoch:
 
 @dataclass
 class EpochLease:
-    """A run's use of a streamed feed of DataFrame ``df``, which the cell knows as ``name``, by ``ranks``."""
+    """A run's use of a streamed feed of DataFrame ``df``, which the cell knows as ``name``, by ``ranks``.
+
+    ``digests`` are those of the partitions of the first epoch whose job has ended; ``told`` says that the user knows of
+    rows that were computed otherwise later.
+    """
 
     lease: str
     name: str
@@ -47,7 +53,16 @@ class EpochLease:
     schema: str
     ranks: frozenset[int]
     query: LiveQuery | None = None
+    digests: tuple[RowsDigest, ...] = ()
+    told: bool = False
     epochs: dict[int, list[StreamEpoch]] = field(default_factory=dict)
+
+    def compare(self, digests: tuple[RowsDigest, ...]) -> str:
+        """How the rows of an epoch differ from those of the first one, if they do and the user does not know yet."""
+        self.digests = self.digests or digests
+        how = "" if self.told else unlike(digests, self.digests)
+        self.told = self.told or bool(how)
+        return how
 
 
 def check_neglect(lease: EpochLease, number: int, epoch: StreamEpoch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from tfos_magic.transport.messages import (
     FeedDropped,
     FeedEndpoint,
     FeedOpened,
+    FeedRecomputed,
     FeedWanted,
     Message,
     OpenStream,
@@ -31,6 +33,7 @@ from tfos_magic.transport.messages import (
 
 HELD_TIMEOUT = 24 * 3600.0
 JOIN_SECONDS = 5.0
+_ADVICE = "What was trained on them is not to be had again. Write the rows to Parquet and feed those."
 
 
 class StreamedFeeds:
@@ -53,6 +56,7 @@ class StreamedFeeds:
         self.failure: TFOSError | None = None
         self._leases: dict[str, EpochLease] = {}
         self._queries: dict[str, LiveQuery] = {}
+        self._news: SimpleQueue[str] = SimpleQueue()
         self._lock = threading.RLock()
 
     def move(self, endpoints: Sequence[FeedEndpoint]) -> None:
@@ -83,16 +87,22 @@ class StreamedFeeds:
             partitions, _ = query.outcome or (0, None)
             self._query_ended(name, partitions, None)
 
-    def note(self, rank: int, message: FeedWanted | FeedDropped) -> None:
+    def note(self, rank: int, message: FeedWanted | FeedDropped | FeedRecomputed) -> None:
         """Take what an agent says of its trainer; of leases that have ended nothing is wanted."""
         with self._lock:
             lease = self._leases.get(message.lease)
             if lease is None:
                 return
-            if isinstance(message, FeedWanted):
-                self._want(lease, rank, message.epoch)
-            else:
-                self._drop(lease, rank, message.epoch)
+            match message:
+                case FeedWanted():
+                    self._want(lease, rank, message.epoch)
+                case FeedDropped():
+                    self._drop(lease, rank, message.epoch)
+                case FeedRecomputed():
+                    self._news.put(
+                        f"{lease.name}: a task of Spark was tried again and gave other rows than worker {rank} had "
+                        f"trained on, in time {message.epoch + 1} over it. {_ADVICE}"
+                    )
 
     def lose(self, rank: int) -> None:
         """The trainer of ``rank`` has died: nobody waits for it, and one in its place gets its rows by itself."""
@@ -100,13 +110,15 @@ class StreamedFeeds:
             for lease in self._leases.values():
                 self._set_apart(lease, rank)
 
-    def check(self) -> None:
-        """Raise :class:`FeedError` where workers wait for rows that another one, which has not asked, holds back."""
+    def check(self) -> list[str]:
+        """Give what the user should know since the last time. Raises :class:`FeedError` where workers wait for rows
+        that another one, which has not asked, holds back."""
         with self._lock:
             for lease in self._leases.values():
                 for number, epochs in lease.epochs.items():
                     for epoch in epochs:
                         check_neglect(lease, number, epoch)
+        return [self._news.get() for _ in range(self._news.qsize())]
 
     def end(self) -> None:
         """Cancel the jobs of all leases, and only them, and give back what the agents hold."""
@@ -181,6 +193,8 @@ class StreamedFeeds:
                     schema=lease.schema,
                     ranks=sorted(epoch.ranks),
                 )
+            if how := lease.compare(report.digests):
+                self._news.put(f"{lease.name}: {how} came from Spark in another epoch than the first. {_ADVICE}")
             self._tell_end(epoch, EndStream(epoch.stream, len(report.partitions)))
         except Exception as error:  # told to the workers, who raise it where they read
             if not epoch.cancelled:

@@ -160,6 +160,14 @@ class FeedDropped(Message):
 
 
 @dataclass(frozen=True)
+class FeedRecomputed(Message):
+    """A task of a streamed feed was tried again and sent other rows than those that the trainer has had of it."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class ConfirmStream(Message):
     """So many partitions of live rows have been sent to all workers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfos_magic.columns.columns import Column, decode_schema, field_column
@@ -15,7 +16,8 @@ class SpooledFeed:
 
     ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
     nothing in the spools: it is streamed to every run. ``digests`` are those of the partitions' rows, ``missing``
-    the ranks whose share went with their agents. ``files`` is the mark of the files that were read.
+    the ranks whose share went with their agents. ``files`` is the mark of the files that were read,
+    ``recomputed`` how the rows differ from those that were there before agents were lost.
     """
 
     feed_id: str
@@ -27,6 +29,7 @@ class SpooledFeed:
     digests: tuple[RowsDigest, ...] = ()
     missing: frozenset[int] = frozenset()
     files: str = ""
+    recomputed: str = ""
 
     @property
     def streamed(self) -> bool:
@@ -40,6 +43,18 @@ class SpooledFeed:
             return []
         rows, sizes = joined(self.digests), [partition.rows for partition in self.digests if partition.rows]
         return [self.rows, _crc(self.columns), rows.content, rows.order, _crc(sizes)]
+
+
+def unlike(now: Sequence[RowsDigest], then: Sequence[RowsDigest]) -> str:
+    """How the rows of partitions differ from those they had before, in words; nothing where they do not."""
+    if now == then:
+        return ""
+    rows, before = joined(now), joined(then)
+    if rows.rows != before.rows:
+        return f"{rows.rows:,} rows instead of {before.rows:,}"
+    if rows.content != before.content:
+        return "other values"
+    return "the same rows in another order" if rows.order != before.order else "the same rows in other partitions"
 
 
 def _crc(value: object) -> int:
