@@ -44,7 +44,7 @@ def digest_of(batch: pa.RecordBatch) -> RowsDigest:
     words = np.zeros(batch.num_rows, np.uint64)
     for number, array in enumerate(batch.columns):
         words = _mixed(words * np.uint64(31) + _of_rows(array) + np.uint64(number))
-    order = int((words * _powers(len(words))).sum(dtype=np.uint64))
+    order = int(np.dot(words, _powers(len(words))))
     return RowsDigest(len(words), int(words.sum(dtype=np.uint64)) % MODULUS, order % MODULUS)
 
 
@@ -101,6 +101,9 @@ def _joined(parts: list[Words], rows: int) -> Words:
 
 def _mixed(words: Words) -> Words:
     """Spread each word over all its bits (Steele et al., "Fast splittable pseudorandom number generators", 2014)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
