@@ -133,14 +133,14 @@ class Net(keras.Model):
 
 model = Net()
 model.compile(keras.optimizers.SGD(0.01))
-history = model.fit(x, y, batch_size=6, epochs=2, verbose=0).history
+history = model.fit(x, y, batch_size=14, epochs=1, verbose=0).history
 weights = model.get_weights()
 """
 
 
 @pytest.mark.parametrize(
     ("inner", "over"),
-    every(2, [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),
+    every(3, [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),
               ("keras.Sequential([Rows(), layers.Dense(1)])", "reduce_sum")]),
     ids=["sums", "means", "rows of a layer"],
 )  # fmt: skip

@@ -52,7 +52,7 @@ class Mark:
     begun: str
     since: float
     beat: float
-    token: str
+    nonce: str
 
     @property
     def is_alive(self) -> bool:
@@ -127,7 +127,7 @@ class RunLock:
 
     def _is_own(self, *, missing: bool = False) -> bool:
         mark = read(self._marks, self._run)
-        return missing if mark is None else mark.token == self._mark.token
+        return missing if mark is None else mark.nonce == self._mark.nonce
 
 
 def _machine() -> str:
