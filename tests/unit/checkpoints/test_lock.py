@@ -127,7 +127,7 @@ def test_the_mark_is_kept_new_and_one_that_was_taken_over_is_told_of(
         first, deadline = mark_of(store), time.monotonic() + 30
         while mark_of(store).beat == first.beat:
             assert time.monotonic() < deadline
-        stranger = json.dumps(asdict(replace(first, token="another"))).encode()
+        stranger = json.dumps(asdict(replace(first, nonce="another"))).encode()
         while not notices:
             files_of(store).write_mark(first.run, stranger)
             time.sleep(0.02)
