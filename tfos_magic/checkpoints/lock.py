@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from tfos_magic.errors import ClusterError, UsageError
+from tfos_magic.transport.identity import host_id
 
 BEAT_SECONDS = 15.0
 STALE_SECONDS = 60.0
 """Clocks of hosts are taken to differ by less than what lies between the two."""
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Marks(Protocol):
@@ -132,8 +131,8 @@ class RunLock:
 
 def _machine() -> str:
     """The start of this host's system, and in it the container whose processes are numbered together."""
-    with suppress(OSError), open(_BOOT_ID) as file:
-        return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    with suppress(OSError):
+        return f"{host_id()}/{os.stat('/proc/self/ns/pid').st_ino}"
     return ""
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 
 from pyarrow import flight
 
-from tfos_magic.transport.identity import Identity
+from tfos_magic.transport.identity import Identity, host_id
 from tfos_magic.transport.messages import FeedEndpoint
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,6 @@ class FeedAccess:
 def bearer(token: str) -> list[tuple[bytes, bytes]]:
     """The headers of a call by ``token``."""
     return [(b"authorization", b"Bearer " + token.encode())]
-
-
-def host_id() -> str:
-    """What this host has since it was booted, and no other; empty where the system does not tell."""
-    with suppress(OSError), open(_BOOT_ID, encoding="ascii") as file:
-        return file.read().strip()
-    return ""
 
 
 def socket_uri(path: str) -> str:

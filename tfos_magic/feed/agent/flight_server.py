@@ -23,12 +23,13 @@ from pyarrow import flight
 
 from tfos_magic.columns.arrow import agree
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
-from tfos_magic.feed.access import FeedAccess, host_id, socket_uri
+from tfos_magic.feed.access import FeedAccess, socket_uri
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
 from tfos_magic.processes.temporary_folder import PrivateFolder
+from tfos_magic.transport.identity import host_id
 from tfos_magic.transport.messages import FeedEndpoint
 
 FAIL_ACTION = "fail-feed"
