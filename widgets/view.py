@@ -75,9 +75,9 @@ class WidgetView(BelowView):
     def close(self, state: RunState) -> None:
         if kernel_is_ending():
             return
+        self._spare.close()  # first: no page shows two cards
         if self._handle:
             self._handle.update(card_bundle(state), raw=True)
-        self._spare.close()
         if self._answering is not None:
             self._answering.close()
         if self._panel is None:
