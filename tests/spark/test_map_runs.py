@@ -124,7 +124,9 @@ def test_an_item_whose_worker_is_lost_is_run_again(
         while not (tmp_path / "begun").exists():
             time.sleep(0.1)
         (rank,) = mapped.ranks(1)
-        os.kill(getattr(made.status().workers[rank], victim), signal.SIGKILL)
+        pid = getattr(made.status().workers[rank], victim)
+        assert pid > 0  # 0 would be the tests' own process group
+        os.kill(pid, signal.SIGKILL)
         assert list(mapped) == [item + ROWS for item in range(6)]
         assert any("restarted" in notice for notice in mapped.runs[1].state.notices)
         assert made.run("x = 1", outputs=["x"]) == {"x": 1}

@@ -212,7 +212,7 @@ class Membership:
 
     def _raise_lost(self) -> NoReturn:
         """Name the agent that was silent first, and of those that said why they ended none before the others."""
-        missing = [self.members[slot] for slot in self._missing]
+        missing = [self.members[slot] for slot in self._missing | self._awaited]  # others may be replacing it already
         worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
         silent = time.monotonic() - worker.seen
         if silent > self.heartbeat_timeout:

@@ -51,7 +51,14 @@ class SubsetMembership(Membership):
         with self._whole.lock:
             self._whole.check()
             self._whole._note_silence()
-            lost = [rank for rank, slot in enumerate(self._ranks) if slot in self._whole._missing]
+            gone = self._whole._missing | self._whole._awaited
+            here = [worker.peer for worker in self._whole.members]
+            # An agent that another part had replaced is lost to this one, too.
+            lost = [
+                worker.rank
+                for worker, slot in zip(self.members, self._ranks, strict=True)
+                if slot in gone or worker.peer != here[slot]
+            ]
         for rank in lost:
             self.lose("it was lost", rank)
         super().check_agents()

@@ -8,6 +8,7 @@ import pytest
 
 from tfos_magic.cluster import membership as membership_module
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.subset import SubsetMembership
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
 from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
 from tfos_magic.transport.messages import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
@@ -90,6 +91,29 @@ def test_an_agent_that_is_lost_while_another_is_replaced_is_missing_still() -> N
     assert membership.missing() == [1]
     with pytest.raises(WorkerLost, match="Worker 1"):
         membership.check_agents()
+
+
+def test_who_awaits_a_loss_hears_of_one_that_another_thread_is_mending() -> None:
+    membership = _running()
+    membership.lose("gone", 0)
+    membership.gather({0: "other"})
+    with pytest.raises(WorkerLost, match="Worker 0"):
+        membership.await_loss(0)
+
+
+def test_an_agent_that_another_part_had_replaced_is_lost_to_the_part_that_had_it() -> None:
+    membership = _running()
+    part = SubsetMembership(membership, [0])
+    part.check_agents()
+    membership.lose("gone", 0)
+    membership.gather({0: "other"})
+    membership.note(b"other-a", _register(0, "other"))
+    membership.await_agents(1, "tcp://alpha:1")
+    membership.check_agents()
+    with pytest.raises(WorkerLost, match="Worker 0"):
+        part.check_agents()
+    part.renew()
+    part.check_agents()
 
 
 def test_an_agent_that_could_not_be_replaced_is_missing_still() -> None:

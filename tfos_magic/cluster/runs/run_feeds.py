@@ -34,7 +34,7 @@ def feed_all(
     """
     cluster.membership.check()
     assert cluster.feeds is not None
-    cluster.feeds.begin_run()
+    cluster.feeds.begin_run(cluster.feed_world)
     fed: dict[str, SpooledFeed] = {}
     for name, use in frames.items():
         if (streaming := as_streaming(use.frame)) is not None:

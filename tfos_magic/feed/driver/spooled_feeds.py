@@ -68,6 +68,7 @@ class FeedStore:
         self._moves = 0
         self._in_use: set[str] = set()
         self._under_way: set[str] = set()
+        self._outdated: set[str] = set()
         self._answers = Answers()
         self._lock = threading.RLock()
         self.streams = StreamedFeeds(spark, self._answers, access, tell, endpoints)
@@ -83,10 +84,15 @@ class FeedStore:
         self._answers.forget()
         self.streams.move(endpoints)
 
-    def begin_run(self) -> None:
-        """What is found or fed from here on is used together, so that none of it may go."""
+    def begin_run(self, world: int = 0) -> None:
+        """What is found or fed from here on is used together, so that none of it may go. Beside a run of all workers,
+        whose ``world`` is 0, there is no other, so what others had goes now."""
         with self._lock:
             self._in_use.clear()
+            outdated = set() if world else self._outdated
+            self._outdated = self._outdated - outdated
+        for feed_id in outdated:
+            self._release(feed_id)
 
     def find(self, df: Any, plan: FeedPlan, world: int = 0) -> SpooledFeed | None:
         """The feed of this very DataFrame object with these columns, if all of it is there."""
@@ -189,7 +195,7 @@ class FeedStore:
     def _mend(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         """Send the ranks whose share is missing that share again.
 
-        None, and all of it forgotten, where that cannot be: where Spark does not vouch that the DataFrame has the same
+        None, and it is outdated, where that cannot be: where Spark does not vouch that the DataFrame has the same
         rows in the same order again, where its files were rewritten, or there is no room.
         """
         feed = None
@@ -200,7 +206,7 @@ class FeedStore:
             return feed
         finally:
             if feed is None:
-                self._forget((id(df), plan, world))
+                self._outdate((id(df), plan, world))
 
     def _mended(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         ranks = sorted(known.missing.intersection(self._ranks(world)))
@@ -254,7 +260,7 @@ class FeedStore:
     def _make_room(self, message: NeedRoom) -> None:
         """Give up the feed that was not used for longest, unless one is going already; refuse where none can go."""
         with self._lock:
-            there = {feed.feed_id for feed in self._feeds.values()} | self._under_way
+            there = {feed.feed_id for feed in self._feeds.values()} | self._under_way | self._outdated
             if not there.issuperset(message.held):
                 return
             idle = (key for key, feed in self._feeds.items() if not feed.streamed and feed.feed_id not in self._in_use)
@@ -270,6 +276,15 @@ class FeedStore:
             self._lost.pop(key, None)
         if feed is not None and not feed.streamed:
             self._release(feed.feed_id)
+
+    def _outdate(self, key: FeedKey) -> None:
+        """Forget a feed that is fed anew. Where several runs go on at once, one may be about to read the old one."""
+        if not key[2]:
+            self._forget(key)
+            return
+        with self._lock:
+            if (feed := self._feeds.pop(key, None)) is not None:
+                self._outdated.add(feed.feed_id)
 
     def _release(self, feed_id: str) -> None:
         for rank in range(len(self._endpoints)):
