@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,13 +17,19 @@ from typing import Any
 import psutil
 import pytest
 import zmq
+from pyarrow import flight
 
+from tests.feed_access import TOKEN
+from tfos_magic.feed.access import FeedAccess
 from tfos_magic.transport.control_server import AgentKeys
-from tfos_magic.transport.messages import Heartbeat, encode
+from tfos_magic.transport.identity import Identity
+from tfos_magic.transport.messages import FeedEndpoint, Heartbeat, encode
 from tfos_magic.transport.redelivery import Redelivery
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 """What opens a connection of ZMTP 3.0 with CURVE (https://rfc.zeromq.org/spec/23)."""
+HUGE = struct.pack("!Q", 8 << 30)
+"""The length of a frame, as ZMTP writes it."""
 SECRET = "of the parameter servers"
 DESCRIPTORS = 512
 """Fewer than strangers have."""
@@ -59,6 +66,18 @@ with socket.socket() as held:
     port = held.getsockname()[1]
     server = ParameterServer(f"127.0.0.1:{{port}}", "{SECRET}")
 tell(port=port)
+end(server)
+"""
+)
+FEEDS = (
+    _SERVE
+    + """
+from tests.feed_access import feed_access
+from tfos_magic.feed.agent.flight_server import FeedFlightServer
+from tfos_magic.feed.agent.spool import Spool
+server = FeedFlightServer("127.0.0.1", feed_access(), Spool())
+server.start()
+tell(port=int(server.endpoint.uri.rpartition(":")[2]), identity=vars(feed_access().identity))
 end(server)
 """
 )
@@ -125,12 +144,12 @@ def answered_by_control(served: Served, seconds: float) -> bool:
         return bool(agent.poll(int(seconds * 1000)))
 
 
-def dial(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: AgentKeys) -> zmq.Socket[bytes]:
-    """An agent's socket."""
+def dial(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: AgentKeys, job: str = "agent") -> zmq.Socket[bytes]:
+    """The socket of a job's agent."""
     agent = context.socket(zmq.DEALER)
     agent.linger = 0
     agent.curve_serverkey, agent.curve_publickey, agent.curve_secretkey = keys.server_public, keys.public, keys.secret
-    agent.routing_id = b"agent-1"
+    agent.routing_id = f"{job}-1".encode()
     agent.connect(f"tcp://127.0.0.1:{port}")
     return agent
 
@@ -141,6 +160,16 @@ def answered_by_parameters(served: Served, seconds: float) -> bool:
 
     group = ServerGroup(0, 1, [f"127.0.0.1:{served.address[1]}"], SECRET, start_seconds=seconds)
     group.close()
+    return True
+
+
+def answered_by_feeds(served: Served, seconds: float) -> bool:
+    """Whether a feed's port answers who comes by TLS, with certificate and token."""
+    access = FeedAccess(TOKEN, Identity(**served.told["identity"]))
+    options = access.options(seconds)
+    endpoint = FeedEndpoint(f"grpc+tls://127.0.0.1:{served.address[1]}", access.identity.name)
+    with access.connect(endpoint) as client, pytest.raises(flight.FlightServerError, match="there is no action"):
+        list(client.do_action(flight.Action("a question", b""), options))
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -14,10 +13,13 @@ import zmq
 
 from tests.security.conftest import (
     CONTROL,
+    FEEDS,
     GREETING,
+    HUGE,
     PARAMETERS,
     Served,
     answered_by_control,
+    answered_by_feeds,
     answered_by_parameters,
     dial,
     poured,
@@ -25,21 +27,22 @@ from tests.security.conftest import (
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.frames import FRAME_BYTES, cut, joined
+from tfos_magic.transport.half_open import shut
 from tfos_magic.transport.messages import Message, OutputPart, RunCell, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
 SERVERS = pytest.mark.parametrize(
     ("program", "answered"),
-    [(CONTROL, answered_by_control), (PARAMETERS, answered_by_parameters)],
-    ids=["control", "parameters"],
+    [(CONTROL, answered_by_control), (PARAMETERS, answered_by_parameters), (FEEDS, answered_by_feeds)],
+    ids=["control", "parameters", "feeds"],
 )
-_HUGE = struct.pack("!Q", 8 << 30)
+
 _CLAIMS = {
-    "command": GREETING + b"\x06" + _HUGE,
-    "message": GREETING + b"\x02" + _HUGE,
-    "part": GREETING + b"\x03" + _HUGE,
-    "no greeting": b"\xff" + _HUGE + b"\x00",
-    "old greeting": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00" + b"\x02" + _HUGE,
+    "command": GREETING + b"\x06" + HUGE,
+    "message": GREETING + b"\x02" + HUGE,
+    "part": GREETING + b"\x03" + HUGE,
+    "no greeting": b"\xff" + HUGE + b"\x00",
+    "old greeting": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00" + b"\x02" + HUGE,
 }
 
 
@@ -134,12 +137,8 @@ def test_large_arrays_and_many_of_them_go_to_a_parameter_server(served: Callable
 
 def test_what_a_stranger_left_behind_is_closed_by_its_address_not_its_number() -> None:
     """A descriptor that was closed meanwhile, and is another file's now, stays open."""
-    from tfos_magic.transport.half_open import HalfOpen
-
     ours, theirs = socket.socketpair()
-    watch = HalfOpen.__new__(HalfOpen)
-    watch._port = 1
     with ours, theirs:
-        watch._shut(ours.fileno())
+        shut(ours.fileno(), 1)
         theirs.sendall(b"x")
         assert ours.recv(1) == b"x"

@@ -6,18 +6,16 @@ import json
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
 
 import psutil
 import pytest
 import zmq
 
 from tests.security.conftest import PARAMETERS, SECRET, Served, dial
+from tests.security.nonsense import KINDS, NESTED, SEED, filled, mutated, nonsense
 from tfos_magic.errors import ClusterError, ProtocolError
-from tfos_magic.transport import messages
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
@@ -25,83 +23,19 @@ from tfos_magic.transport.identity import Identity
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, StopRun, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
-SEED, MANY = 20, 10_000
 NOBODY = Identity("worker-0.tfos", "", "", "")
-NOBODY = Identity("worker-0.tfos", "", "", "")
-NESTED = b"[" * 200_000
-VALUES: list[Any] = [None, True, -1, 10**30, 1e308, float("nan"), "", "\ud800", "x" * 1000, [], [[]], {}, {"a": {}}]
-
-
-def _value_of(hint: Any) -> Any:
-    """Some value of a field's type."""
-    parts, kind = get_args(hint), get_origin(hint) or hint
-    if type(None) in parts:
-        return _value_of(parts[0])
-    if is_dataclass(kind):
-        return _filled(kind)
-    if kind is dict and len(parts) == 2 and is_dataclass(parts[1]):
-        return {"a": _filled(parts[1])}
-    samples: Mapping[Any, Any] = {str: "some", int: 3, float: 0.5, bool: True, bytes: b"\x80\x05", list: [], dict: {}}
-    return samples[kind]
-
-
-def _filled(cls: Any) -> Any:
-    hints = get_type_hints(cls)
-    if cls is messages.StrategyOptions:
-        return cls()
-    return cls(**{each.name: _value_of(hints[each.name]) for each in fields(cls)})
-
-
-KINDS = [
-    cls
-    for name in messages.__all__
-    if isinstance(cls := getattr(messages, name), type) and issubclass(cls, Message) and cls is not Message
-]
-
-
-def _mutated(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    """A message with something wrong: bytes, values, fields, their number, its frames."""
-    header, payload = frames
-    match chance.randrange(8):
-        case 0:
-            at = chance.randrange(len(header))
-            return [header[:at] + chance.randbytes(chance.randrange(1, 9)) + header[at + 1 :], payload]
-        case 1:
-            return [header[: chance.randrange(len(header))], payload]
-        case 2:
-            return [header, payload, chance.randbytes(5)][: chance.choice([0, 1, 3])]
-        case 3:
-            return [NESTED[: chance.choice([10, 5_000, 200_000])], payload]
-        case 4:
-            said = json.loads(header)
-            said[chance.choice([*said, f"x{chance.random()}"])] = chance.choice(VALUES)
-            return [json.dumps(said).encode(), chance.randbytes(chance.randrange(2000))]
-        case 5:
-            said = json.loads(header)
-            said.pop(chance.choice(list(said)))
-            return [json.dumps(said).encode(), payload]
-        case 6:
-            return [json.dumps(chance.choice(VALUES)).encode(), payload]
-    return [chance.randbytes(chance.randrange(200)), payload]
-
-
-def _nonsense() -> Iterator[list[bytes]]:
-    chance = random.Random(SEED)
-    whole = [encode(_filled(kind)) for kind in KINDS]
-    for number in range(MANY):
-        yield _mutated(chance, whole[number % len(whole)])
 
 
 def test_the_messages_that_are_mutated_are_all_there_are_and_good() -> None:
     assert len(KINDS) > 35
     for kind in KINDS:
-        message = _filled(kind)
+        message = filled(kind)
         assert decode(encode(message)) == message
 
 
 def test_ten_thousand_mutated_messages_are_messages_or_refused() -> None:
     kinds = set()
-    for frames in _nonsense():
+    for frames in nonsense():
         try:
             assert isinstance(decode(frames), Message)
         except ProtocolError as error:
@@ -127,7 +61,7 @@ def test_ten_thousand_mutated_messages_of_an_agent_leave_the_control_socket_as_i
             zmq.Context() as context,
             dial(context, int(server.endpoint.rpartition(":")[2]), server.issue("agent")) as agent,
         ):
-            for number, frames in enumerate(_nonsense()):
+            for number, frames in enumerate(nonsense()):
                 if number % 200 == 0:  # so that no more than these are on their way
                     _expect(agent, inbox)
                 if number == 200:
@@ -190,7 +124,7 @@ def test_nonsense_of_a_worker_leaves_a_parameter_server_as_it_was(served: Callab
         worker.send_multipart([NESTED])
         for kind in ("open", "setup", "push", "pull", "sum", "join", "leave"):
             for _ in range(100):
-                frames = _mutated(chance, [json.dumps({**said, "kind": kind}).encode(), bytes(8)])
+                frames = mutated(chance, [json.dumps({**said, "kind": kind}).encode(), bytes(8)])
                 worker.send_multipart(frames or [b""])
         while worker.poll(1000):
             worker.recv_multipart()
@@ -206,14 +140,14 @@ def test_a_rank_that_says_nonsense_where_all_meet_is_named(words: bytes) -> None
     with handshake.listen("127.0.0.1:0") as listener:
         addresses = ["{}:{}".format(*listener.getsockname()), "127.0.0.1:1"]
 
-        def nonsense() -> None:
+        def speak() -> None:
             star = Star(1, addresses, listener, b"key", 10)
             with suppress(OSError):
                 star._peers[0].sendall(len(words).to_bytes(4, "little") + words)
                 star._peers[0].recv(1)
             star.close()
 
-        thread = threading.Thread(target=nonsense, name="tfos-test-rank")
+        thread = threading.Thread(target=speak, name="tfos-test-rank")
         thread.start()
         star = Star(0, addresses, listener, b"key", 10)
         with pytest.raises(ClusterError, match="rank 1 said"):

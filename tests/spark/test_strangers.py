@@ -7,7 +7,6 @@ import os
 import pickle
 import socket
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +21,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import decode_error
@@ -49,20 +47,6 @@ def train(local_session: SparkSession) -> Any:
     return local_session.range(0, 400, 1, 2).select(features.alias("x"), (F.col("id") % 2).alias("y"))
 
 
-class Watch(Observer):
-    """An observer that says when the run trains."""
-
-    def __init__(self) -> None:
-        self.training = threading.Event()
-
-    def update(self, state: Any) -> None:
-        if len(state.history) > 1:
-            self.training.set()
-
-    def output(self, text: str, stream: str, rank: int = 0) -> None:
-        """Nothing is printed."""
-
-
 def _address(uri: str) -> tuple[str, int]:
     host, port = uri.split("://", 1)[1].rsplit(":", 1)
     return host, int(port)
@@ -79,38 +63,6 @@ def _shout(address: tuple[str, int], data: bytes) -> None:
     """Send bytes and look whether the other side answers with anything but an end."""
     with socket.create_connection(address, timeout=5) as stranger:
         stranger.sendall(data)
-
-
-@pytest.mark.soak
-def test_nonsense_and_half_open_connections_at_each_port_leave_a_run_unharmed(
-    cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    alone = cluster.run(CELL.format(epochs=60), frames={"train": train}, label="y", outputs=["history"])
-    watch, results = Watch(), {}
-
-    def run() -> None:
-        results.update(
-            cluster.run(CELL.format(epochs=60), frames={"train": train}, label="y", outputs=["history"], observer=watch)
-        )
-
-    thread = threading.Thread(target=run)
-    with caplog.at_level(logging.WARNING, "tfos_magic"):
-        thread.start()
-        assert watch.training.wait(60), "the run did not train within 60 s"
-        half_open = [socket.create_connection(address, timeout=5) for address in _ports(cluster).values()]
-        for address in _ports(cluster).values():
-            for data in (
-                os.urandom(4096),
-                b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" + os.urandom(64),
-                b"GET / HTTP/1.1\r\n\r\n",
-            ):
-                _shout(address, data)
-        thread.join(120)
-    for each in half_open:
-        each.close()
-    assert len(results["history"].history["loss"]) == len(alone["history"].history["loss"]) == 60
-    refusals = [record for record in caplog.records if "refused a connection" in record.getMessage()]
-    assert 1 <= len(refusals) <= 2, "each kind of refusal is logged once"
 
 
 def test_nobody_listens_for_peers_once_the_trainers_know_each_other(cluster: TFCluster) -> None:
@@ -165,9 +117,7 @@ def test_a_worker_that_speaks_as_another_is_not_heard_and_told_of_once(
     cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "tfos_magic.cluster"):
-        run = cluster.submit(
-            FORGERY + CELL.format(epochs=2), frames={"train": train}, label="y", outputs=["history"], observer=Watch()
-        )
+        run = cluster.submit(FORGERY + CELL.format(epochs=2), frames={"train": train}, label="y", outputs=["history"])
         assert len(run.wait()["history"].history["loss"]) == 2
     assert "forged" not in "".join(run.state.notices)
     assert not any("forged" in metrics for metrics in run.state.history)

@@ -14,6 +14,7 @@ from tfos_magic.cluster.startup import wait_until
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, describe_exit, rank_workers, status_of
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
+from tfos_magic.transport.control_server import job_of
 from tfos_magic.transport.messages import (
     AgentEnded,
     AgentFailed,
@@ -84,7 +85,7 @@ class Membership:
 
     def stray(self, peer: bytes) -> bool:
         """True for an agent that has no place here: one too many, or of a job that was given up."""
-        return peer not in self.peers and not any(peer.startswith(self._jobs[slot].encode()) for slot in self._awaited)
+        return peer not in self.peers and self.slot_of(job_of(peer)) not in self._awaited
 
     def slot_of(self, job: str) -> int | None:
         """The slot that a job is to fill; None for one that was given up."""
@@ -100,7 +101,7 @@ class Membership:
             self._changed.notify_all()
             if isinstance(message, Register):
                 self._arrive(peer, message)
-            elif isinstance(message, AgentFailed):
+            elif isinstance(message, AgentFailed) and self.slot_of(job_of(peer)) in self._awaited:
                 self.fail(message.reason)
             worker = next((worker for worker in self.members if worker.peer == peer), None)
             if worker is not None:
@@ -111,7 +112,7 @@ class Membership:
 
     def _arrive(self, peer: bytes, message: Register) -> None:
         slot = message.slot
-        if message.job != self._jobs.get(slot):
+        if not message.job == self._jobs.get(slot) == job_of(peer):
             return
         if slot in self._awaited:
             self._arrived[slot] = (peer, message)

@@ -74,7 +74,7 @@ class HalfOpen:
             if len(self._waiting) > self._most:
                 oldest = next(iter(self._waiting))
                 del self._waiting[oldest]
-                self._shut(oldest)
+                shut(oldest, self._port)
 
     def _ended(self, descriptor: int) -> bool:
         """Whether it was a connection over which something was heard."""
@@ -84,15 +84,18 @@ class HalfOpen:
             self._heard.discard(descriptor)
         return known
 
-    def _shut(self, descriptor: int) -> None:
-        """End a connection that belongs to the library, which closes it when it reads the end.
 
-        It may have been closed meanwhile, and the number be another file's: then nothing is done to that.
-        """
-        with suppress(OSError):
-            connection = socket.socket(fileno=descriptor)
-            try:
-                if connection.getsockname()[1:2] == (self._port,):
-                    connection.shutdown(socket.SHUT_RDWR)
-            finally:
-                connection.detach()
+def shut(descriptor: int, port: int, peer: tuple[str, int] | None = None) -> None:
+    """End a connection to ``port`` that belongs to a library, which closes it when it reads the end.
+
+    It may have been closed meanwhile, and the number be another file's, or that of a connection of who is not ``peer``:
+    then nothing is done to that.
+    """
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            ours = connection.getsockname()[1:2] == (port,)
+            if ours and peer in (None, connection.getpeername()[:2]):
+                connection.shutdown(socket.SHUT_RDWR)
+        finally:
+            connection.detach()

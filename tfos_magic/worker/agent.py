@@ -178,7 +178,7 @@ class Agent:
     def _heartbeat(self) -> Heartbeat:
         rss = 0
         if self._trainer and (pid := self._trainer.pid):
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess, OSError):
                 rss = psutil.Process(pid).memory_info().rss
         return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
 

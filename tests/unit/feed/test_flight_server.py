@@ -18,6 +18,7 @@ from pyarrow import flight
 from tests.feed_access import TOKEN, feed_access
 from tfos_magic.columns.columns import Column, FeedPlan
 from tfos_magic.errors import FeedError
+from tfos_magic.feed.agent import uncalled
 from tfos_magic.feed.agent.flight_server import FeedFlightServer, PutCommand
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
@@ -103,6 +104,25 @@ def test_random_bytes_and_half_open_connections_leave_it_serving(receiver: FeedF
     for peer in peers[1:]:
         peer.close()
     assert serves(receiver, 2)
+
+
+def test_a_connection_over_which_nobody_calls_is_ended_and_that_of_a_caller_stays(
+    receiver: FeedFlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uncalled, "CALL_SECONDS", 0.5)
+    address = urlsplit(receiver.endpoint.uri)
+    elsewhere = replace(receiver.endpoint, host_id="another", socket="/nowhere")
+    action = flight.Action("nothing", b"")
+    with (
+        feed_access().connect(elsewhere) as caller,
+        socket.create_connection((address.hostname, address.port), timeout=10) as stranger,
+    ):
+        for _ in range(2):
+            with pytest.raises(flight.FlightServerError, match="there is no action"):
+                list(caller.do_action(action, feed_access().options(10)))
+            while stranger.recv(1 << 16):  # gRPC greets at once
+                pass
+        assert [peer for peer, _ in uncalled._connections(address.port or 0)]
 
 
 def test_a_stream_that_breaks_off_keeps_the_receiver_serving_and_is_never_committed(

@@ -28,8 +28,10 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
+from tfos_magic.feed.agent.uncalled import UncalledConnections
 from tfos_magic.processes.temporary_folder import PrivateFolder
 from tfos_magic.transport.identity import host_id
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import FeedEndpoint
 
 FAIL_ACTION = "fail-feed"
@@ -118,6 +120,7 @@ class FeedFlightServer:
         self._spool = spool
         self._streams = streams or StreamBuffers(spool, lambda message: None)
         self._servers: list[_Server] = []
+        self._uncalled: UncalledConnections | None = None
         self._folder: PrivateFolder | None = None
         self._endpoint: FeedEndpoint | None = None
 
@@ -138,6 +141,7 @@ class FeedFlightServer:
             "root_certificates": identity.authority.encode(),
         }
         try:
+            _silence_strangers()
             for location, options in ((f"grpc+tls://{self._host}:0", by_tls), (socket_uri(path), {})):
                 guard = {"token": _TokenGuard(self._access.token)}
                 self._servers.append(_Server(location, self._spool, self._streams, middleware=guard, **options))
@@ -146,11 +150,15 @@ class FeedFlightServer:
             raise FeedError(
                 f"no feed can be received on {self._host}: {error}; check the executor's host name"
             ) from error
-        uri = f"grpc+tls://{self._host}:{self._servers[0].port}"
+        by_network = self._servers[0]
+        by_network.uncalled = self._uncalled = UncalledConnections(by_network.port, LogOnce(_LOG))
+        uri = f"grpc+tls://{self._host}:{by_network.port}"
         self._endpoint = FeedEndpoint(uri, identity.name, path, host_id())
 
     def close(self) -> None:
         """Stop listening and wait, at most 5 s, for calls under way; one whose peer is gone ends by its deadline."""
+        if self._uncalled is not None:
+            self._uncalled.close()
         servers, self._servers, self._endpoint = self._servers, [], None
         stoppers = [
             threading.Thread(target=server.shutdown, name="tfos-feed-receiver-close", daemon=True) for server in servers
@@ -174,6 +182,12 @@ def _short_folder() -> PrivateFolder:
         return folder
     folder.close()
     return PrivateFolder("tfos-feed-", within="/tmp")
+
+
+def _silence_strangers() -> None:
+    """Let gRPC write no line for each caller whom it turns away, unless the user wants its words. It reads this once,
+    at its start."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 class _TokenGuard(flight.ServerMiddlewareFactory):
@@ -207,8 +221,14 @@ class _Server(flight.FlightServerBase):
     def __init__(self, location: str, spool: Spool, streams: StreamBuffers, **options: Any) -> None:
         super().__init__(location, **options)
         self._spool, self._streams = spool, streams
+        self.uncalled: UncalledConnections | None = None
+
+    def _note(self, context: Any) -> None:
+        if self.uncalled is not None:
+            self.uncalled.called(context.peer())
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._note(context)
         with _flight_errors():
             command = PutCommand.decode(descriptor.command)
             if (stream := self._streams.get(command.feed_id)) is not None:
@@ -226,6 +246,7 @@ class _Server(flight.FlightServerBase):
                 self._spool.append_tail(*task, chunk.data)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
+        self._note(context)
         with _flight_errors():
             lease, epoch = decode_ticket(ticket.ticket)
             stream = self._streams.begin(lease, epoch, context.is_cancelled)
@@ -233,6 +254,7 @@ class _Server(flight.FlightServerBase):
             return flight.GeneratorStream(stream.schema, _outgoing(deliveries))
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
+        self._note(context)
         if action.type != FAIL_ACTION:
             raise flight.FlightServerError(f"there is no action {action.type!r}")
         body = json.loads(action.body.to_pybytes())
