@@ -10,9 +10,15 @@ it says so in a header that anybody can write, so that there the secret alone de
 from __future__ import annotations
 
 import hmac
+import socket
+import socketserver
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
+
+MOST_CONNECTIONS = 128
+IDLE_SECONDS = 30.0
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -42,6 +48,31 @@ class Guarded:
     def _is_known(self, path: str) -> bool:
         first = path.removeprefix("/").partition("/")[0]
         return hmac.compare_digest(first.encode(errors="replace"), self._secret)
+
+
+class FewConnections(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Has a thread for each of its connections, and few of them: the oldest goes for the newest, whoever has it.
+
+    A browser opens another when it needs it. Strangers who say nothing keep nobody out.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._open: dict[Any, None] = {}
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        request.settimeout(IDLE_SECONDS)
+        self._open[request] = None
+        if len(self._open) > MOST_CONNECTIONS:
+            with suppress(OSError, StopIteration):
+                next(iter(list(self._open))).shutdown(socket.SHUT_RDWR)  # its thread does the rest
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection that was served."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
 
 
 def _is_from_here(environ: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tfos_magic.tensorboard.guard import Guarded
+from tfos_magic.tensorboard.guard import FewConnections, Guarded
 
 PARENT_CHECK_SECONDS = 1.0
 RELOAD_SECONDS = 2
@@ -71,10 +71,11 @@ def _serve(logdir: str, secret: str) -> int:
         sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program
 
-    def guarded(application: Any, flags: Any) -> Any:
-        return program.WerkzeugServer(Guarded(application, secret), flags)
+    class Server(FewConnections, program.WerkzeugServer):
+        def __init__(self, application: Any, flags: Any) -> None:
+            super().__init__(Guarded(application, secret), flags)
 
-    board = program.TensorBoard(plugins=default.get_plugins(), server_class=guarded)
+    board = program.TensorBoard(plugins=default.get_plugins(), server_class=Server)
     flags = ["--logdir", logdir, "--host", "127.0.0.1", "--port", "0", "--reload_interval", str(RELOAD_SECONDS)]
     reading = ["--load_fast", "false", "--reload_multifile", "true"]
     board.configure(["tensorboard", *flags, *reading], path_prefix=f"/{secret}")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tfos_magic.tensorboard import server_process
+from tfos_magic.tensorboard import guard, server_process
 from tfos_magic.tensorboard.server_process import Failed, Reused, Started, TensorBoards, TimedOut, embed, embed_html
 
 EXIT_SECONDS = 10.0
@@ -49,6 +51,18 @@ def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_pa
     assert isinstance(first, Started)
     assert location(first.url) == str(tmp_path)
     assert boards.ensure(str(tmp_path) + "/") == Reused(str(tmp_path), first.port, first.secret)
+
+
+def test_connections_over_which_nobody_asks_are_few_and_keep_nobody_out(boards: TensorBoards, tmp_path: Path) -> None:
+    board = boards.ensure(str(tmp_path))
+    assert isinstance(board, Started)
+    (server,) = [process for process in below() if "tfos_magic.tensorboard.main" in process.cmdline()]
+    quiet = server.num_threads()
+    with ExitStack() as opened:
+        for _ in range(500):
+            opened.enter_context(socket.create_connection(("127.0.0.1", board.port), timeout=5))
+        assert location(board.url) == str(tmp_path)
+        assert server.num_threads() < quiet + guard.MOST_CONNECTIONS + 20
 
 
 def test_stopping_one_directory_leaves_the_other_and_no_process(boards: TensorBoards, tmp_path: Path) -> None:
