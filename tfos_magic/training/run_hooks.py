@@ -33,10 +33,21 @@ class RunHooks(_Hooks):
         self._loop.steps = self.params.get("steps") or 0
         self._session.reporter.begin_fit()
         self._session.checkpointer.begin(self._loop)
-        self.take_over()
+        if self._session.replicas.may_wait(self._loop):
+            self._loop.opening = self._open
+        else:
+            self._open()
         self.begin()
         if self._session.many:
             self._session.strategy.begin(self.model)
+
+    def _open(self) -> None:
+        """What wants the model's variables. Where the model is not built, its first step does this, as in one process:
+        callbacks may have seeded what draws its weights."""
+        self._loop.opening = None
+        self._session.replicas.prepare(self._loop)
+        self._session.checkpointer.open(self._loop)
+        self.take_over()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._loop.epoch, self._loop.step = epoch, 0
@@ -62,8 +73,10 @@ class RunHooks(_Hooks):
             return
         if loop is self._loop:
             loop.steps = self.params.get("steps") or 0
+            self._session.replicas.prepare(loop)
             self.take_over()
         else:
+            self._session.replicas.prepare(loop)
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
         self._session.report("validate", loop)
 

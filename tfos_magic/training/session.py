@@ -65,7 +65,15 @@ class Session(TrainingState):
     def traced(self, model: Any, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
+        # What XLA compiles runs when all that it reads is there, so that no part of it runs when the data have ended.
+        at_once = any(loop.restore_jit for loop in self.loops if loop.model is model)
+
         def traced_step(element: Any) -> Any:
+            leaves = tf.nest.flatten(element, expand_composites=True)
+            with tf.control_dependencies(leaves if at_once and not tf.executing_eagerly() else []):
+                return whole_step(element)
+
+        def whole_step(element: Any) -> Any:
             data, digest = without_digest(element)
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
@@ -100,6 +108,8 @@ class Session(TrainingState):
     def _advance(self, model: Any, inner: Callable[[Any], Any], iterator: Any) -> tuple[Any, Any]:
         """Cast this rank's vote and take a step, or ``steps_per_execution`` of them; gives the loop and the logs."""
         loop = self._loop_of(model)
+        if loop.opening is not None:
+            loop.opening()
         if self.many:
             self.votes.cast(bool(model.stop_training))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()

@@ -86,17 +86,21 @@ class Checkpointer:
             data.skip_to(loop.fit.validations_before(), 0)
 
     def begin(self, loop: Loop) -> None:
-        """``fit`` is about to train; its callbacks have begun, its variables are not broadcast yet."""
+        """``fit`` is about to train; its callbacks have begun."""
+        if (fit := loop.fit) is not None:
+            fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
+            fit.began = time.monotonic()
+
+    def open(self, loop: Loop) -> None:
+        """``fit`` has a model that is built; its variables are not broadcast yet."""
         if (fit := loop.fit) is None:
             return
         fit.recorded = self._is_built(loop)
         if not fit.recorded:
             return
         self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
-        fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
         if fit.position is not None and self._recorded is not None:
             self._recorded.restore(loop, fit)
-        fit.began = time.monotonic()
 
     def epoch_begins(self, loop: Loop) -> None:
         """Keras has just set the metrics to zero."""

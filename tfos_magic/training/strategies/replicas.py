@@ -32,6 +32,19 @@ class Replicas:
         self._synced: weakref.WeakSet[Any] = weakref.WeakSet()
         self._called: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
+    def may_wait(self, loop: Loop) -> bool:
+        """Whether a ``fit`` that begins may leave it to its first step to build the model."""
+        session = self._session
+        goes_on = loop.fit is not None and loop.fit.position is not None
+        together = not session.many or (session.strategy.lockstep and session.exact)
+        return together and not goes_on and isinstance(loop.model, keras.Model) and not _is_built(loop.model)
+
+    def prepare(self, loop: Loop) -> None:
+        """Build the model of a loop, unless that was done, for the data that it has."""
+        spec, loop.element_spec = loop.element_spec, None
+        if spec is not None:
+            self.build(loop.model, spec)
+
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
