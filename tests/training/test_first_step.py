@@ -339,6 +339,34 @@ def test_random_numbers_are_noticed_where_they_are_drawn_and_nowhere_else(groups
     assert "in expectation" in notice
 
 
+def test_what_a_step_prints_or_writes_by_tensorflow_is_told_to_be_of_one_workers_rows(groups: Any) -> None:
+    prints, writes = noticed(groups, BEGIN + WRITES)
+    assert "tf.print" in prints
+    assert "tf.summary" in writes
+
+
+OF_NO_ROWS = """
+class Features(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.noise = keras.random.SeedGenerator(4)
+
+    def call(self, inputs):
+        fixed = keras.random.normal((8, 5), seed=42, dtype=inputs.dtype)
+        drawn = keras.random.normal((5,), seed=self.noise, dtype=inputs.dtype)
+        return keras.ops.cos(inputs @ fixed + 0.1 * drawn) + tf.random.normal([5], seed=3)
+
+
+model, loss = between(Features()), "mse"
+"""
+
+
+def test_random_numbers_that_are_not_of_rows_are_those_of_one_process(groups: Any, same_as_plain: Any) -> None:
+    cell = BEGIN + OF_NO_ROWS + END + "\nweights, history = model.get_weights(), {}"
+    same_as_plain(cell, 2)
+    assert noticed(groups, cell) == []
+
+
 STREAMS = """
 seen = []
 

@@ -105,6 +105,23 @@ def test_a_functional_model_is_compiled_as_in_one_process(same_as_plain) -> None
     same_as_plain(FUNCTIONAL + FIT.format(more="", validation=""), 2)
 
 
+OF_UNKNOWN_LENGTH = (
+    DATA
+    + """
+model = mlp()
+model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), from_logits, jit_compile=True)
+data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(29)
+history = model.fit(data, epochs=3, verbose=0).history
+steps, weights = int(model.optimizer.iterations), model.get_weights()
+"""
+)
+
+
+def test_no_part_of_a_step_runs_when_the_data_have_ended(same_as_plain) -> None:
+    outcomes = same_as_plain(OF_UNKNOWN_LENGTH, 2, "steps")
+    assert {outcome.values["steps"] for outcome in outcomes} == {15}
+
+
 def test_forward_pass_and_gradient_are_compiled_and_the_exchange_is_not(groups) -> None:
     cell = (
         DATA

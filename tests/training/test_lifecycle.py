@@ -185,3 +185,44 @@ def test_a_model_that_is_compiled_anew_ends_alike_on_all_ranks(groups) -> None:
     cell = DATA + RECOMPILED
     expected = groups.plain(cell, "weights").values["weights"]
     assert_same_weights(succeeded(groups[2].run(cell, "weights")), expected, 1e-5)
+
+
+SEEDED_BY_CALLBACKS = (
+    DATA
+    + """
+import random
+
+
+class Seeding(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.weights_before = len(self.model.weights)
+        self.name = random.randrange(1000)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        keras.utils.set_random_seed(100 + epoch)
+
+
+class Own(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3), initializer="glorot_uniform")
+
+    def call(self, inputs):
+        return inputs @ self.kernel
+
+
+seeding = Seeding()
+model = keras.Sequential([keras.layers.Dense(8, "relu"), Own()])
+model.compile("adam", from_logits)
+model.fit(x, y, batch_size=29, epochs=2, verbose=0, callbacks=[seeding])
+weights, before, drawn = model.get_weights(), seeding.weights_before, (seeding.name, random.random())
+"""
+)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_model_that_is_not_built_draws_its_weights_when_one_process_does(groups, size: int) -> None:
+    plain = groups.plain(SEEDED_BY_CALLBACKS, "weights", "before", "drawn")
+    outcomes = succeeded(groups[size].run(SEEDED_BY_CALLBACKS, "weights", "before", "drawn"))
+    assert_same_weights(outcomes, plain.values["weights"], 1e-5)
+    assert [outcome.values["before"] for outcome in [plain, *outcomes]] == [0] * (size + 1)
+    assert {outcome.values["drawn"] for outcome in [plain, *outcomes]} == {plain.values["drawn"]}

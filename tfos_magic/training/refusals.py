@@ -202,6 +202,13 @@ def note_draws(places: str, reporter: Reporter, where: str = "a step", what: str
         )
 
 
+def note_step_output(what: str, reporter: Reporter) -> None:
+    reporter.notice(
+        f"What a step {what} is computed of worker 0's rows, and not of the whole batch. Return it from the step, or "
+        "give it to a metric, and fit() and callbacks have it of all rows."
+    )
+
+
 def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
     """Say that logs within an epoch are a worker's own, for strategies that do not step together."""
     for callback in filter(acts_on_batches, callbacks):

@@ -77,6 +77,8 @@ class Session(TrainingState):
             data, digest = without_digest(element)
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
+            if not tf.executing_eagerly() and tf.get_static_value(rows) is None:
+                self.streams.graph = tf.compat.v1.get_default_graph()
             try:
                 logs = (
                     counted_step(self, model, self.first_step.statistics.get(model, []), step, data, rows)
@@ -88,7 +90,7 @@ class Session(TrainingState):
                 if not training:
                     self._test_votes = self.step.has_voted
             finally:
-                self.step = None
+                self.step = self.streams.graph = None
             if training:
                 self._rows.assign_add(rows)
             if self.many:

@@ -16,6 +16,8 @@ from tfos_magic.values import originals, tensors
 
 _MADE_ANEW = ("build", "quantize")
 _OF_A_TRAINING = ("train_function", "test_function", "predict_function", "_eval_epoch_iterator", "_eval_data_handler")
+_FOLLOWED, _FOLLOWED_BY_NAME = "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names"
+"""Where TensorFlow, too, keeps the functions of a training that XLA compiled whole."""
 _MADE_OF = "_tfos_made_of"
 _BY_VARIABLE = ("_trainable_variables_indices", "_var_to_optimizer_idx")
 
@@ -97,6 +99,10 @@ def state_of(obj: Any) -> Any:
     state = dict(obj.__dict__)
     for name in _MADE_ANEW:
         state.pop(name, None)
+    if any(name in state.get(_FOLLOWED_BY_NAME, ()) for name in _OF_A_TRAINING):
+        named = state[_FOLLOWED_BY_NAME].items()
+        state[_FOLLOWED_BY_NAME] = {name: value for name, value in named if name not in _OF_A_TRAINING}
+        state[_FOLLOWED] = [followed for followed in state[_FOLLOWED] if followed.name not in _OF_A_TRAINING]
     return {**state, **{name: None for name in _OF_A_TRAINING if name in state}}
 
 

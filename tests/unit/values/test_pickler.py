@@ -270,3 +270,17 @@ def test_a_layer_without_a_vocabulary_is_adapted_where_it_arrives() -> None:
     again["text"].adapt(["x y", "y"])
     assert again["lookup"].get_vocabulary() == ["[UNK]", "b", "a"]
     assert again["text"](["y x"]).numpy().tolist() == [[2, 3]]
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict", "fit"])
+def test_a_model_that_xla_compiled_travels_without_what_it_compiled(method: str) -> None:
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=True)
+    x = np.ones((4, 3), "float32")
+    getattr(model, method)(*([x] if method == "predict" else [x, x[:, :1]]), verbose=0)
+    again = unpack(pack(unpack(pack({"model": model}))))["model"]
+    assert again.jit_compile
+    assert np.array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))

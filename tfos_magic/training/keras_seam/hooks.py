@@ -33,7 +33,15 @@ from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras
+from tfos_magic.training.keras_seam import (
+    devices,
+    jit,
+    prediction,
+    reductions,
+    step_outputs,
+    tf_distribute,
+    tf_keras,
+)
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
@@ -63,6 +71,7 @@ def install(stack: ExitStack, session: Session) -> None:
         input_pipelines.install(stack, session)
         session.python_calls.install(stack)
         jit.install(stack, session)
+        step_outputs.install(stack, session)
         tf_distribute.install(stack, session.reporter)
         _install_random(stack, session)
         model = tf_trainer.TensorFlowTrainer
