@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import zmq
 
 from tests.feed_access import feed_access
+from tests.security.conftest import CONTROL, Served, answered_by_control, dial
 from tests.security.relay import Meddler
 from tfos_magic.cluster.preflight import Finding, _encryption
 from tfos_magic.cluster.workers import ClusterSpec
@@ -29,7 +31,10 @@ from tfos_magic.spark.encryption import MEMORY, encryption_of
 from tfos_magic.training.allreduce import PeerLost
 from tfos_magic.training.allreduce.handshake import listen
 from tfos_magic.training.allreduce.links import Links, link
+from tfos_magic.transport.control_server import AgentKeys
 from tfos_magic.transport.identity import Authority, worker_name
+from tfos_magic.transport.messages import Heartbeat, encode
+from tfos_magic.transport.redelivery import Redelivery
 from tfos_magic.transport.tls import TlsPeers
 
 SECRET, SECONDS = b"of the group", 20.0
@@ -145,6 +150,29 @@ def test_an_executor_cannot_stand_for_another_or_come_from_another_cluster() -> 
         with pytest.raises((PermissionError, ssl.SSLError)):
             honest.accepted(near, 1, deadline)
         thread.join(10)
+
+
+def test_a_byte_of_a_message_that_is_changed_on_its_way_ends_its_connection_and_the_next_is_heard(
+    served: Callable[[str], Served],
+) -> None:
+    server = served(CONTROL)
+    keys = AgentKeys(*(key.encode() for key in server.told["keys"]))
+    meddler, delivery = Meddler(server.address), Redelivery()
+    try:
+        with zmq.Context() as context, dial(context, meddler.port, keys) as agent:
+            for at in [None, *range(3, 200, 17)]:
+                meddler.meddled.clear()
+                if at is not None:
+                    meddler.meddle(at)
+                deadline = time.monotonic() + 20
+                while not (at is None or meddler.meddled.is_set()) or not agent.poll(20):
+                    assert time.monotonic() < deadline, f"nobody answers after byte {at} was changed"
+                    agent.send_multipart(delivery.passing(encode(Heartbeat(5))))
+                while agent.poll(50):
+                    agent.recv_multipart()
+    finally:
+        meddler.close()
+    assert answered_by_control(server, 20)
 
 
 def test_a_byte_of_a_feed_that_is_changed_on_its_way_is_an_error_and_no_row() -> None:
