@@ -372,7 +372,9 @@ seen = []
 
 class Draws(layers.Layer):
     def call(self, inputs, training=False):
-        noise = [tf.random.normal([2]), keras.random.normal((2,)), keras.random.normal((2,), seed=own)]
+        rows = ops.shape(inputs)[0]
+        noise = [tf.random.normal([rows]), keras.random.normal((rows,)), keras.random.normal((rows,), seed=own)]
+        noise = [drawn[:2] for drawn in noise]
         tf.numpy_function(lambda *drawn: seen.append(np.concatenate(drawn)) or np.float32(0), noise, tf.float32)
         return inputs
 

@@ -3,7 +3,7 @@ means other rows under another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +27,13 @@ class Rows:
 def rows_of(mark: Sequence[int]) -> Rows | None:
     """The mark as lists hold it; None where rows are not known, as those of a stream."""
     return Rows(*mark) if len(mark) == 5 else None
+
+
+def earlier_marks(names: Iterable[str], then: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """The marks ``then`` of DataFrames that have these ``names`` now; one of a new name takes an old one's place."""
+    known = list(names)
+    others = iter([mark for name, mark in then.items() if name not in known])
+    return {name: then[name] if name in then else next(others, ()) for name in known}
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,9 @@ class Setting:
             yield (
                 "shuffled rows instead of rows in their order" if self.shuffle else "rows in their order, not shuffled"
             )
+        earlier = earlier_marks(self.feeds, then.feeds)
         for name, mark in self.feeds.items():
-            if (rows := rows_of(mark)) is not None and (before := rows_of(then.feeds.get(name, ()))) is not None:
+            if (rows := rows_of(mark)) is not None and (before := rows_of(earlier[name])) is not None:
                 yield from _unlike_rows(name, rows, before, self.shuffle)
 
 

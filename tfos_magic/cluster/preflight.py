@@ -104,9 +104,15 @@ def _encryption(spark: Any, requested_cluster: ClusterSpec) -> Finding:
         return Finding("encryption", "what is asked for does not go together", str(error))
     reason = decided.why or "no setting of the session asks for it"
     rows = f"; fed rows stay in memory, for {DISK_SETTING}" if decided.spool_dir == MEMORY else ""
-    text = f"between hosts {'on' if decided.network else 'off'} ({reason}){rows}"
-    if not decided.network or hides_tasks(spark) or sessions.master_of(spark).startswith("local["):
+    text = f"between hosts {'on' if decided.network else 'off'} for a cluster started now ({reason}){rows}"
+    if hides_tasks(spark) or sessions.master_of(spark).startswith("local["):
         return Finding("encryption", text)
+    if not decided.network:
+        return Finding(
+            "encryption",
+            f"{text}; who reads Spark's RPC has the cluster's keys. Where others can, set spark.authenticate and "
+            "spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled",
+        )
     return Finding(
         "encryption",
         text,

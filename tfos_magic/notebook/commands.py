@@ -25,6 +25,7 @@ from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.run_table import run_table
 from tfos_magic.notebook.views.view import show_again
 from tfos_magic.processes.orphans import end_orphans, find_orphans
+from tfos_magic.processes.temporary_folder import left_behind, remove
 from tfos_magic.tensorboard.server_process import embed
 
 COMPARED = 8
@@ -132,13 +133,17 @@ class Commands:
         print(f"{bad} of {len(findings)} need a fix." if bad else "All is well.")
 
     def _clean(self, args: Any) -> None:
-        orphans = find_orphans()
-        if not orphans:
+        orphans, folders = find_orphans(), left_behind()
+        if not (orphans or folders):
             print("Nothing was left behind on this machine.")
         elif args.yes:
-            print(f"{end_orphans(orphans)} of {len(orphans)} processes ended.")
+            if orphans:
+                print(f"{end_orphans(orphans)} of {len(orphans)} processes ended.")
+            if folders:
+                print(f"{remove(folders)} of {len(folders)} folders removed.")
         else:
-            print(f"Left behind:\n{describe_orphans(orphans)}\n%tfos clean --yes ends them.")
+            found = "\n".join([*([describe_orphans(orphans)] if orphans else []), *folders])
+            print(f"Left behind:\n{found}\n%tfos clean --yes ends and removes them.")
 
     def _tensorboard(self, args: Any) -> None:
         if args.stop:

@@ -19,8 +19,8 @@ from zmq.utils.monitor import recv_monitor_message
 from tfos_magic.transport.log_once import LogOnce
 
 MOST = 256
-# Without failures of the protocol: where these are watched, libzmq 4.3.5 takes a message that was changed on its way for
-# one that has yet to come, keeps the connection, and aborts the process when that ends.
+# Without failures of the protocol: where these are watched, libzmq 4.3.5 takes a message that was changed on its way
+# for one that has yet to come, keeps the connection, and aborts the process when that ends.
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS = _REFUSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
 

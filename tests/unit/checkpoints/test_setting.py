@@ -22,6 +22,7 @@ OTHERS = [
     (replace(THEN, strategy="local"), "strategy local instead of sync"),
     (replace(THEN, feeds={"train": [130, 7, 8, 9, 10]}), "train with 130 rows instead of 131"),
     (replace(THEN, feeds={"train": [131, 7, 0, 0, 10]}), "train with other rows"),
+    (replace(THEN, feeds={"of_another_name": [131, 7, 0, 0, 10]}), "of_another_name with other rows"),
     (replace(THEN, feeds={"train": [131, 7, 8, 0, 10]}), "train with its rows in another order"),
     (replace(THEN, feeds={"train": [131, 7, 8, 9, 0]}), "train with its rows in other partitions"),
 ]
@@ -31,6 +32,7 @@ ALIKE = [
     (UNFED, replace(UNFED, workers=3, batch_size=64)),
     (ORDERED, replace(ORDERED, workers=3, feeds={"train": [131, 7, 8, 9, 0]})),
     (replace(THEN, feeds={"train": []}), THEN),
+    (THEN, replace(THEN, feeds={"of_another_name": THEN.feeds["train"]})),
 ]
 
 

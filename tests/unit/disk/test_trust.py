@@ -76,6 +76,15 @@ def test_what_everybody_writes_to_is_not_trusted_sticky_or_not(shared: Path) -> 
     assert not is_trusted(str(shared))
 
 
+def test_what_a_group_of_others_writes_to_in_a_place_of_everybody_is_not_trusted(shared: Path) -> None:
+    folder = shared / "of a group"
+    folder.mkdir(mode=0o775)
+    folder.chmod(0o775)
+    assert is_trusted(str(folder))
+    os.chown(folder, -1, 65_534)
+    assert not is_trusted(str(folder))
+
+
 def test_what_is_not_there_or_no_directory_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("file", "nothing", "file/inner", "loop"):

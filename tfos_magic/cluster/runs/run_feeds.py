@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tfos_magic.checkpoints.setting import Setting, rows_of
+from tfos_magic.checkpoints.setting import Setting, earlier_marks, rows_of
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
@@ -115,9 +115,9 @@ def _await_first_rows(
 
 def _changed_rows(before: Mapping[str, Sequence[int]], feeds: Mapping[str, SpooledFeed]) -> list[str]:
     """What to say of DataFrames whose rows are not those with the marks ``before``."""
-    notices = []
+    notices, earlier = [], earlier_marks(feeds, before)
     for name, feed in feeds.items():
-        then, now = rows_of(before.get(name, ())), rows_of(feed.mark)
+        then, now = rows_of(earlier[name]), rows_of(feed.mark)
         if then is not None and now is not None and not now.is_of(then):
             counts = f"{then.rows:,} rows then, {now.rows:,} now" if then.rows != now.rows else f"{now.rows:,} rows"
             notices.append(
