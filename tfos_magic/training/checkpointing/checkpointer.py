@@ -145,7 +145,7 @@ class Checkpointer:
     def end(self, loop: Loop) -> None:
         """``fit`` has ended well, and so have its callbacks."""
         fit = loop.fit
-        if fit is None:
+        if fit is None or loop.opening is not None:  # it took no step
             return
         if fit.position is not None:
             loop.model._initial_epoch = None
