@@ -345,28 +345,6 @@ def test_what_a_step_prints_or_writes_by_tensorflow_is_told_to_be_of_one_workers
     assert "tf.summary" in writes
 
 
-OF_NO_ROWS = """
-class Features(layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.noise = keras.random.SeedGenerator(4)
-
-    def call(self, inputs):
-        fixed = keras.random.normal((8, 5), seed=42, dtype=inputs.dtype)
-        drawn = keras.random.normal((5,), seed=self.noise, dtype=inputs.dtype)
-        return keras.ops.cos(inputs @ fixed + 0.1 * drawn) + tf.random.normal([5], seed=3)
-
-
-model, loss = between(Features()), "mse"
-"""
-
-
-def test_random_numbers_that_are_not_of_rows_are_those_of_one_process(groups: Any, same_as_plain: Any) -> None:
-    cell = BEGIN + OF_NO_ROWS + END + "\nweights, history = model.get_weights(), {}"
-    same_as_plain(cell, 2)
-    assert noticed(groups, cell) == []
-
-
 STREAMS = """
 seen = []
 
@@ -518,3 +496,65 @@ weights = model.get_weights()
 """,
         2,
     )
+
+
+BY_METRICS = """
+class Scaled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.mean = layers.Dense(1), keras.metrics.Mean("mean")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True)) * (1 + self.mean.result())
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.mean.update_state(ops.abs(y))
+        return {"mean": self.mean.result()}
+
+
+model, loss = Scaled(), "mse"
+"""
+
+
+def test_a_step_that_goes_by_its_metrics_is_refused(groups: Any) -> None:
+    for outcome in groups[2].run(BEGIN + BY_METRICS + END):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "goes by what its metrics hold" in outcome.error
+
+
+DRAWS_IN_STEPS = """
+import random
+
+
+class Draws(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        drawn.append(random.random() + float(np.random.uniform()))
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True)) * drawn[-1]
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+drawn, model = [], Draws()
+model.compile("sgd", "mse", run_eagerly=True)
+history = model.fit(x, y, batch_size=33, epochs=1, verbose=0, shuffle=False).history
+weights = [variable.numpy() for variable in model.weights]
+"""
+
+
+def test_what_an_eager_step_draws_of_python_and_numpy_is_what_it_draws_in_one_process(same_as_plain: Any) -> None:
+    plain, *ranks = same_as_plain(BEGIN + DRAWS_IN_STEPS, 2, "drawn")
+    for outcome in ranks:
+        assert outcome.values["drawn"] == plain.values["drawn"]

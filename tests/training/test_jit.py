@@ -122,6 +122,21 @@ def test_no_part_of_a_step_runs_when_the_data_have_ended(same_as_plain) -> None:
     assert {outcome.values["steps"] for outcome in outcomes} == {15}
 
 
+BY_HAND = (
+    DATA
+    + """
+model = mlp()
+model.compile("adam", from_logits, jit_compile=True)
+losses = [float(model.train_on_batch(x[k : k + 29], y[k : k + 29])) for k in range(0, 131, 29)]
+weights, history, jit = model.get_weights(), {"loss": losses}, model.jit_compile
+"""
+)
+
+
+def test_train_on_batch_trains_what_xla_was_to_compile(same_as_plain) -> None:
+    assert {outcome.values["jit"] for outcome in same_as_plain(BY_HAND, 2, "jit")} == {True}
+
+
 def test_forward_pass_and_gradient_are_compiled_and_the_exchange_is_not(groups) -> None:
     cell = (
         DATA

@@ -228,7 +228,9 @@ def test_a_model_that_is_not_built_draws_its_weights_when_one_process_does(group
     assert {outcome.values["drawn"] for outcome in [plain, *outcomes]} == {plain.values["drawn"]}
 
 
-NO_EPOCH = DATA + """
+NO_EPOCH = (
+    DATA
+    + """
 model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
 model.compile("adam", from_logits)
 model.fit(x, y, epochs=0, verbose=0)
@@ -236,6 +238,7 @@ built = model.built
 model.fit(x, y, batch_size=29, epochs=2, verbose=0)
 weights = model.get_weights()
 """
+)
 
 
 def test_a_fit_of_no_epochs_builds_nothing(groups) -> None:

@@ -411,3 +411,35 @@ history = {{name: [np.asarray(value).tolist() for value in values] for name, val
         for mine, expected in zip(outcome.values["history"]["each"], plain["each"], strict=True):
             np.testing.assert_allclose(mine, expected, atol=1e-5)  # of the 32 rows of an epoch's last batch
         assert len(plain["each"][0]) == 32
+
+
+OF_ALL_TIMES = (
+    DATA
+    + """
+class Seen(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="seen")
+        self.rows = self.add_weight(name="rows", initializer="zeros")
+
+    def update_state(self, y, predictions, sample_weight=None):
+        self.rows.assign_add(keras.ops.cast(keras.ops.shape(y)[0], "float32"))
+
+    def result(self):
+        return 1.0 * self.rows
+
+    def reset_state(self):
+        pass
+
+
+seen, model = Seen(), mlp()
+model.compile("sgd", from_logits, metrics=[seen])
+history = model.fit(x, y, batch_size=29, epochs=3, verbose=0, validation_data=(val_x, val_y)).history
+model.evaluate(val_x, val_y, verbose=0)
+weights, rows = model.get_weights(), float(seen.result())
+"""
+)
+
+
+def test_a_metric_that_is_never_reset_counts_each_row_once(same_as_plain) -> None:
+    outcomes = same_as_plain(OF_ALL_TIMES, 2, "rows")
+    assert {outcome.values["rows"] for outcome in outcomes} == {3 * 131 + 4 * 39}

@@ -71,7 +71,8 @@ class Loop:
         self.heeds_batches = False
         self.monitored: Sequence[str] = ()
         self.data: Any = None
-        self.element_spec: Any = None
+        self.build: Callable[[], None] | None = None
+        self.metrics_before: Mapping[int, tf.Tensor] = {}
         self.opening: Callable[[], None] | None = None
         self.shares: list[int] | None = None
         self.fit: Fit | None = None

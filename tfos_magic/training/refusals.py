@@ -198,7 +198,8 @@ def note_draws(places: str, reporter: Reporter, where: str = "a step", what: str
     if places:
         reporter.notice(
             f"Random numbers within {where} ({places}) are each worker's own, so the {what} equal those of one process "
-            "in expectation, not number by number. With --seed they come out again."
+            "in expectation, not number by number. With --seed they come out again. Numbers that are to be the same in "
+            "every step, as by seed=1 in call(), are not the same on all workers: draw them in build(), once."
         )
 
 

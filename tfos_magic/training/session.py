@@ -65,11 +65,10 @@ class Session(TrainingState):
     def traced(self, model: Any, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
-        # What XLA compiles runs when all that it reads is there, so that no part of it runs when the data have ended.
-        at_once = any(loop.restore_jit for loop in self.loops if loop.model is model)
-
         def traced_step(element: Any) -> Any:
-            leaves = tf.nest.flatten(element, expand_composites=True)
+            # What XLA compiles runs when all that it reads is there, so that no part of it runs when the data end.
+            at_once = any(loop.restore_jit for loop in self.loops if loop.model is model)
+            leaves = [e for e in tf.nest.flatten(element, expand_composites=True) if isinstance(e, tf.Tensor)]
             with tf.control_dependencies(leaves if at_once and not tf.executing_eagerly() else []):
                 return whole_step(element)
 
@@ -77,8 +76,6 @@ class Session(TrainingState):
             data, digest = without_digest(element)
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
-            if not tf.executing_eagerly() and tf.get_static_value(rows) is None:
-                self.streams.graph = tf.compat.v1.get_default_graph()
             try:
                 logs = (
                     counted_step(self, model, self.first_step.statistics.get(model, []), step, data, rows)
@@ -90,7 +87,7 @@ class Session(TrainingState):
                 if not training:
                     self._test_votes = self.step.has_voted
             finally:
-                self.step = self.streams.graph = None
+                self.step = None
             if training:
                 self._rows.assign_add(rows)
             if self.many:
@@ -113,6 +110,8 @@ class Session(TrainingState):
         if loop.opening is not None:
             loop.opening()
         if self.many:
+            if loop.step == 0 and not loop.kind.endswith("_on_batch"):
+                loop.metrics_before = metrics.begun(model)
             self.votes.cast(bool(model.stop_training))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
@@ -164,7 +163,9 @@ class Session(TrainingState):
     def _of_all_ranks(self, model: Any, logs: Any) -> dict[str, Any]:
         again = partial(self._derived.again, model, self.loops[-1].training)
         rows, shown = float(self._last_rows.numpy()), flat(logs)
-        values = metrics.of_all_ranks(model, shown, self.collectives, rows, again, self._laws_of(model, shown))
+        values = metrics.of_all_ranks(
+            model, shown, self.collectives, rows, again, self._laws_of(model, shown), self.loops[-1].metrics_before
+        )
         return nested(logs, values)
 
     def _laws_of(self, model: Any, logs: Iterable[str]) -> dict[str, Law]:
@@ -221,7 +222,7 @@ class Session(TrainingState):
             metrics.report_unknown(model, self.reporter)
         result_names = metrics.results_in(model, logs)
         others = metrics.under_other_names(model, logs) if self.loops[-1].runs_eagerly else {}
-        if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested):
+        if metrics.sum_over_ranks(model, self.collectives, self.context.stop.requested, self.loops[-1].metrics_before):
             self.raise_stopped("validation" if self.loops[-1].kind == "evaluate" else "training")
         result = original(model, logs)
         if result is logs and isinstance(logs, dict) and logs:

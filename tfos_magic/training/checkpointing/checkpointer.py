@@ -198,7 +198,7 @@ class Checkpointer:
         self._session.report("checkpoint", loop)
         if self._session.many:
             self._session.strategy.settle(loop.model)
-        sums = self._collectives.all_reduce([v.read_value() for v in metrics.state(loop.model)]) if step else []
+        sums = metrics.summed(loop.model, self._collectives, loop.metrics_before) if step else []
         if self._collectives.rank == 0:
             position = Position(fit.index, epoch, step, complete, self._context.seed)
             self._sender.send(_checkpoint(loop, fit, position, sums, self._context), started)

@@ -29,7 +29,7 @@ from tfos_magic.training.firststep.batches import (
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
-from tfos_magic.training.firststep.runs import Laws, held_to, mixed, run, run_later
+from tfos_magic.training.firststep.runs import Laws, held_to, mixed, refuse_metrics, run, run_later
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
@@ -163,6 +163,8 @@ class FirstStep:
             if again is not None and laws and (is_traced or again.step):
                 laws = held_to(before, laws)
             self._settle(model, trial, laws, again)
+            if laws and self._may_change(trial, laws):
+                refuse_metrics(trial, rows, self._any)
             if (
                 laws
                 and self._any(self._session.looks.looked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.firststep.batches import Tried
 from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 from tfos_magic.training.firststep.trial import Trial
-from tfos_magic.training.firststep.words import KINDS
+from tfos_magic.training.firststep.words import KINDS, of_gradients_by_metrics
 
 FLOOR = 1e-3
 """A gradient's differences are measured by the largest gradient where its own are this much smaller."""
@@ -57,6 +58,27 @@ def run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list
         raise
     except Exception:  # whatever a user's step may raise of an index out of range, or of an assertion of its own
         return []
+
+
+def refuse_metrics(trial: Trial, rows: Tried, on_any: Callable[[bool], bool]) -> None:
+    """Refuse a step that goes by what its metrics hold, ``on_any`` rank."""
+    if on_any(_goes_by_metrics(trial, rows)):
+        raise TrainingError(of_gradients_by_metrics(trial.model))
+
+
+def _goes_by_metrics(trial: Trial, rows: Tried) -> bool:
+    """Whether what weights are made of follows from what metrics hold, which within an epoch is each rank's own."""
+    batch, total = rows.whole
+    now = trial.run(batch, total, total).values
+    try:
+        with trial.state.other_metrics():
+            then = trial.run(batch, total, total).values
+    except (TrainingError, ClusterError):
+        raise
+    except Exception:  # whatever a user's step may raise of numbers that are none of its rows
+        return False
+    names = [name for name in now if name[0] in KINDS and name in then]
+    return any(not np.allclose(now[n], then[n], rtol=1e-3, atol=1e-9, equal_nan=True) for n in names)
 
 
 def _floors(whole: StepValues) -> dict[Any, float]:

@@ -114,6 +114,15 @@ def of_metric(metric: Any) -> str:
     )
 
 
+def of_gradients_by_metrics(model: Any) -> str:
+    """What is said where a step goes by its metrics."""
+    return (
+        f"The step of model {model.name!r} goes by what its metrics hold, as by self.metric.result(): before the end "
+        "of an epoch that is each worker's own. Keep the number in a variable of the model that changes by means over "
+        "rows, as self.mean.assign(0.9 * self.mean + 0.1 * loss), or train with one worker (-n 1)."
+    )
+
+
 def of_large(name: str) -> str:
     """What is told of a loss that is computed of a worker's own rows, for its outputs are too large to be exchanged."""
     return (

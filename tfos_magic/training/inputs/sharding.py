@@ -109,7 +109,9 @@ def _cut_leaf(leaf: Any, begin: Any, end: Any) -> Any:
     if isinstance(leaf, tf.SparseTensor):
         rest = leaf.dense_shape[1:]
         start = tf.concat([[begin], tf.zeros_like(rest)], 0)
-        return tf.sparse.slice(leaf, start, tf.concat([[end - begin], rest], 0))
+        part = tf.sparse.slice(leaf, start, tf.concat([[end - begin], rest], 0))
+        columns = [known if known is not None else rest[place] for place, known in enumerate(leaf.shape[1:])]
+        return tf.SparseTensor(part.indices, part.values, tf.stack([part.dense_shape[0], *columns]))
     if isinstance(leaf, tf.RaggedTensor) or (_is_dense(leaf) and leaf.shape.rank != 0):
         return leaf[begin:end]
     return leaf

@@ -175,7 +175,8 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             self._distribute_strategy = distribute_strategy
             _agree_on_input(session, self.data_adapter, self.steps_per_epoch)
             self._distributed_dataset = of_equal_rows(shard_adapter(self.data_adapter, rank, size))
-            session.loops[-1].element_spec = self.element_spec
+            loop = session.loops[-1]
+            loop.build = partial(session.replicas.build, loop.model, self.element_spec)
             session.checkpointer.watch(self)
 
         def _interrupted_warning(self) -> None:

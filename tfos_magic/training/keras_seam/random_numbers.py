@@ -2,9 +2,7 @@
 
 All of TensorFlow's and Keras's random numbers come from some thirty operations, which take a seed or the key of a
 counter-based generator (Salmon et al. 2011). Seeds are the same on all workers; inside a step, where workers have rows
-of their own, each mixes its rank into them, so that states of generators stay equal everywhere. Of numbers that are not
-drawn for rows, as those of random features, all workers draw the same: how many they are does not depend on rows,
-which a graph tells. Sources that ask the
+of their own, each mixes its rank into them, so that states of generators stay equal everywhere. Sources that ask the
 system for entropy are given the run's seed, or each worker would shuffle the data in an order of its own.
 """
 
@@ -71,8 +69,6 @@ class RandomStreams:
         self._mix = rank * 0x9E3779B1 & 0x7FFFFFFF
         self._inside, self._initial = inside, initial
         self._drawn: dict[str, None] = {}
-        self.graph: Any = None
-        """That of a step which is traced for any number of rows."""
         self.draws = 0
         """How many operations that draw were run, or traced."""
 
@@ -90,16 +86,10 @@ class RandomStreams:
         if self._initial() or in_symbolic_scope():  # what Keras computes for shapes alone is never run
             return original(**arguments)
         self.draws += 1
-        if not self._inside() or self._is_rowless(arguments):
+        if not self._inside():
             return original(**arguments)
         self._drawn[_place(original)] = None
         return original(**{**arguments, **self._parted(arguments)})
-
-    def _is_rowless(self, arguments: dict[str, Any]) -> bool:
-        """Whether as many numbers are drawn for any number of rows; within a loop they may be those of a row each."""
-        if self.graph is None or tf.compat.v1.get_default_graph() is not self.graph:
-            return False
-        return "shape" in arguments and tf.get_static_value(arguments["shape"]) is not None
 
     def _parted(self, arguments: dict[str, Any]) -> dict[str, Any]:
         name = next(name for name in _SEEDS if name in arguments)

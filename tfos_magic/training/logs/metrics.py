@@ -19,11 +19,32 @@ from tfos_magic.training.logs.progress import Reporter, flat
 NUMBERS = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
-def sum_over_ranks(model: Any, collectives: Collectives, stop: bool) -> bool:
+Begun = Mapping[int, tf.Tensor]
+"""What variables of metrics held before the first step of an epoch, by their ids: nothing, but for metrics that
+``reset_state()`` leaves as they are."""
+
+
+def begun(model: Any) -> Begun:
+    """What the model's metrics hold now, where that is not zero; it is the same on all ranks."""
+    values = {id(variable): variable.read_value() for variable in state(model)}
+    return {key: value for key, value in values.items() if np.any(value)}
+
+
+def summed(model: Any, collectives: Collectives, before: Begun, *more: tf.Tensor) -> list[tf.Tensor]:
+    """The state of the model's metrics over all ranks, which have each added to what there was ``before``; and the sum
+    of ``more``."""
+    variables, again = state(model), collectives.size - 1
+    sums = collectives.all_reduce([*(v.read_value() for v in variables), *more])
+    for place, variable in enumerate(variables):
+        if (value := before.get(id(variable))) is not None:
+            sums[place] -= tf.cast(again, value.dtype) * value
+    return sums
+
+
+def sum_over_ranks(model: Any, collectives: Collectives, stop: bool, before: Begun) -> bool:
     """Replace the state of the model's metrics by its sum over ranks; tell whether any rank wants to stop."""
-    variables = state(model)
-    *sums, votes = collectives.all_reduce([*(v.read_value() for v in variables), tf.constant([float(stop)])])
-    for variable, value in zip(variables, sums, strict=True):
+    *sums, votes = summed(model, collectives, before, tf.constant([float(stop)]))
+    for variable, value in zip(state(model), sums, strict=True):
         variable.assign(value)
     return bool(votes[0] > 0)
 
@@ -114,6 +135,7 @@ def of_all_ranks(
     rows: float,
     again: Callable[[Set[str]], tuple[Mapping[str, Any], Set[str]]],
     laws: Mapping[str, Law],
+    begun_with: Begun,
 ) -> dict[str, Any]:
     """Logs after a batch for the rows of all ranks; the model's metrics go on with those of this rank.
 
@@ -121,7 +143,7 @@ def of_all_ranks(
     """
     result_names, variables = results_in(model, logs), state(model)
     before = [variable.read_value() for variable in variables]
-    sum_over_ranks(model, collectives, stop=False)
+    sum_over_ranks(model, collectives, False, begun_with)
     try:
         return average_logs(
             model, {**logs, **again(logs.keys() - result_names)[0]}, result_names, laws, collectives, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
@@ -37,24 +38,24 @@ class Replicas:
         session = self._session
         goes_on = loop.fit is not None and loop.fit.position is not None
         together = not session.many or (session.strategy.lockstep and session.exact)
-        return together and not goes_on and isinstance(loop.model, keras.Model) and not _is_built(loop.model)
+        return together and not goes_on and not _is_built(loop.model)
 
     def prepare(self, loop: Loop) -> None:
         """Build the model of a loop, unless that was done, for the data that it has."""
-        spec, loop.element_spec = loop.element_spec, None
-        if spec is not None:
-            self.build(loop.model, spec)
+        build, loop.build = loop.build, None
+        if build is not None:
+            build()
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
-        attributes = Attributes(model)
+        attributes, generators = Attributes(model), _Generators()
         # A step calls what it likes, and how it likes; and asks an initializer once, which may have a state of its own.
         trace = partial(self._trace, attributes=attributes)
         for build in (self._call, trace) if _is_built(model) else (trace, self._call):
             try:
                 with self._session.drawing_alike(), ExitStack() as stack:
-                    watch_building(stack, attributes.while_building)
+                    watch_building(stack, partial(generators.while_building, attributes.while_building))
                     build(model, spec)
                 if build == self._call and attributes.has_made() and not self._session.loops[-1].runs_eagerly:
                     self._called[model] = spec
@@ -65,6 +66,7 @@ class Replicas:
                 continue
             finally:
                 attributes.restore(partial(self._trace, model, spec))
+                generators.put_back()
         # What runs eagerly alone, as a metric that takes NumPy's numbers, is built by the trial of the first step.
         self._session.loops[-1].broadcast_late = not (self._session.loops[-1].runs_eagerly and _is_built(model))
 
@@ -157,6 +159,41 @@ class Replicas:
             f"Model {model.name!r} was built by its first step, so that this one step was not tried before: its loss "
             "was taken for a mean over rows. Call the model once, or give it an Input, and it is tried too."
         )
+
+
+class _Generators:
+    """What Python and NumPy draw from, put back after a step that was traced and not taken, but for one from which
+    layers have drawn as they were built."""
+
+    def __init__(self) -> None:
+        self._kinds: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+            (random.getstate, random.setstate),
+            (partial(np.random.get_state, legacy=False), np.random.set_state),
+        ]
+        self._before = self._states()
+
+    def _states(self) -> list[Any]:
+        return [read() for read, _ in self._kinds]
+
+    def while_building(self, building: Callable[..., Any], *args: Any) -> Any:
+        """Stand around Keras's ``building`` of a layer."""
+        before = self._states()
+        try:
+            return building(*args)
+        finally:
+            kept = [_is_same(old, new) for old, new in zip(before, self._states(), strict=True)]
+            self._kinds = [kind for kind, same in zip(self._kinds, kept, strict=True) if same]
+            self._before = [state for state, same in zip(self._before, kept, strict=True) if same]
+
+    def put_back(self) -> None:
+        for (_, write), state in zip(self._kinds, self._before, strict=True):
+            write(state)
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple):
+        return bool(old == new)
+    return bool(old["state"]["pos"] == new["state"]["pos"] and (old["state"]["key"] == new["state"]["key"]).all())
 
 
 def _buildable(leaf: Any) -> Any:

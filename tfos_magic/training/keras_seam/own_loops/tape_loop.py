@@ -21,6 +21,7 @@ from tensorflow.python.eager import record
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep import maps
 from tfos_magic.training.inputs import digests
+from tfos_magic.training.keras_seam import jit
 from tfos_magic.training.keras_seam.data import empty_batches
 from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
 from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
@@ -224,6 +225,7 @@ def _initialize_at_once(original: Any, variable: Any, initializer: Any) -> None:
 def _prepare(session: Session, loop: Loop, over_shares: bool, arguments: dict[str, Any]) -> None:
     """Before a step by hand: equal weights the first time, and logs of all rows where ranks have shares."""
     model = loop.model
+    jit.take_over(session, loop)
     if over_shares:
         loop.finish = model._get_metrics_result_or_logs
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.sharding import shard_batches
 from tfos_magic.training.keras_seam.tf_keras import refusals, steps
+from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 
 
@@ -32,8 +34,13 @@ def share_out(session: Session, handler: Any) -> None:
         handler._dataset = share(session, handler._dataset)
     if not loop.compared:  # the first data of a fit() is what it trains on, the second validates
         loop.compared = True
-        steps.build(session, loop, handler._dataset.element_spec)
-        refusals.check_model(loop)
+        loop.build = partial(_build, session, loop, handler._dataset.element_spec, anew=steps.has_no_function(loop))
+
+
+def _build(session: Session, loop: Loop, element_spec: Any, anew: bool) -> None:
+    if anew:
+        steps.build(session, loop, element_spec)
+    refusals.check_model(loop)
 
 
 def share(session: Session, dataset: Any) -> Any:

@@ -97,12 +97,14 @@ def without_jit(session: Session, loop: Loop) -> None:
         )
 
 
+def has_no_function(loop: Loop) -> bool:
+    """Whether a step has yet to be made: what it needs was built for the others, which compile() drops."""
+    return (loop.model.train_function if loop.kind == "fit" else loop.model.test_function) is None
+
+
 def build(session: Session, loop: Loop, element_spec: Any) -> None:
     """Make every variable that a step makes, of layers, metrics and optimizers, by tracing one that never runs."""
-    training = loop.kind == "fit"
-    if (loop.model.train_function if training else loop.model.test_function) is not None:
-        return  # it was done for these functions, which compile() drops
-    step = loop.model.train_step if training else loop.model.test_step
+    step = loop.model.train_step if loop.kind == "fit" else loop.model.test_step
 
     def trace(batch: Any) -> None:
         with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
