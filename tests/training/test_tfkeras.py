@@ -36,6 +36,20 @@ def compiled(optimizer="sgd", metrics=("accuracy",), **options):
 )
 
 CASES = {
+    "unbuilt": (
+        2,
+        """
+class Seeding(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        keras.utils.set_random_seed(5)
+
+
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+model.compile("adam", from_logits, jit_compile=True)
+train(model, tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(29), callbacks=[Seeding()])
+weights.append(np.array(model.optimizer.iterations))
+""",
+    ),
     "scope": (2, "with tf.distribute.MirroredStrategy().scope():\n    model = compiled()\ntrain(model)"),
     "arrays": (
         3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -11,6 +11,23 @@ from typing import Any
 import numpy as np
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset, np.ndarray, np.generic)
+
+
+def make(skeleton: Callable[..., type], *args: Any) -> type:
+    """Make a class without its attributes, as cloudpickle does by ``skeleton``. Where a base refuses, as one does that
+    keeps a register of its subclasses, in which this one is, it is not asked."""
+    try:
+        return skeleton(*args)
+    except Exception:  # whatever its __init_subclass__() raises
+        bases = [base for parent in args[2] for base in parent.__mro__ if "__init_subclass__" in vars(base)]
+        asked = [(base, vars(base)["__init_subclass__"]) for base in dict.fromkeys(bases) if base is not object]
+        for base, _ in asked:
+            type.__setattr__(base, "__init_subclass__", classmethod(lambda cls, **options: None))
+        try:
+            return skeleton(*args)
+        finally:
+            for base, method in asked:
+                type.__setattr__(base, "__init_subclass__", method)
 
 
 def set_bases(kind: type, bases: tuple[type, ...]) -> None:

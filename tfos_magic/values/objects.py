@@ -147,6 +147,8 @@ def registered_name(obj: Any) -> str:
 
 def reduce(obj: Any) -> Any:
     """How Keras's containers are made anew, filled before they have their tracker; ``NotImplemented`` for others."""
+    if type(obj).__name__ == "ListWrapper" and type(obj).__module__.startswith("tensorflow."):
+        return type(obj).__new__, (type(obj),), dict(vars(obj))  # its constructor asks what it is given, empty still
     tracking = sys.modules.get("keras.src.utils.tracking")
     if tracking is None:
         return NotImplemented

@@ -56,10 +56,10 @@ class Unpickler(pickle.Unpickler):
             return attribute
         if self._main is not None and name in ("_make_function", "_function_setstate"):
             return partial(self._make_function if name == "_make_function" else self._set_function, attribute)
+        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return partial(self._make_class if self._keeps else classes.make, attribute)
         if not self._keeps:
             return attribute
-        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
-            return partial(self._make_class, attribute)
         return partial(self._set_class, attribute) if name == "_class_setstate" else attribute
 
     def _dataset(self, *made_by: Any) -> Any:
@@ -75,7 +75,7 @@ class Unpickler(pickle.Unpickler):
 
     def _make_class(self, make: Callable[..., type], *args: Any) -> type:
         known = args[-2] in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
-        made = make(*args)
+        made = classes.make(make, *args)
         if known:
             self._kept.add(made)
             if not issubclass(made, Enum):

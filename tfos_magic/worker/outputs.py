@@ -23,6 +23,8 @@ from tfos_magic.worker.placeholders import TrainingHistory
 PART_BYTES = 8 << 20
 PARTS_AHEAD = 4
 PATIENCE = 60.0
+APART_BYTES = 4 << 20
+"""Names of a group whose pickles, beside the memory of arrays, are no larger are sent apart, too."""
 
 
 @dataclass
@@ -127,13 +129,17 @@ class _Packing:
         return [parcel for name in wanted if (parcel := self.alone(name)) is not None]
 
     def add(self, group: Sequence[_Parcel]) -> None:
-        """Put names that belong together into one parcel of what is sent."""
+        """Put names that belong together into one parcel of what is sent, and each alone should that not be read."""
+        whole, apart = group[0], [parcel for parcel in group if parcel.data.nbytes <= APART_BYTES]
         if len(group) > 1:
             values = {name: value for parcel in group for name, value in parcel.values.items()}
-            group = [self._write(values, lenient=any(parcel.lenient for parcel in group))]
-        for parcel in group:
-            numbers = [self._place(memory) for memory in (parcel.data, *parcel.buffers)]
-            self.packed.parcels.append({"names": list(parcel.values), "buffers": numbers})
+            whole = self._write(values, lenient=any(parcel.lenient for parcel in group))
+        otherwise = [self._sent(parcel) for parcel in apart] if len(group) > 1 else []
+        self.packed.parcels.append(self._sent(whole) | {"otherwise": otherwise})
+
+    def _sent(self, parcel: _Parcel) -> dict[str, Any]:
+        numbers = [self._place(memory) for memory in (parcel.data, *parcel.buffers)]
+        return {"names": list(parcel.values), "buffers": numbers}
 
     def _place(self, memory: memoryview) -> int:
         """The number of a buffer; the same memory is sent once."""

@@ -284,3 +284,50 @@ def test_a_model_that_xla_compiled_travels_without_what_it_compiled(method: str)
     again = unpack(pack(unpack(pack({"model": model}))))["model"]
     assert again.jit_compile
     assert np.array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_a_class_that_its_base_has_in_a_register_already_comes_through() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        """
+known = {}
+class Base:
+    def __init_subclass__(cls, **options):
+        if cls.__name__ in known:
+            raise ValueError("already there: " + cls.__name__)
+        known[cls.__name__] = cls
+class Child(Base):
+    def double(self, x):
+        return 2 * x
+""",
+        names,
+    )
+    packed = pack({"child": names["Child"]()})
+    code = f"from tfos_magic.values import unpack; print(unpack({packed!r})['child'].double(4))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "8\n", done.stderr
+
+
+def test_an_optimizer_that_holds_a_list_of_others_travels_with_them() -> None:
+    import keras
+    import numpy as np
+
+    class Several(keras.optimizers.Optimizer):
+        def __init__(self, parts: list[Any]) -> None:
+            super().__init__(learning_rate=1.0)
+            self.parts = parts
+
+        def build(self, variables: list[Any]) -> None:
+            super().build(variables)
+            for part in self.parts:
+                part.build(variables)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(Several([keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)]), "mse")
+    model.optimizer.build(model.trainable_variables)
+    again = unpack(pack({"model": model}))["model"]
+    assert [len(part.variables) for part in again.optimizer.parts] == [
+        len(part.variables) for part in model.optimizer.parts
+    ]
+    again.optimizer.parts[0].apply([np.ones(v.shape, "float32") for v in again.trainable_variables])
+    assert int(again.optimizer.parts[0].iterations) == 1

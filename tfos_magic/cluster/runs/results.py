@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from importlib import metadata
@@ -113,13 +114,17 @@ class RunResults:
     def _of_rank(self, end: RunFinished, missing: list[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         missing += end.missing
-        for parcel in end.parcels:
+        parcels = deque(end.parcels)
+        while parcels:
+            parcel = parcels.popleft()
             try:
                 data, *buffers = [self._buffers[end.rank, number] for number in parcel["buffers"]]
                 with quiet_tensorflow():
                     values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
-                missing.append(f"{', '.join(parcel['names'])}: {_reason(error)}")
+                parcels.extendleft(reversed(apart := parcel.get("otherwise", [])))
+                names = set(parcel["names"]).difference(*(each["names"] for each in apart))
+                missing += [f"{', '.join(sorted(names))}: {_reason(error)}"] if names else []
         for name, value in values.items():
             if isinstance(value, ModelWeights):
                 self._note_weights(name, value)

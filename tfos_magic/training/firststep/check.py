@@ -163,7 +163,7 @@ class FirstStep:
             if again is not None and laws and (is_traced or again.step):
                 laws = held_to(before, laws)
             self._settle(model, trial, laws, again)
-            if laws and self._may_change(trial, laws):
+            if laws and (self._may_change(trial, laws) or any(layer._metrics for layer in model.layers)):
                 refuse_metrics(trial, rows, self._any)
             if (
                 laws

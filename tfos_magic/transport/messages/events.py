@@ -171,7 +171,8 @@ class RunFinished(Message):
     """The cell ended on this rank: ``status`` is ``ok``, ``stopped`` or ``error``.
 
     ``parcels`` say what the names asked back are made of: each has ``names`` that are packed together, and the numbers
-    of ``buffers`` that were sent before, the first of which is the pickle. ``missing`` says why a name did not come.
+    of ``buffers`` that were sent before, the first of which is the pickle; ``otherwise`` are those that it is made of,
+    should it not be read. ``missing`` says why a name did not come.
     ``error`` holds ``kind``, ``message``, ``traceback`` and ``line`` of the cell. ``clean`` is false when the process
     cannot be used for another cell. ``left`` is what the cell has left on rank 0.
     """
