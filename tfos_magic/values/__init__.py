@@ -12,6 +12,7 @@ from typing import Any
 
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.values.pickler import Pickler
+from tfos_magic.values.settings import await_imports
 from tfos_magic.values.unpickler import Unpickler, cache_source
 
 __all__ = ["CUSTOM_OBJECTS", "cache_source", "pack", "unpack"]
@@ -22,6 +23,7 @@ CUSTOM_OBJECTS = "__tfos_custom_objects__"
 
 def pack(values: Mapping[str, Any]) -> bytes:
     """A pickle of ``{name: value}``. Raises what the values raise when they cannot be pickled."""
+    await_imports()
     file = io.BytesIO()
     Pickler(file).dump_all(dict(values))
     return file.getvalue()

@@ -6,6 +6,7 @@ here imports a library: one that is not loaded has no settings yet.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -97,6 +98,14 @@ _SETTINGS = {
     ),
 }
 _waiting: dict[str, Any] = {}
+
+
+def await_imports() -> None:
+    """Wait for libraries that another thread is importing just now, as it does for the first values of a run."""
+    for name in ("tensorflow", "keras"):
+        module = sys.modules.get(name)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            importlib.import_module(name)
 
 
 def current() -> dict[str, Any]:

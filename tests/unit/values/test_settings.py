@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -61,3 +62,26 @@ def test_settings_are_those_of_the_last_cell_until_a_library_is_loaded(monkeypat
         assert settings.current()["floatx"] == "float64"
         settings.set_up({})
     assert settings.current()["floatx"] == "float32"
+
+
+SLOW = """
+import sys, threading, time
+started = threading.Event()
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "keras.src.layers":
+            started.set(); time.sleep(1.5)
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: __import__("keras"))
+thread.start()
+started.wait(30)
+from tfos_magic.values import pack, settings
+pack({"x": 1})
+print(settings.current()["floatx"])
+thread.join()
+"""
+
+
+def test_a_library_that_another_thread_imports_just_now_is_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "float32\n", done.stderr
