@@ -69,10 +69,10 @@ class Commands:
 
     def _show_run(self) -> None:
         """Show the runs that go on or wait, the newest first, or say how the last one ended."""
-        detached, last = self.runtime.detached, self.runtime.last_run
-        for run in detached:
+        unended, last = self.runtime.shared.queue.runs, self.runtime.last_run
+        for run in reversed(unended):
             show_again(run)
-        if not detached and last is not None:
+        if not unended and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
         if self.runtime.fed:
             print(describe_feeds(self.runtime.fed))

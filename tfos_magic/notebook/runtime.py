@@ -43,6 +43,7 @@ class Runtime:
         self.files = LateFolder("tfos-files-")
         self.known = KnownRuns(self.shared.queue)
         self.last_run: Run | None = None
+        self.known.on_new(self._note)
         self._runs = 0
         close_at_exit(self)
 
@@ -168,11 +169,12 @@ class Runtime:
         connect = partial(self.start, args, wait_for_trainers=False)
         follow = None if request.alone else self._mlflow_log(args.mlflow)
         run = Run(Execution(request, self.size_for(args), connect), self.shared.queue, view)
-        if not request.alone:
-            self.last_run = run
         if follow is not None:
             follow(run)
         return run
+
+    def _note(self, run: Run) -> None:
+        self.last_run = run
 
     def _mlflow_log(self, experiment: str | None) -> Callable[[Run], object] | None:
         """What logs a run in MLflow: in ``experiment``, in the one of all runs, or in MLflow's run that is active."""
