@@ -151,6 +151,8 @@ class TrainingState:
         self.loops.append(loop)
         try:
             yield loop
+            if kind == "fit" and len(self.loops) == 1:
+                self.report("rest", loop)
         finally:
             self.loops.pop()
             if loop.restore_jit:

@@ -15,7 +15,7 @@ from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.transport.messages import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
-_DOING = {"train": "training", "validate": "validating", "checkpoint": "saving"}
+_DOING = {"train": "training", "validate": "validating", "checkpoint": "saving", "rest": "running the cell"}
 
 
 class RunPhase(str, Enum):

@@ -168,6 +168,7 @@ def seconds_by_phase(state: RunState) -> dict[str, float]:
         "communicate": peers,
         "validate": times.get("validate", 0.0),
         "checkpoint": times.get("checkpoint", 0.0),
+        "rest of the cell": times.get("rest", 0.0),
     }
 
 
@@ -200,8 +201,12 @@ def position(state: RunState) -> str:
     if state.phase is not RunPhase.RUNNING or not (state.step or state.history):
         return ""
     parts = [f"epoch {of(state.epoch + 1, state.epochs)}"]
-    if state.stage == "validate":
+    if state.stage == "rest":
+        parts.append("fit has ended, the cell goes on")
+    elif state.stage == "validate":
         parts.append("validating")
+    elif state.stage == "checkpoint":
+        parts.append("saving a checkpoint")
     elif state.step:
         parts.append(f"step {of(state.step, state.steps)}")
     return " · ".join(parts)
