@@ -138,7 +138,10 @@ class TFCluster(WorkerGroup):
     def _run_of(
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
-        request = request_of(cell, detached=detached, **self._taken(options))
+        name = "run" if isinstance(cell, str) else getattr(cell, "__name__", "run")
+        self._named[name] += 1
+        name = name if self._named[name] == 1 else f"{name} {self._named[name]}"
+        request = request_of(cell, detached=detached, **{"name": name, **self._taken(options)})
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 
     def _taken(self, options: Mapping[str, Any]) -> dict[str, Any]:

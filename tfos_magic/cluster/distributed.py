@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, request_of
+from tfos_magic.cluster.runs.options import RunOptions, check_names, request_of
 from tfos_magic.cluster.runs.request import RETURNED
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
@@ -65,10 +65,14 @@ class Distributed:
         cluster: TFCluster | None = None,
         **options: Any,
     ) -> None:
+        check_names(options.keys() - RunOptions.__annotations__.keys())
         functools.update_wrapper(self, function)
         self._function, self._cluster, self._options = function, cluster, options
         self._workers, self._servers = workers, servers
         self._runs = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<distributed {self._function.__name__}{inspect.signature(self._function)}>"
 
     def __reduce__(self) -> Any:
         return _itself, (self._function,)
@@ -91,9 +95,21 @@ class Distributed:
         given = self._named(args, kwargs)
         frames = {name: value for name, value in given.items() if is_dataframe(value)}
         names = {name: value for name, value in given.items() if name not in frames}
+        self._refuse_unfed(given, frames)
         number, name = next(self._runs), self._function.__name__
         name = name if number == 1 else f"{name} {number}"
         return {"name": name, **self._options, "names": names, "frames": frames}
+
+    def _refuse_unfed(self, given: dict[str, Any], frames: dict[str, Any]) -> None:
+        """Refuse options of fed DataFrames where there is a table of this process among the arguments, and no other."""
+        options = [name for name in ("label", "features", "weight", "matrix") if self._options.get(name)]
+        tables = [name for name, value in given.items() if type(value).__name__ == "DataFrame"]
+        if options and tables and not frames:
+            raise UsageError(
+                f"{self._function.__name__} has {', '.join(options)}, which tell how a Spark DataFrame is fed, and "
+                f"{tables[0]!r} is a table of this process, which is sent as it is: pass "
+                f"spark.createDataFrame({tables[0]})."
+            )
 
     def _shared_run(self, options: dict[str, Any], *, detached: bool) -> Run:
         observer = options.pop("observer", None)

@@ -63,6 +63,14 @@ class RunOptions(TypedDict, total=False):
     observer: Observer | None
 
 
+def check_names(unknown: Collection[str]) -> None:
+    """Raise :class:`UsageError` for what is no option of a run."""
+    if unknown:
+        near = difflib.get_close_matches(min(unknown), sorted(RunOptions.__annotations__), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(RunOptions.__annotations__)}."
+        raise UsageError(f"A run has no option {min(unknown)!r}. {hint}")
+
+
 def request_of(
     cell: str | Callable[..., Any],
     *,
@@ -83,10 +91,7 @@ def request_of(
     Raises :class:`DataError` for a DataFrame that cannot be fed as asked, :class:`UsageError` for options that do not
     fit.
     """
-    if unknown := rest.keys() - RunRequest.__dataclass_fields__.keys():
-        near = difflib.get_close_matches(min(unknown), sorted(RunOptions.__annotations__), n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(RunOptions.__annotations__)}."
-        raise UsageError(f"A run has no option {min(unknown)!r}. {hint}")
+    check_names(rest.keys() - RunRequest.__dataclass_fields__.keys())
     if names is not None and not isinstance(names, Mapping):
         raise UsageError(f"names is {type(names).__name__}: give a dict, such as names={{'rate': 0.1}}.")
     names, frames, chosen = dict(names or {}), frames or {}, suggestions.chosen()

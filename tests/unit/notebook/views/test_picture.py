@@ -43,6 +43,8 @@ def test_epochs_and_steps_are_counted_as_people_do() -> None:
     assert take_picture(state).position == "epoch 2 of 3 · step 4 of 10"
     tell(state, progress(0, 1, 1, phase="validate"))
     assert take_picture(state).position == "epoch 2 of 3 · validating"
+    tell(state, progress(0, 2, 10, phase="rest"))
+    assert take_picture(state).position == "epoch 3 of 3 · fit has ended, the cell goes on"
 
 
 def test_unknown_totals_are_not_made_up() -> None:

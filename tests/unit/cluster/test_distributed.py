@@ -1,0 +1,27 @@
+"""Functions made distributed: what is refused before anything starts, and how they show themselves."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from tfos_magic import distributed
+from tfos_magic.errors import UsageError
+
+
+def fit(data: object, rate: float = 0.1) -> None:
+    """Nothing runs here."""
+
+
+def test_a_table_of_this_process_is_refused_where_options_tell_how_a_spark_dataframe_is_fed() -> None:
+    with pytest.raises(UsageError, match=r"fit has label, matrix, .* pass spark\.createDataFrame\(data\)"):
+        distributed(label="y", matrix=True)(fit)(pd.DataFrame({"x": [1.0], "y": [2.0]}))
+
+
+def test_an_unknown_option_is_refused_where_the_function_is_decorated() -> None:
+    with pytest.raises(UsageError, match=r"no option 'lable'\. Did you mean 'label'"):
+        distributed(lable="y")(fit)  # type: ignore[call-overload]
+
+
+def test_it_shows_its_name_and_parameters() -> None:
+    assert repr(distributed(fit)) == "<distributed fit(data: 'object', rate: 'float' = 0.1) -> 'None'>"
