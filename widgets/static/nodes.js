@@ -8,7 +8,7 @@ const PHASE_MARKS = { done: "✓", stopped: "■", failed: "✗" };
 const TABLE_ROWS = 16; // above that, workers are cells of a grid
 const STOP_PATIENCE = 1500; // ms until the button takes the second press, should no news of the first come
 const SVG = "http://www.w3.org/2000/svg";
-const CHART = { height: 112, left: 44, right: 8, top: 8, bottom: 18 };
+const CHART = { height: 112, left: 54, right: 8, top: 8, bottom: 18 };
 
 function node(tag, className, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -11,7 +11,7 @@ from tfos_magic.notebook.views.charts import Chart, Line
 from tfos_magic.notebook.views.wording import duration, number
 
 WIDTH, HEIGHT = 224.0, 92.0
-LEFT, RIGHT, TOP, BOTTOM = 38.0, 6.0, 6.0, 16.0
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 6.0, 6.0, 16.0
 
 _TRAINING = 'stroke="#1976d2" style="stroke:var(--jp-brand-color1,#1976d2)"'
 _VALIDATION = 'stroke="#e65100" style="stroke:var(--jp-warn-color1,#e65100)"'
