@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -88,3 +89,31 @@ def _load(archive: Any, definitions: Mapping[str, Any]) -> Any:
         return saving_lib._load_model_from_fileobj(
             io.BytesIO(bytes(archive)), custom_objects=None, compile=True, safe_mode=False
         )
+
+
+def reduce_keras_2(obj: Any) -> Any:
+    """How a model of ``tf_keras`` is made anew: from its archive, with the user's classes and functions that it names;
+    ``NotImplemented`` for others."""
+    library = sys.modules.get("tf_keras")
+    if library is None or not isinstance(obj, library.Model):
+        return NotImplemented
+    compiled = [getattr(obj, name, None) for name in ("loss", "optimizer")]
+    compiled.append(getattr(getattr(obj, "compiled_metrics", None), "_user_metrics", None))
+    parts = [obj, *obj._flatten_layers(), *_leaves(compiled)]
+    parts += [value for part in parts if hasattr(part, "__dict__") for value in vars(part).values()]
+    kinds = [part if isinstance(part, (FunctionType, type)) else type(part) for part in parts if part is not None]
+    return _keras_2, (obj.__reduce__(), {kind.__name__: kind for kind in kinds if kind.__module__ == "__main__"})
+
+
+def _keras_2(made_of: tuple[Callable[..., Any], tuple[Any, ...]], own: Mapping[str, Any]) -> Any:
+    import tf_keras
+
+    make, args = made_of
+    with tf_keras.saving.custom_object_scope(own):
+        return make(*args)
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [leaf for each in value for leaf in _leaves(each)] if isinstance(value, (list, tuple)) else [value]

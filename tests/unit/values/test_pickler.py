@@ -331,3 +331,51 @@ def test_an_optimizer_that_holds_a_list_of_others_travels_with_them() -> None:
     ]
     again.optimizer.parts[0].apply([np.ones(v.shape, "float32") for v in again.trainable_variables])
     assert int(again.optimizer.parts[0].iterations) == 1
+
+
+KERAS_2 = """
+import sys
+import numpy as np
+import tf_keras as keras
+from tfos_magic.values import pack, unpack
+
+class Scale(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=(shape[-1],), initializer="ones")
+    def call(self, inputs):
+        return inputs * self.scale
+
+def squares(y, predictions):
+    return keras.backend.mean(keras.backend.square(y - predictions))
+
+def doubled(x):
+    return 2 * x
+
+class Own(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.parts = [Scale(), keras.layers.Dense(1, activation=doubled)]
+    def call(self, inputs):
+        for part in self.parts:
+            inputs = part(inputs)
+        return inputs
+
+x = np.ones((8, 3), "float32")
+models = {"own": Own(), "sequential": keras.Sequential([Scale(), keras.layers.Dense(1)])}
+for model in models.values():
+    model.compile("adam", squares)
+    model.fit(x, x[:, :1], verbose=0)
+packed = pack(models)
+for name in ("Scale", "squares", "doubled", "Own"):
+    del globals()[name]
+again = unpack(packed)
+assert all(np.array_equal(again[n].predict(x, verbose=0), m.predict(x, verbose=0)) for n, m in models.items())
+assert again["own"].evaluate(x, x[:, :1], verbose=0) >= 0
+print("equal")
+"""
+
+
+def test_models_of_tf_keras_travel_with_what_of_the_notebook_they_are_made_of() -> None:
+    pytest.importorskip("tf_keras")
+    done = subprocess.run([sys.executable, "-c", KERAS_2], capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
