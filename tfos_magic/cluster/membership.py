@@ -26,8 +26,7 @@ from tfos_magic.transport.messages import (
     TrainerReady,
 )
 
-SETTLE_SECONDS = 0.5
-PAUSE_SECONDS = 3.0
+SETTLE_SECONDS, PAUSE_SECONDS = 0.5, 3.0
 OUTPUT_LINES = 10
 
 

@@ -93,10 +93,9 @@ class Checkpointer:
 
     def open(self, loop: Loop) -> None:
         """``fit`` has a model that is built; its variables are not broadcast yet."""
-        if (fit := loop.fit) is None:
-            return
-        fit.recorded = self._is_built(loop)
-        if not fit.recorded:
+        if (fit := loop.fit) is not None:
+            fit.recorded = self._is_built(loop)
+        if fit is None or not fit.recorded:
             return
         self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
         if fit.position is not None and self._recorded is not None:
