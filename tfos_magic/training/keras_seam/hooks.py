@@ -38,9 +38,9 @@ from tfos_magic.training.keras_seam import (
     jit,
     prediction,
     reductions,
-    step_outputs,
     tf_distribute,
     tf_keras,
+    trials,
 )
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
@@ -71,7 +71,7 @@ def install(stack: ExitStack, session: Session) -> None:
         input_pipelines.install(stack, session)
         session.python_calls.install(stack)
         jit.install(stack, session)
-        step_outputs.install(stack, session)
+        trials.watch_outputs(stack, partial(_note_output, session))
         tf_distribute.install(stack, session.reporter)
         _install_random(stack, session)
         model = tf_trainer.TensorFlowTrainer
@@ -99,6 +99,12 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
         wrap(stack, owner, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
     wrap(stack, Trainer, "_get_metrics_result_or_logs", session.global_logs)
     prediction.install(stack, session)
+
+
+def _note_output(session: Session, what: str) -> None:
+    """A step says something: it is of a worker's own rows, which nothing in the output tells."""
+    if session.step is not None and session.trial is None:
+        refusals.note_step_output(what, session.reporter)
 
 
 def _call(original: Any, call: inspect.BoundArguments, x: Any) -> Any:

@@ -63,6 +63,20 @@ def watch_variables(stack: ExitStack, heed: Callable[[Any], None]) -> None:
     replace(stack, ResourceVariable, "_handle", property(handle_of, set_handle))
 
 
+def watch_outputs(stack: ExitStack, note: Callable[[str], None]) -> None:
+    """Until ``stack`` closes, let ``note`` hear what is printed or written by TensorFlow, in words."""
+
+    def noting(what: str) -> Callable[..., Any]:
+        def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            note(what)
+            return original(*args, **kwargs)
+
+        return write
+
+    wrap(stack, gen_logging_ops, "print_v2", noting("prints (tf.print)"))
+    wrap(stack, gen_summary_ops, "write_summary", noting("writes for TensorBoard (tf.summary)"))
+
+
 def install(
     stack: ExitStack,
     trying: Callable[[], bool],
