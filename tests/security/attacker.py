@@ -126,8 +126,6 @@ class Attack:
         with zmq.Context() as context, dial(context, self.control[1], self.keys) as agent:
             delivery = Redelivery()
             for frames in nonsense():
-                if self.end.is_set():
-                    return
                 agent.send_multipart([delivery.passing([])[0], *frames])
                 self.done["mutate"] += 1
                 time.sleep(0.0002)

@@ -7,7 +7,9 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,16 +22,23 @@ from tests.security.nonsense import MANY
 from tfos_magic import TFCluster
 
 CELL = """
-import time
+import pathlib, time
 import keras
+
+def gate(epoch, logs=None):
+    name = {{2: "begun", {epochs} - 2: "seen"}}.get(epoch, "")
+    while not (pathlib.Path({folder!r}) / name).exists():
+        time.sleep(0.02)
+    time.sleep({pause})
+
 keras.utils.set_random_seed(5)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
 model.compile("adam", "mse")
-model.fit(train, epochs={epochs}, verbose=0, callbacks=[
-    keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: time.sleep({pause}))])
+gated = keras.callbacks.LambdaCallback(on_epoch_begin=gate)
+model.fit(train, epochs={epochs}, verbose=0, callbacks=[gated])
 weights = model.get_weights()
 """
-EPOCHS, PAUSE = 40, 0.3
+EPOCHS, PAUSE = 30, 0.1
 OPTIONS: dict[str, Any] = {"label": "y", "batch_size": 32, "outputs": ["weights"]}
 GROWTH = 50 << 20
 
@@ -64,11 +73,20 @@ def _memory(cluster: TFCluster) -> dict[int, int]:
 
 
 def test_a_run_that_all_strangers_attack_ends_with_the_weights_of_one_left_alone(
-    cluster: TFCluster, train: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    cluster: TFCluster,
+    train: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    alone = cluster.run(CELL.format(epochs=EPOCHS, pause=0), frames={"train": train}, seed=1, **OPTIONS)["weights"]
+    calm, attacked = tmp_path / "calm", tmp_path / "attacked"
+    for folder in (calm, attacked, calm / "begun", calm / "seen"):
+        folder.mkdir()
+    cell = CELL.format(epochs=EPOCHS, pause=0, folder=str(calm))
+    alone = cluster.run(cell, frames={"train": train}, seed=1, **OPTIONS)["weights"]
     assert cluster._control is not None
     issued = [cluster._control.issue(job) for job in ("agent", "other")]
+    keys = [[key.decode() for key in (each.server_public, each.public, each.secret)] for each in issued]
     command = [sys.executable, "-m", "tests.security.attacker"]
     with (
         caplog.at_level(logging.WARNING, "tfos_magic"),
@@ -76,25 +94,22 @@ def test_a_run_that_all_strangers_attack_ends_with_the_weights_of_one_left_alone
     ):
         assert attacker.stdin is not None
         assert attacker.stdout is not None
-        run = cluster.submit(CELL.format(epochs=EPOCHS, pause=PAUSE), frames={"train": train}, seed=1, **OPTIONS)
-        while len(run.history) < 2:
-            assert not run.done
+        cell = CELL.format(epochs=EPOCHS, pause=PAUSE, folder=str(attacked))
+        run = cluster.submit(cell, frames={"train": train}, seed=1, **OPTIONS)
+        _await_epochs(run, 2)
         before = _memory(cluster)
-        keys = [[key.decode() for key in (each.server_public, each.public, each.secret)] for each in issued]
-        told = {"ports": _ports(cluster), "keys": keys}
-        attacker.stdin.write(json.dumps(told) + "\n")
+        attacker.stdin.write(json.dumps({"ports": _ports(cluster), "keys": keys}) + "\n")
         attacker.stdin.flush()
         assert attacker.stdout.readline() == "begun\n"
-        assert len(run.history) < EPOCHS - 10
-        while len(run.history) < EPOCHS - 5:
-            assert not run.done
+        (attacked / "begun").touch()
+        _await_epochs(run, EPOCHS - 2)
         after = _memory(cluster)
+        (attacked / "seen").touch()
         weights = run.wait(60)["weights"]
         done = json.loads(attacker.communicate(timeout=60)[0])
     assert (run.state.restarts, run.state.notices) == (0, [])
     assert done.pop("mutate") == MANY
     assert min(done.values()) > 3, done
-    print(done, {pid: (after[pid] - before[pid]) >> 20 for pid in before})
     assert all((mine == other).all() for mine, other in zip(weights, alone, strict=True))
     assert all(after[pid] - before[pid] < GROWTH for pid in before)
     assert "andshake" not in capfd.readouterr().err  # of gRPC, a line for each
@@ -102,3 +117,9 @@ def test_a_run_that_all_strangers_attack_ends_with_the_weights_of_one_left_alone
     assert any("refused a connection" in text for text in said)
     assert len(said) == len(set(said))
     assert len(said) < 40, said
+
+
+def _await_epochs(run: Any, count: int) -> None:
+    while len(run.history) < count:
+        assert not run.done, run.state.error
+        time.sleep(0.05)
