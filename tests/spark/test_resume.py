@@ -88,6 +88,7 @@ history = model.fit(pairs, epochs=3, verbose=0, callbacks=[watcher]).epoch
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_fed_run_goes_back_to_the_beginning_of_an_epoch_whose_steps_have_other_rows_now(
     local_session: SparkSession,

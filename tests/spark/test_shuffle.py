@@ -65,6 +65,7 @@ def frame(local_session: SparkSession) -> DataFrame:
     return local_session.range(0, ROWS, 1, 3).select("id", features.alias("x"))
 
 
+@pytest.mark.soak
 def test_every_worker_gets_its_rows_in_another_order_each_epoch_and_the_same_for_the_same_seed(
     cluster: TFCluster, frame: DataFrame
 ) -> None:

@@ -116,6 +116,7 @@ def test_a_streamed_dataframe_trains_to_the_weights_of_a_spooled_one(
     assert not spooled.state.notices
 
 
+@pytest.mark.soak
 def test_rows_that_spark_computes_otherwise_in_another_epoch_are_told_of_once(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

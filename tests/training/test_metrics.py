@@ -250,7 +250,7 @@ history = model.fit(x, y, batch_size=29, epochs=3, validation_data=(val_x, val_y
     assert [m.metrics for m in ends] == [{name: values[i] for name, values in history.items()} for i in range(3)]
     last = {m.rank: m for _, m in messages if type(m).__name__ == "Progress"}
     assert sum(m.rows for m in last.values()) == 3 * 131
-    assert all((m.epoch, m.epochs, m.step, m.steps, m.phase) == (2, 3, 5, 5, "train") for m in last.values())
+    assert all((m.epoch, m.epochs, m.step, m.steps, m.phase) == (2, 3, 5, 5, "rest") for m in last.values())
 
 
 OWN_LOGS = DATA + (

@@ -54,15 +54,19 @@ def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_pa
 
 
 def test_connections_over_which_nobody_asks_are_few_and_keep_nobody_out(boards: TensorBoards, tmp_path: Path) -> None:
+    before = set(below())
     board = boards.ensure(str(tmp_path))
     assert isinstance(board, Started)
-    (server,) = [process for process in below() if "tfos_magic.tensorboard.main" in process.cmdline()]
+    (server,) = set(below()) - before
     quiet = server.num_threads()
     with ExitStack() as opened:
         for _ in range(500):
             opened.enter_context(socket.create_connection(("127.0.0.1", board.port), timeout=5))
         assert location(board.url) == str(tmp_path)
-        assert server.num_threads() < quiet + guard.MOST_CONNECTIONS + 20
+        deadline = time.monotonic() + 20
+        while server.num_threads() > quiet + guard.MOST_CONNECTIONS + 10:  # those that were ended take a moment
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def test_stopping_one_directory_leaves_the_other_and_no_process(boards: TensorBoards, tmp_path: Path) -> None:

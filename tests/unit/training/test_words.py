@@ -19,7 +19,6 @@ ARGUMENTS = "\n\nArguments received by Noise.call():\n  • inputs=tf.Tensor(sha
         ("Exception encountered when calling Noise.call(). " + ADD + ARGUMENTS, False),
         ("Incompatible shapes: [16,4] vs. [16,3]", False),
         ("Dimensions must be equal, but are 32 and 16 for 'x' with input shapes: [32], [16,4].", True),
-        ("variable.shape=(20, 3), Received: value.shape=(15, 3)", True),
         ("a tensor of shape=(16,) is out of scope, made in line 32, in line 64", False),
     ],
 )

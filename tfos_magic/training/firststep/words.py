@@ -95,10 +95,8 @@ def of_counts(error: str, workers: int) -> str:
         )
     said = error.partition("Arguments received by")[0]  # of a layer, whatever its error is about
     shapes = re.findall(r"[\[(]\d+(?:, ?\d+)*,?[\])]", said) if "shape" in said.lower() else ()
-    sizes = [tuple(map(int, re.findall(r"\d+", shape))) for shape in shapes]
-    numbers = {number for size in sizes for number in size}
-    of_other_rows = len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1  # as of a queue
-    if not of_other_rows and not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
+    numbers = {int(number) for shape in shapes for number in re.findall(r"\d+", shape)}
+    if not any({n // workers, -(-n // workers)} & (numbers - {0, 1, n}) for n in numbers):
         return ""
     return (
         f"If the step counts on all rows of a batch: each of {workers} workers has a part of them. Take the number "

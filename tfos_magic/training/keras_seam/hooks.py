@@ -183,6 +183,8 @@ def _install_data(stack: ExitStack, session: Session) -> None:
             self._distributed_dataset = of_equal_rows(shard_adapter(self.data_adapter, rank, size))
             loop = session.loops[-1]
             loop.build = partial(session.replicas.build, loop.model, self.element_spec)
+            if loop.model._distribute_strategy is not None:  # of the notebook's: Keras builds such models now
+                session.replicas.prepare(loop)
             session.checkpointer.watch(self)
 
         def _interrupted_warning(self) -> None:
