@@ -65,8 +65,10 @@ class FewConnections(socketserver.ThreadingMixIn, socketserver.TCPServer):
         request.settimeout(IDLE_SECONDS)
         self._open[request] = None
         if len(self._open) > MOST_CONNECTIONS:
-            with suppress(OSError, StopIteration):
-                next(iter(list(self._open))).shutdown(socket.SHUT_RDWR)  # its thread does the rest
+            oldest = next(iter(list(self._open)))
+            self._open.pop(oldest, None)
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread does the rest
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:

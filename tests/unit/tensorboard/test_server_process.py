@@ -65,7 +65,7 @@ def test_connections_over_which_nobody_asks_are_few_and_keep_nobody_out(boards: 
             opened.enter_context(socket.create_connection(("127.0.0.1", board.port), timeout=5))
         assert location(board.url) == str(tmp_path)
         deadline = time.monotonic() + 20
-        while server.num_threads() > quiet + guard.MOST_CONNECTIONS + 50:  # those that were ended take a moment
+        while server.num_threads() > quiet + guard.MOST_CONNECTIONS + 20:  # those that were ended take a moment
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
