@@ -114,12 +114,12 @@ class Attack:
         while not self.end.is_set():
             with ExitStack() as opened, suppress(OSError):
                 drops = [opened.enter_context(socket.create_connection(each, timeout=2)) for each in self.ports]
+                self.done["drip"] += 1
                 for at in range(len(GREETING)):
                     for each in drops:
                         each.sendall(GREETING[at : at + 1])
                     if self.end.wait(0.5):
                         break
-            self.done["drip"] += 1
 
     def mutate(self) -> None:
         """Send all mutated messages as an agent that has a key, no faster than they are taken."""

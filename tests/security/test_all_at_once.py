@@ -109,7 +109,7 @@ def test_a_run_that_all_strangers_attack_ends_with_the_weights_of_one_left_alone
         done = json.loads(attacker.communicate(timeout=60)[0])
     assert (run.state.restarts, run.state.notices) == (0, [])
     assert done.pop("mutate") == MANY
-    assert min(done.values()) > 3, done
+    assert min(done.values()) > 0, done
     assert all((mine == other).all() for mine, other in zip(weights, alone, strict=True))
     assert all(after[pid] - before[pid] < GROWTH for pid in before)
     assert "andshake" not in capfd.readouterr().err  # of gRPC, a line for each
