@@ -120,6 +120,7 @@ class Attack:
                         each.sendall(GREETING[at : at + 1])
                     if self.end.wait(0.5):
                         break
+            self.end.wait(BETWEEN)
 
     def mutate(self) -> None:
         """Send all mutated messages as an agent that has a key, no faster than they are taken."""
