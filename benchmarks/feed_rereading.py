@@ -65,11 +65,14 @@ def _datasets(handles: list[dict[str, Any]]) -> dict[str, list[Any]]:
     import numpy as np
     import tensorflow as tf
 
+    from tfos_magic.columns.selection import Selection
     from tfos_magic.feed.trainer.shuffle_order import WINDOW_ROWS
     from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
+    labelled = Selection(label="label")
+
     def spooled(shuffle: bool) -> list[Any]:
-        return [feed_dataset(handle, batch_size=BATCH, label="label", shuffle=shuffle) for handle in handles]
+        return [feed_dataset(handle, batch_size=BATCH, selection=labelled, shuffle=shuffle) for handle in handles]
 
     batches = [batch for dataset in spooled(False) for batch in dataset.as_numpy_iterator()]
     arrays = tuple(np.concatenate([batch[side] for batch in batches]) for side in (0, 1))
