@@ -8,12 +8,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 from tfos_magic.disk.modules import is_local
 
 MOST_BYTES = 4 << 20
+_TEXTS = 1024
+"""Modules, of one run or several, of which it is known what they import."""
 
 
 def local_sources(cell: str) -> dict[str, str]:
@@ -41,11 +44,17 @@ def _loaded(folder: str) -> list[str]:
     return [name for name, module in list(sys.modules.items()) if is_local(module, folder)]
 
 
-def _imported(text: str, package: str = "") -> Iterator[str]:
+@lru_cache(_TEXTS)
+def _imported(text: str, package: str = "") -> tuple[str, ...]:
     """The names of modules that a text may import, and their packages; relative ones are of ``package``.
 
-    Read off the compiled code: Python 3.11 fails where two threads make syntax trees of texts at once.
+    Read off the compiled code: Python 3.11 fails where two threads make syntax trees of texts at once. It takes a
+    millisecond or more for a module, so it is done once for each.
     """
+    return tuple(dict.fromkeys(_names_in(text, package)))
+
+
+def _names_in(text: str, package: str) -> Iterator[str]:
     with suppress(SyntaxError, ValueError):
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         for name, level, names in _imports(compile(text, "<text>", "exec", flags=flags, dont_inherit=True)):
