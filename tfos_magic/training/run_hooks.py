@@ -71,12 +71,11 @@ class RunHooks(_Hooks):
         loop = self._session.loop
         if loop is None:
             return
+        self._session.replicas.prepare(loop)
         if loop is self._loop:
             loop.steps = self.params.get("steps") or 0
-            self._session.replicas.prepare(loop)
             self.take_over()
         else:
-            self._session.replicas.prepare(loop)
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs
         self._session.report("validate", loop)
 

@@ -66,10 +66,11 @@ class Session(TrainingState):
         """Wrap a Keras step, which runs while a graph is traced, or at each step of an eager model."""
 
         def traced_step(element: Any) -> Any:
+            if tf.executing_eagerly() or not self.was_to_be_compiled(model):
+                return whole_step(element)
             # What XLA compiles runs when all that it reads is there, so that no part of it runs when the data end.
-            at_once = any(loop.restore_jit for loop in self.loops if loop.model is model)
             leaves = [e for e in tf.nest.flatten(element, expand_composites=True) if isinstance(e, tf.Tensor)]
-            with tf.control_dependencies(leaves if at_once and not tf.executing_eagerly() else []):
+            with tf.control_dependencies(leaves):
                 return whole_step(element)
 
         def whole_step(element: Any) -> Any:

@@ -142,6 +142,10 @@ class TrainingState:
         """Whether rows, losses and metrics at this moment belong to a global batch that several ranks share."""
         return self.many and self.loop is not None and self.loop.kind != "predict"
 
+    def was_to_be_compiled(self, model: Any) -> bool:
+        """Whether the steps of ``model`` that are under way were to be compiled by XLA as a whole."""
+        return any(loop.restore_jit for loop in self.loops if loop.model is model)
+
     @contextmanager
     def entered(self, kind: str, model: Any) -> Iterator[Loop]:
         if self.many and kind != "predict":

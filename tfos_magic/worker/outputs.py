@@ -130,12 +130,13 @@ class _Packing:
 
     def add(self, group: Sequence[_Parcel]) -> None:
         """Put names that belong together into one parcel of what is sent, and each alone should that not be read."""
-        whole, apart = group[0], [parcel for parcel in group if parcel.data.nbytes <= APART_BYTES]
-        if len(group) > 1:
-            values = {name: value for parcel in group for name, value in parcel.values.items()}
-            whole = self._write(values, lenient=any(parcel.lenient for parcel in group))
-        otherwise = [self._sent(parcel) for parcel in apart] if len(group) > 1 else []
-        self.packed.parcels.append(self._sent(whole) | {"otherwise": otherwise})
+        if len(group) == 1:
+            self.packed.parcels.append(self._sent(group[0]))
+            return
+        values = {name: value for parcel in group for name, value in parcel.values.items()}
+        whole = self._sent(self._write(values, lenient=any(parcel.lenient for parcel in group)))
+        whole["otherwise"] = [self._sent(parcel) for parcel in group if parcel.data.nbytes <= APART_BYTES]
+        self.packed.parcels.append(whole)
 
     def _sent(self, parcel: _Parcel) -> dict[str, Any]:
         numbers = [self._place(memory) for memory in (parcel.data, *parcel.buffers)]

@@ -33,15 +33,7 @@ from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import (
-    devices,
-    jit,
-    prediction,
-    reductions,
-    tf_distribute,
-    tf_keras,
-    trials,
-)
+from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras, trials
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
@@ -58,6 +50,7 @@ def install(stack: ExitStack, session: Session) -> None:
     _install_loops(stack, session)
     _install_steps(stack, session)
     session.data_clock.install(stack)
+    session.python_calls.install(stack)
     devices.install(stack, session.reporter)
     tf_keras.install(stack, session)
     if session.many:
@@ -69,7 +62,6 @@ def install(stack: ExitStack, session: Session) -> None:
         draws.install(stack, session, own_loop)
         reductions.install(stack, session, own_loop)
         input_pipelines.install(stack, session)
-        session.python_calls.install(stack)
         jit.install(stack, session)
         trials.watch_outputs(stack, partial(_note_output, session))
         tf_distribute.install(stack, session.reporter)

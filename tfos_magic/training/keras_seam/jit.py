@@ -73,7 +73,7 @@ class _Forward:
         session = self._session
         if session.step is None or session.loop is None or session.loop.model is not model or tf.executing_eagerly():
             return False
-        return not _own_step(model) and any(loop.restore_jit for loop in session.loops if loop.model is model)
+        return not _own_step(model) and session.was_to_be_compiled(model)
 
     def _refusal(self, kind: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> str:
         """Compile the forward pass and its gradient on trial, outside of the graph that is being traced.

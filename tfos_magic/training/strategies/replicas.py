@@ -19,6 +19,7 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training.agreement import REMEDY
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.inputs.digests import of_arrays
+from tfos_magic.training.keras_seam.data.python_calls import PythonCalls
 from tfos_magic.training.keras_seam.trials import Silence, watch_building
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
@@ -49,7 +50,7 @@ class Replicas:
     def build(self, model: Any, element_spec: Any) -> None:
         """Build what Keras would build in the first step, so that rank 0's values can be taken over before it."""
         spec = tf.nest.map_structure(_buildable, element_spec)
-        attributes, generators = Attributes(model), _Generators()
+        attributes, generators = Attributes(model), _Generators(self._session.python_calls)
         # A step calls what it likes, and how it likes; and asks an initializer once, which may have a state of its own.
         trace = partial(self._trace, attributes=attributes)
         for build in (self._call, trace) if _is_built(model) else (trace, self._call):
@@ -163,9 +164,10 @@ class Replicas:
 
 class _Generators:
     """What Python and NumPy draw from, put back after a step that was traced and not taken, but for one from which
-    layers have drawn as they were built."""
+    layers have drawn as they were built, and where an input pipeline may have drawn meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, python_calls: PythonCalls) -> None:
+        self._python_calls, self._mark = python_calls, python_calls.mark()
         self._kinds: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
             (random.getstate, random.setstate),
             (partial(np.random.get_state, legacy=False), np.random.set_state),
@@ -186,6 +188,8 @@ class _Generators:
             self._before = [state for state, same in zip(self._before, kept, strict=True) if same]
 
     def put_back(self) -> None:
+        if self._python_calls.any_since(self._mark):
+            return
         for (_, write), state in zip(self._kinds, self._before, strict=True):
             write(state)
 
