@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
+from tfos_magic.cluster.runs.options import RunOptions, map_requests, numbered, request_of
 from tfos_magic.cluster.runs.request import RETURNED, Observer, whole_number
 from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
@@ -140,7 +140,7 @@ class TFCluster(WorkerGroup):
     ) -> Run:
         name = "run" if isinstance(cell, str) else getattr(cell, "__name__", "run")
         self._named[name] += 1
-        name = name if self._named[name] == 1 else f"{name} {self._named[name]}"
+        name = numbered(name, self._named[name])
         request = request_of(cell, detached=detached, **{"name": name, **self._taken(options)})
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 

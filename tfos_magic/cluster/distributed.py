@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, check_names, request_of
+from tfos_magic.cluster.runs.options import RunOptions, check_names, numbered, request_of
 from tfos_magic.cluster.runs.request import RETURNED
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
@@ -96,8 +96,7 @@ class Distributed:
         frames = {name: value for name, value in given.items() if is_dataframe(value)}
         names = {name: value for name, value in given.items() if name not in frames}
         self._refuse_unfed(given, frames)
-        number, name = next(self._runs), self._function.__name__
-        name = name if number == 1 else f"{name} {number}"
+        name = numbered(self._function.__name__, next(self._runs))
         return {"name": name, **self._options, "names": names, "frames": frames}
 
     def _refuse_unfed(self, given: dict[str, Any], frames: dict[str, Any]) -> None:

@@ -107,18 +107,11 @@ def _encryption(spark: Any, requested_cluster: ClusterSpec) -> Finding:
     text = f"between hosts {'on' if decided.network else 'off'} for a cluster started now ({reason}){rows}"
     if hides_tasks(spark) or sessions.master_of(spark).startswith("local["):
         return Finding("encryption", text)
-    if not decided.network:
-        return Finding(
-            "encryption",
-            f"{text}; who reads Spark's RPC has the cluster's keys. Where others can, set spark.authenticate and "
-            "spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled",
-        )
-    return Finding(
-        "encryption",
-        text,
-        "the cluster's keys travel in Spark's tasks, and who reads Spark's RPC has them: set spark.authenticate and "
-        "spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled",
-    )
+    readable = "the cluster's keys travel in Spark's tasks, and who reads Spark's RPC has them"
+    settings = "set spark.authenticate and spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled"
+    if decided.network:
+        return Finding("encryption", text, f"{readable}: {settings}")
+    return Finding("encryption", f"{text}; {readable}. Where others can, {settings}")
 
 
 def _room(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import resource
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -95,11 +95,17 @@ def shut(descriptor: int, port: int, peer: tuple[str, int] | None = None) -> Non
     It may have been closed meanwhile, and the number be another file's, or that of a connection of who is not ``peer``:
     then nothing is done to that.
     """
-    with suppress(OSError):
-        connection = socket.socket(fileno=descriptor)
-        try:
-            ours = connection.getsockname()[1:2] == (port,)
-            if ours and peer in (None, connection.getpeername()[:2]):
-                connection.shutdown(socket.SHUT_RDWR)
-        finally:
-            connection.detach()
+    with suppress(OSError), borrowed(descriptor) as connection:
+        ours = connection.getsockname()[1:2] == (port,)
+        if ours and peer in (None, connection.getpeername()[:2]):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """The socket that a library has by this number, and keeps. Raises :class:`OSError` for what is no socket."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()

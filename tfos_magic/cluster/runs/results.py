@@ -6,8 +6,7 @@ import importlib.util
 import io
 import os
 import tempfile
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
@@ -112,24 +111,27 @@ class RunResults:
         return values, missing
 
     def _of_rank(self, end: RunFinished, missing: list[str]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
         missing += end.missing
-        parcels = deque(end.parcels)
-        while parcels:
-            parcel = parcels.popleft()
-            try:
-                data, *buffers = [self._buffers[end.rank, number] for number in parcel["buffers"]]
-                with quiet_tensorflow():
-                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
-            except Exception as error:  # what made the values may not be there to read them
-                parcels.extendleft(reversed(apart := parcel.get("otherwise", [])))
-                names = set(parcel["names"]).difference(*(each["names"] for each in apart))
-                missing += [f"{', '.join(sorted(names))}: {_reason(error)}"] if names else []
+        values = self._read(end.rank, end.parcels, missing)
         for name, value in values.items():
             if isinstance(value, ModelWeights):
                 self._note_weights(name, value)
         if self._features:
             note_features(values, self._features)
+        return values
+
+    def _read(self, rank: int, parcels: Iterable[dict[str, Any]], missing: list[str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for parcel in parcels:
+            try:
+                data, *buffers = [self._buffers[rank, number] for number in parcel["buffers"]]
+                with quiet_tensorflow():
+                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
+            except Exception as error:  # what made the values may not be there to read them
+                apart = parcel.get("otherwise", [])
+                values.update(self._read(rank, apart, missing))
+                names = set(parcel["names"]).difference(*(each["names"] for each in apart))
+                missing += [f"{', '.join(sorted(names))}: {_reason(error)}"] if names else []
         return values
 
     def _note_weights(self, name: str, weights: ModelWeights) -> None:

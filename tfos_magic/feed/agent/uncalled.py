@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from urllib.parse import unquote
 
-from tfos_magic.transport.half_open import shut
+from tfos_magic.transport.half_open import borrowed, shut
 from tfos_magic.transport.log_once import LogOnce
 
 MOST = 256
@@ -31,7 +31,7 @@ class UncalledConnections:
     def __init__(self, port: int, log: LogOnce) -> None:
         self._port, self._log = port, log
         self._most = min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
-        self._callers: set[str] = set()
+        self._callers: dict[str, Peer] = {}
         self._since: dict[Peer, float] = {}
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -42,7 +42,7 @@ class UncalledConnections:
         """A caller with key and token, as gRPC writes its address, such as ``ipv4:10.0.0.1:4711``."""
         if peer not in self._callers:
             with self._lock:
-                self._callers.add(peer)
+                self._callers[peer] = _address(peer)
 
     def close(self) -> None:
         self._end.set()
@@ -54,12 +54,13 @@ class UncalledConnections:
 
     def _look(self, now: float) -> None:
         with self._lock:
-            called = {peer: _address(peer) for peer in self._callers}
+            called = dict(self._callers)
         there = dict(_connections(self._port))
         present = set(map(_plain, there))
         with self._lock:
-            self._callers.difference_update(peer for peer, address in called.items() if address not in present)
-            callers = set(map(_address, self._callers))
+            for caller in [caller for caller, address in called.items() if address not in present]:
+                del self._callers[caller]
+            callers = set(self._callers.values())
         self._since = {peer: self._since.get(peer, now) for peer in there if _plain(peer) not in callers}
         surplus = len(self._since) - self._most
         for number, (peer, since) in enumerate(sorted(self._since.items(), key=lambda waiting: waiting[1])):
@@ -71,13 +72,9 @@ class UncalledConnections:
 def _connections(port: int) -> Iterator[tuple[Peer, int]]:
     """Who is connected to ``port`` of this process, and the number of the connection."""
     for descriptor in _descriptors():
-        with suppress(OSError):
-            connection = socket.socket(fileno=descriptor)
-            try:
-                if connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
-                    yield connection.getpeername()[:2], descriptor
-            finally:
-                connection.detach()
+        with suppress(OSError), borrowed(descriptor) as connection:
+            if connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
+                yield connection.getpeername()[:2], descriptor
 
 
 def _descriptors() -> Iterable[int]:

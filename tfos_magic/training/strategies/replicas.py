@@ -38,7 +38,7 @@ class Replicas:
         """Whether a ``fit`` that begins may leave it to its first step to build the model."""
         session = self._session
         goes_on = loop.fit is not None and loop.fit.position is not None
-        together = not session.many or (session.strategy.lockstep and session.exact)
+        together = session.exact or not session.many
         return together and not goes_on and not _is_built(loop.model)
 
     def prepare(self, loop: Loop) -> None:
