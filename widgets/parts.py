@@ -75,7 +75,7 @@ class LogView(Part):
 
 
 class StopButton(Part):
-    """Ends the run at its next step, and pressed again at once. Hidden where nothing runs."""
+    """Ends the run at its next step, and pressed again at once. It cannot be pressed where nothing runs."""
 
     kind = "stop"
 

@@ -29,7 +29,13 @@ VBox([
     Compare([run, other]),
 ])
 """
-EMPTY = "VBox([HBox([Progress(), Curves(), WorkerTable()]), HBox([LogView(), FeedTable(), Compare()]), ClusterView()])"
+EMPTY = """
+VBox([
+    HBox([Progress(), StopButton(), Curves(), WorkerTable()]),
+    HBox([LogView(), FeedTable(), Compare()]),
+    ClusterView(),
+])
+"""
 
 
 @pytest.fixture
@@ -57,11 +63,14 @@ def test_parts_share_a_run_and_a_row_and_go_on_together(
     notebook.start_run()
     notebook.await_run()
     parts = notebook.output(".tfos-part")
-    expect(parts).to_have_count(8 + 7)
+    expect(parts).to_have_count(8 + 8)
     widths = parts.evaluate_all("nodes => nodes.map((node) => [node.dataset.part, node.offsetWidth])")
     assert min(width for part, width in widths if part != "stop") > 300, widths
     assert min(width for part, width in widths if part == "stop") > 40, widths
     expect(parts.locator(".tfos-headline").first).to_have_text("Training on 2 workers")
+    stop = notebook.output("[data-part=stop] button")
+    expect(stop.first).to_be_enabled()
+    expect(stop.last).to_be_disabled()  # there is no run
     notebook.page.screenshot(path=artefacts / f"parts-{theme}.png")
     release = parts.get_by_role("button", name="Release train")
     expect(release).to_be_hidden()  # as long as the run goes on
@@ -76,7 +85,7 @@ def test_parts_share_a_run_and_a_row_and_go_on_together(
     expect(parts.locator(".tfos-feed .tfos-state")).to_have_text("released")
     expect(release).to_be_hidden()
     notebook.page.screenshot(path=artefacts / f"parts-ended-{theme}.png")
-    expect(notebook.output("[data-part=stop] button").first).to_be_hidden()
+    expect(stop.first).to_be_disabled()
     for width in (900, 600):
         notebook.page.set_viewport_size({"width": width, "height": 2600})
         notebook.page.screenshot(path=artefacts / f"parts-{theme}-{width}.png")

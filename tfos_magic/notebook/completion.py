@@ -11,6 +11,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.names import CellNames, analyse
 from tfos_magic.notebook.options import COMMANDS
@@ -29,9 +30,11 @@ class _Line:
     cell: str
 
 
-def completer(namespace: Mapping[str, Any], magics: Mapping[str, MagicArgumentParser]) -> Callable[..., Any]:
-    """A matcher for IPython that knows ``%tfos`` and ``magics``, by their signs and names; ``namespace`` is the
-    notebook's."""
+def completer(
+    namespace: Mapping[str, Any], magics: Mapping[str, MagicArgumentParser], known: KnownRuns
+) -> Callable[..., Any]:
+    """A matcher for IPython that knows ``%tfos`` and ``magics``, by their signs and names; ``namespace`` and the runs
+    that are ``known`` are the notebook's."""
 
     @context_matcher(identifier=IDENTIFIER)
     def match(context: CompletionContext) -> SimpleMatcherResult:
@@ -43,6 +46,8 @@ def completer(namespace: Mapping[str, Any], magics: Mapping[str, MagicArgumentPa
             command, space, options = rest.lstrip().partition(" ")
             if not space:
                 return _result(COMMANDS, context.token, "magic")
+            if command == "compare":
+                return _result(_run_names(known, options), context.token, "run")
             parser = COMMANDS[command].parser if command in COMMANDS else None
             body = ""
         elif " " in line.lstrip() and (context.cursor_line == 0 or not magic.startswith("%%")):
@@ -54,6 +59,14 @@ def completer(namespace: Mapping[str, Any], magics: Mapping[str, MagicArgumentPa
         return _complete(parser, _read(parser, options, body), context.token, namespace)
 
     return match
+
+
+def _run_names(known: KnownRuns, options: str) -> list[str]:
+    """The names of runs as one writes them there, in quotes where they have a space."""
+    names = dict.fromkeys(run.name for run in known.runs)
+    if options.endswith('"'):
+        return [f'{name}"' for name in names]
+    return [f'"{name}"' if " " in name else name for name in names]
 
 
 def _read(parser: MagicArgumentParser, options: str, cell: str) -> _Line:

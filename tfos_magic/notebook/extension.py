@@ -15,7 +15,7 @@ def load(shell: Any) -> None:
     shell.register_magics(magics)
     named = ("%%tfos_train", "%%tfos_run", "%%tfos_map", "%tfos_predict")
     parsers = {name: getattr(TFOSMagics, name.lstrip("%")).parser for name in named}
-    shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers))
+    shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers, magics.runtime.known))
     if magics.settings not in shell.configurables:
         shell.configurables.append(magics.settings)
     shell.input_transformers_cleanup.append(help_needs_no_body)

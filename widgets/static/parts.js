@@ -94,7 +94,7 @@ const PARTS = {
   curves: ["Curves of the run", curves],
   workers: ["Workers of the run", workers],
   log: ["Log of the run", log],
-  stop: ["Stop the run", stopButton],
+  stop: ["Stop the run", (data, own) => stopButton(data, own, true)],
   feeds: ["DataFrames of the run", feedsOrNone],
   compare: ["Runs compared", compare],
   cluster: ["Cluster", cluster],

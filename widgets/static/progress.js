@@ -41,7 +41,8 @@ async function interrupt(data) {
   return fetch(url, { method: "POST", credentials: "same-origin", headers }).then((reply) => reply.ok, () => false);
 }
 
-function stopButton(data, own) {
+// By itself, it `stays` where nothing runs, and cannot be pressed.
+function stopButton(data, own, stays = false) {
   const root = node("button", "tfos-stop", { type: "button" });
   let state = "ready"; // ready, asked, again, impossible
   let drawn = "";
@@ -67,7 +68,8 @@ function stopButton(data, own) {
       const picture = data.get("picture");
       if (picture.name !== drawn) { drawn = picture.name; state = "ready"; show(); }
       if (picture.phase === "stopping" && state === "ready") { state = "again"; show(); }
-      root.hidden = picture.ended || own.gone;
+      root.hidden = own.gone || (picture.ended && !stays);
+      root.disabled = picture.ended;
     },
   };
 }

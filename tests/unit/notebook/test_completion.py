@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.completer import provisionalcompleter
@@ -100,3 +101,11 @@ def test_prediction_offers_models_then_dataframes_then_their_columns(shell: Inte
     assert offered(shell, "%tfos_predict --batch-size 9 net |")[:2] == ["train", "houses"]
     assert offered(shell, "%tfos_predict net houses --features |") == ["area", "price"]
     assert "--argmax" in offered(shell, "%tfos_predict net houses --a|")
+
+
+def test_runs_are_offered_to_be_compared(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [SimpleNamespace(name=name) for name in ("run 1", "digits", "run 2")]
+    monkeypatch.setattr(shell.magics_manager.registry["TFOSMagics"].runtime.known, "_runs", runs)
+    assert offered(shell, "%tfos compare |") == ['"run 1"', "digits", '"run 2"']
+    assert offered(shell, "%tfos compare digits d|") == ["digits"]
+    assert offered(shell, '%tfos compare "|') == ['run 1"', 'digits"', 'run 2"']
