@@ -180,7 +180,11 @@ def test_a_program_finds_its_own_files_on_every_rank_and_leaves_rank_0s(folder: 
 
 RENAMES = (
     """
-import os, shutil, tempfile
+import glob, os, pathlib, shutil, tempfile
+order = os.listdir("some")
+orders = [order, [path[5:] for path in glob.glob("some/*")], [path.name for path in pathlib.Path("some").iterdir()]]
+orders.append([entry.name for entry in os.scandir("some")])
+shutil.rmtree("some")
 given, path = tempfile.mkstemp()
 os.write(given, b"data")
 os.close(given)
@@ -193,7 +197,7 @@ for source, target in (("helpers", "mine"), ("final.bin", "helpers"), ("nowhere"
         os.rename(source, target)
     except OSError as error:
         refused.append(type(error).__name__)
-seen = [os.path.exists(path), sorted(os.listdir(".")), os.listdir("mine"), len(os.listdir("moved")), refused]
+seen = [os.path.exists(path), sorted(os.listdir(".")), os.listdir("mine"), len(os.listdir("moved")), refused, orders]
 """
     + SAME
 )
@@ -210,18 +214,19 @@ open(shared, "a").close()
 """
 
 
-def test_folders_of_one_disk_take_each_others_files_by_a_new_name(folder: Path) -> None:
+def test_folders_of_one_disk_are_listed_as_there_and_take_each_others_files_by_a_new_name(folder: Path) -> None:
     above = folder.parent
-    for place, count in ((above / "other", 2), (folder / "many", 3000)):
+    for place, count in ((above / "other", 2), (folder / "many", 3000), (folder / "some", 60)):
         place.mkdir()
         for number in range(count):
-            (place / str(number)).write_text("x")
+            (place / str(number)).write_text("x" * (1 if number % 2 else 100_000))
+    order = os.listdir(folder / "some")
     (outcome,) = run(folder, {"source": RENAMES, "outputs": ["same", "seen"]}, above=str(above))
     assert not message_of(outcome)
     assert not message_of(outcome, 1)
     there = ["data.csv", "final.bin", "helpers", "large.csv", "mine", "moved", "mylib.py"]
     errors = ["OSError", "IsADirectoryError", "FileNotFoundError"]
-    assert outcome["values"] == {"same": True, "seen": [False, there, ["0", "1"], 3000, errors]}
+    assert outcome["values"] == {"same": True, "seen": [False, there, ["0", "1"], 3000, errors, [order] * 4]}
     assert sorted(path.name for path in folder.iterdir()) == there
 
 

@@ -12,6 +12,7 @@ from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.disk.downloads import shared_downloads
 from tfos_magic.disk.imports import set_states
 from tfos_magic.disk.links import guarded
+from tfos_magic.disk.listings import listed_as
 from tfos_magic.disk.modules import local_modules, write_sources
 from tfos_magic.disk.place import is_here
 from tfos_magic.disk.view import SnapshotView, copied, mounted, tidy
@@ -49,6 +50,7 @@ class Disk:
             if self._rank > 0 and cell.strategy != "none":
                 view = self._view(stack, directory, temporary, notice)
                 directory = view.directory
+                stack.enter_context(listed_as(view.order_of))
             elif self._local_size > 1 and cell.strategy != "none":
                 stack.enter_context(guarded([directory, *_others(directory, temporary)]))  # others have links to files
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))

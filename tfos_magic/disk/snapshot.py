@@ -24,7 +24,8 @@ class Snapshot:
     Small files are copied. Others are linked in the folder ``links``, of the same structure, which
     may be ``target``; those on another disk are symbolic links to ``origin``, a path of ``source`` that stays when
     ``source`` is covered, and ``pointing`` tells of these. Folders with too many names are empty, and ``live`` has
-    their paths relative to ``source``; ``shared`` those of the folders that engines share.
+    their paths relative to ``source``; ``shared`` those of the folders that engines share. ``order`` has the names in
+    each folder, by such a path, as the disk lists them.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Snapshot:
     most: int
     live: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
+    order: dict[str, list[str]] = field(default_factory=dict)
     pointing: bool = False
     _bytes: int = 0
 
@@ -55,6 +57,7 @@ class Snapshot:
             if names > self.most or len(entries) > MOST_AT_THE_TOP:
                 self._leave_out({folder, *folders}, entries)
                 break
+            self.order[folder] = [entry.name for entry in entries]
             for entry in entries:
                 if self._add(entry, os.path.join(folder, entry.name), others):
                     folders.append(os.path.join(folder, entry.name))

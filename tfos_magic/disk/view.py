@@ -25,6 +25,7 @@ MOST, MOST_ELSEWHERE, MOST_BESIDE = 2000, 300, 1000
 """How many names of the working directory, of another folder, and of a working directory on disk, are copied."""
 
 
+_LISTDIR = os.listdir  # which a cell's may be another than
 _left: list[str] = []
 
 
@@ -58,6 +59,18 @@ class SnapshotView:
                 for name in [*names, *files]:
                     self._renew(os.path.join(folder, name), os.path.join(self._place(snapshot), inner, name))
 
+    def order_of(self, folder: str) -> list[str]:
+        """The names that the original of a folder, given by its absolute path, had and has, in its order."""
+        within = [(place, each) for each in self.snapshots if _holds(place := self._place(each), folder)]
+        if not within:
+            return []
+        place, snapshot = max(within, key=lambda pair: len(pair[0]))
+        inner = os.path.relpath(folder, place)
+        known, now = snapshot.order.get("" if inner == "." else inner, []), []
+        with contextlib.suppress(OSError):  # a folder of this process alone
+            now = _LISTDIR(os.path.join(snapshot.origin, inner))
+        return list(dict.fromkeys([*known, *now]))
+
     def _place(self, snapshot: Snapshot) -> str:
         return snapshot.source if self.covers else snapshot.target
 
@@ -74,6 +87,10 @@ class SnapshotView:
                     os.symlink(theirs, mine)
                 else:
                     shutil.copy2(theirs, mine)
+
+
+def _holds(folder: str, path: str) -> bool:
+    return os.path.join(path, "").startswith(os.path.join(folder, ""))
 
 
 def _has_content(status: os.stat_result) -> bool:
