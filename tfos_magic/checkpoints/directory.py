@@ -87,8 +87,12 @@ class CheckpointFiles:
     def read(self, entry: Entry) -> bytes:
         """The bytes of a checkpoint. Raises :class:`Damaged` when it cannot be read."""
         try:
+            if self._is_local and not os.path.isfile(entry.path):  # a pipe would be waited for
+                raise Damaged("it is no file")
             with self._system.open(entry.path, "rb") as file:
                 return bytes(file.read())
+        except Damaged:
+            raise
         except Exception as error:  # each file system has errors of its own
             raise Damaged(f"{type(error).__name__}: {error}") from None
 

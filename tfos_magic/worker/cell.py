@@ -177,12 +177,12 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
     lines = _cell_lines(error, cell.filename)
     kind = type(error).__name__
-    hint = getattr(error, "tfos_hint", "") or hint_of_columns(error, cell.feeds.values())
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    text = _text(error)
+    hint = getattr(error, "tfos_hint", "") or hint_of_columns(text, cell.feeds.values())
     return {
         "kind": kind,
-        "message": essence(str(error)).removeprefix(f"{kind}: ") + (hint and f" ({hint})"),
-        "traceback": text,
+        "message": essence(text).removeprefix(f"{kind}: ") + (hint and f" ({hint})"),
+        "traceback": "".join(traceback.format_exception(type(error), error, frames)),
         "line": lines[-1] if lines else 0,
         "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
@@ -204,8 +204,15 @@ def _cell_lines(error: BaseException, filename: str) -> list[int]:
     if isinstance(error, SyntaxError) and error.filename == filename:
         return [error.lineno or 0]
     passed = [lineno for frame, lineno in traceback.walk_tb(error.__traceback__) if _file_of(frame) == filename]
-    passed += lines_in_message(str(error), filename)
+    passed += lines_in_message(_text(error), filename)
     return list(dict.fromkeys([passed[0], passed[-1]])) if passed else []
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # an error of the user's may refuse in its own way
+        return f"(its text cannot be told: {type(failure).__name__})"
 
 
 def _file_of(frame: Any) -> str:

@@ -15,10 +15,10 @@ _ONE_INPUT = re.compile(
 _ONE_DIMENSION = re.compile(r"min_ndim=2, found ndim=1|with unknown axis|inputs\.shape=\(None,\)")
 
 
-def hint_of_columns(error: BaseException, feeds: Iterable[FeedUse]) -> str:
-    """A sentence that names an option; empty where no column of the ``feeds`` explains the error."""
+def hint_of_columns(error: str, feeds: Iterable[FeedUse]) -> str:
+    """A sentence that names an option; empty where no column of the ``feeds`` explains the text of an error."""
     uses = list(feeds)
-    return _of_ragged(str(error), uses) or _of_single_columns(str(error), uses)
+    return _of_ragged(error, uses) or _of_single_columns(error, uses)
 
 
 def _of_ragged(text: str, uses: list[FeedUse]) -> str:

@@ -229,6 +229,19 @@ def test_a_damaged_file_is_passed_over_for_the_one_before_with_a_notice(tmp_path
     assert before.exists()
 
 
+def test_a_pipe_by_the_name_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1), checkpoint(0, 2))
+    newest = files(tmp_path)[-1]
+    newest.unlink()
+    os.mkfifo(newest)
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
+        assert labels(store) == ["fit0-epoch1-step0"]
+    assert str(newest) in notices[0]
+    assert "it is no file" in notices[0]
+
+
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: flipped(data, 4000)])
 def test_where_all_are_damaged_a_run_is_not_resumed_and_they_are_named(tmp_path: Path, damage: Any) -> None:
     for epochs in (3, 2):  # an older run is another one: it is not gone on from in silence

@@ -45,8 +45,8 @@ class Run(Observer):
         self._execution, self._queue, self.observer = execution, queue, observer or Printer()
         self._callbacks: list[Callable[[Run], object]] = []
         self._news = Notifier(self._tell, SECONDS_BETWEEN)
-        self._muted = self._opened = self._asked = False
-        self._thread = 0
+        self._muted = self._opened = self._asked = self._waited = False
+        self._thread = self._waiting = 0
         self._end: Future[dict[str, Any]] = Future()
         if waits or queue.runs:
             self.state.phase = RunPhase.QUEUED
@@ -68,6 +68,7 @@ class Run(Observer):
                 values = self._execution.execute(self, partial(self._queue.await_turn, self))
         except BaseException as error:
             self._close()
+            self._waited = self._waiting > 0
             self._end.set_exception(error)
             raise
         else:
@@ -155,11 +156,14 @@ class Run(Observer):
 
         An interrupt ends the wait, not the run.
         """
+        self._waiting += 1
         try:
             return self._end.result(timeout)
         except TimeoutError:
             if self.done:
                 raise
+        finally:
+            self._waiting -= 1
         raise TimeoutError(f"{self.name} has not ended within {timeout:g} s; it goes on.")
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
@@ -219,12 +223,13 @@ class Run(Observer):
             self.observer.show(data, metadata, rank)
 
     def _work(self) -> None:
+        """Execute, and tell what ends the run, unless that is raised where somebody waits for it."""
         try:
             self.execute()
         except RunInterrupted:
             pass
-        except BaseException as error:  # raised again where the run is waited for
-            if not self._muted:
+        except BaseException as error:
+            if not (self._muted or self._waited):
                 print(f"{type(error).__name__}: {error}", file=sys.stderr)
 
     def _open(self) -> None:
