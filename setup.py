@@ -56,6 +56,7 @@ TEST = [
     "jupyter-client>=8.6",
     "marimo>=0.10",
     "matplotlib>=3.8",
+    "moto[server]>=5",  # an object store to write to
     "mypy>=1.13",
     "nbclient>=0.10",
     "nbformat>=5.10",
@@ -67,6 +68,7 @@ TEST = [
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "ruff>=0.17,<0.18",  # its formatter's style may change from one minor version to the next
+    "s3fs>=2024.2",
     "scikit-learn>=1.5",
     "setuptools>=64",
     "types-psutil",

@@ -205,16 +205,35 @@ class Seeding(keras.callbacks.Callback):
 class Own(keras.layers.Layer):
     def build(self, shape):
         self.kernel = self.add_weight(shape=(shape[-1], 3), initializer="glorot_uniform")
+        self.bias = self.add_weight(shape=(3,), initializer=normal)
 
     def call(self, inputs):
-        return inputs @ self.kernel
+        return inputs @ self.kernel + self.bias
+
+
+def normal(shape, dtype=None):
+    return tf.random.normal(shape, stddev=0.3, dtype=dtype)
 
 
 seeding = Seeding()
-model = keras.Sequential([keras.layers.Dense(8, "relu"), Own()])
+model = keras.Sequential([keras.layers.Dense(8, "relu", kernel_initializer=normal), Own()])
 model.compile("adam", from_logits)
 model.fit(x, y, batch_size=29, epochs=2, verbose=0, callbacks=[seeding])
 weights, before, drawn = model.get_weights(), seeding.weights_before, (seeding.name, random.random())
+
+keras.utils.set_random_seed(3)
+stepped = keras.Sequential([keras.layers.Dense(3, kernel_initializer=normal), Own()])
+optimizer = keras.optimizers.SGD(0.1)
+
+@tf.function
+def step(rows, labels):
+    with tf.GradientTape() as tape:
+        loss = from_logits(labels, stepped(rows, training=True))
+    optimizer.apply(tape.gradient(loss, stepped.trainable_variables), stepped.trainable_variables)
+
+for rows, labels in tf.data.Dataset.from_tensor_slices((x, y)).batch(29):
+    step(rows, labels)
+weights += stepped.get_weights()
 """
 )
 

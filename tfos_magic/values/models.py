@@ -6,12 +6,14 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tfos_magic.errors import CaptureError
 from tfos_magic.values.objects import registered_name
 from tfos_magic.values.tensors import array_of
 
@@ -27,6 +29,12 @@ class ModelWeights(dict[str, npt.NDArray[Any]]):
     def __reduce__(self) -> Any:
         return ModelWeights, (dict(self), pickle.PickleBuffer(self.archive))
 
+    def read_archive(self) -> bytes:
+        """The ``.keras`` file. Raises :class:`CaptureError` where Keras could not save the model."""
+        if not (self.archive or self.file):
+            raise CaptureError("Keras cannot save the model, and without TensorFlow here nothing else can hold it.")
+        return Path(self.file).read_bytes() if self.file else bytes(self.archive)
+
 
 class _Rebuilt:
     """Becomes a model when it is unpickled."""
@@ -41,7 +49,7 @@ class _Rebuilt:
 def archived(model: Any) -> ModelWeights:
     """A model for those who have no TensorFlow; without an archive where Keras cannot save it."""
     try:
-        return ModelWeights(weights_of(model), _archive(model))
+        return ModelWeights(weights_of(model), archive_of(model))
     except Exception:  # its get_config may raise anything
         return ModelWeights(weights_of(model))
 
@@ -56,7 +64,7 @@ def rebuilt(model: Any, namespace: Mapping[str, Any]) -> Any:
         for value in namespace.values()
         if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__"
     }
-    archive = _archive(model)
+    archive = archive_of(model)
     _load(archive, definitions)  # what cannot be loaded here would not be there either
     return _Rebuilt(archive, definitions)
 
@@ -73,12 +81,18 @@ def weights_of(model: Any) -> dict[str, npt.NDArray[Any]]:
     return weights
 
 
-def _archive(model: Any) -> bytes:
+def archive_of(model: Any) -> bytes:
+    """A model as a ``.keras`` file. Raises what Keras raises where it cannot save it."""
     from keras.src.saving import saving_lib
 
     buffer = io.BytesIO()
     saving_lib._save_model_to_fileobj(model, buffer, "h5")
     return buffer.getvalue()
+
+
+def from_archive(archive: bytes) -> Any:
+    """The model in a ``.keras`` file, which may hold functions."""
+    return _load(archive, {})
 
 
 def _load(archive: Any, definitions: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.inference.files import local_copy
+from tfos_magic.values.models import from_archive
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,13 @@ class Loaded:
 
 
 def loaded(model: Any, signature: str) -> Loaded:
-    """A Keras model, or the path or URL of a ``.keras`` or ``.h5`` file or of a SavedModel, ready to be called.
+    """A Keras model, one as the bytes of a ``.keras`` file, or the path or URL of a ``.keras`` or ``.h5`` file or of a
+    SavedModel, ready to be called.
 
     Raises :class:`UsageError` for what is no built model, and for a signature that a SavedModel lacks.
     """
+    if isinstance(model, bytes):
+        return _of_keras(from_archive(model))
     if not isinstance(model, (str, Path)):
         return _of_keras(model)
     with local_copy(str(model)) as path:

@@ -38,6 +38,7 @@ from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, 
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
 from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
+from tfos_magic.training.keras_seam.random_numbers import counted
 from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
@@ -273,9 +274,11 @@ def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.O
 
 def _install_random(stack: ExitStack, session: Session) -> None:
     def initialize(original: Any, variable: Any, initializer: Any) -> Any:
+        drawn = counted(initializer)
+
         def initial(*args: Any, **kwargs: Any) -> Any:
             with session.drawing_alike():
-                return initializer(*args, **kwargs)
+                return drawn(*args, **kwargs)
 
         return original(variable, initial)
 

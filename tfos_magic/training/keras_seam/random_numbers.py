@@ -14,10 +14,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from tensorflow.python.framework import random_seed
 from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2
 
 from tfos_magic.training.keras_seam.seams import replace, wrap
@@ -56,6 +58,34 @@ def install_around(stack: ExitStack, around: Around) -> None:
             return around(original, dict(bound.arguments))
 
         wrap(stack, module, name, call)
+
+
+def counted(initializer: Callable[..., Any]) -> Callable[..., Any]:
+    """An initializer of the user's that gives where nothing is traced what it gives in the graph that is traced now.
+
+    There TensorFlow counts seeds through from 0, and each operation begins its stream. Keras's own have their seeds.
+    """
+    if tf.executing_eagerly() or isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    counts, graph = random_seed._graph_to_seed_dict, tf.compat.v1.get_default_graph()
+
+    def initial(*args: Any, **kwargs: Any) -> Any:
+        before = after = counts.get(graph, 0)
+
+        @tf.autograph.experimental.do_not_convert
+        def made() -> Any:
+            nonlocal after
+            here = tf.compat.v1.get_default_graph()
+            counts[here] = before
+            value = initializer(*args, **kwargs)
+            after = counts[here]
+            return value
+
+        value = tf.function(made)()
+        counts[graph] = after
+        return value
+
+    return initial
 
 
 class RandomStreams:

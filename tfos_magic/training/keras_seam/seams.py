@@ -132,6 +132,7 @@ SEAMS = (
         Seam(f"{_TF}.ops.{module}", ("*",), "each rank draws for its own rows", optional=True)
         for module in ("gen_random_ops", "gen_stateless_random_ops", "gen_stateless_random_ops_v2")
     ),
+    Seam(f"{_TF}.framework.random_seed", ("_graph_to_seed_dict",), "initial values that a graph would draw"),
     Seam(f"{_TF}.ops.stateful_random_ops:Generator", ("from_non_deterministic_state",), "the run's seed"),
     Seam(f"{_TF}.eager.context:Context", _DEVICES, "a worker's devices and threads are set up before the cell"),
     Seam("tensorflow._api.v2.distribute", ("*",), "strategies are one replica", optional=True),
