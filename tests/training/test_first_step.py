@@ -479,6 +479,32 @@ def test_a_step_that_trains_a_part_of_a_model_gets_the_variables_of_one_process(
     assert all(outcome.values["paths"] == plain.values["paths"] for outcome in ranks)
 
 
+TRIPLETS = (
+    BEGIN
+    + """
+embedding = keras.Sequential([keras.Input((12,)), layers.Dense(16, "relu"), layers.Dense(8, name="last")])
+inputs = [keras.Input((12,)) for _ in range(3)]
+distances = keras.Model(inputs, layers.Concatenate()([embedding(each) for each in inputs]))
+
+
+def triplet(_, joined):
+    anchor, positive, negative = tf.split(joined, 3, axis=-1)
+    near, far = tf.reduce_sum((anchor - positive) ** 2, -1), tf.reduce_sum((anchor - negative) ** 2, -1)
+    return tf.maximum(near - far + 1.0, 0.0)
+
+
+distances.compile(keras.optimizers.SGD(0.01), triplet)
+distances.fit([x, x[::-1], x + 1.0], np.zeros(len(x)), batch_size=16, epochs=2, verbose=0)
+weights = embedding.get_weights()
+"""
+)
+
+
+def test_gradients_that_cancel_but_for_rounding_are_no_mixture(groups: Any) -> None:
+    plain = groups.plain(TRIPLETS, "weights").values["weights"]
+    assert_same_weights(succeeded(groups[2].run(TRIPLETS, "weights")), plain, 1e-5)
+
+
 @pytest.mark.parametrize("norm", ["LayerNormalization()", "LayerNormalization(center=False)"])
 def test_rows_of_a_table_whose_gradients_sum_to_nothing_are_no_mixture(same_as_plain, norm: str) -> None:
     """What takes the mean of its input out gives gradients that sum to zero over it, but for rounding."""

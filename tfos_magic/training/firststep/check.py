@@ -29,7 +29,7 @@ from tfos_magic.training.firststep.batches import (
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
-from tfos_magic.training.firststep.runs import Laws, held_to, mixed, refuse_metrics, run, run_later
+from tfos_magic.training.firststep.runs import IN_FLOAT64, Laws, held_to, mixed, refuse_metrics, run, run_later
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
@@ -41,7 +41,6 @@ from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradien
 
 TOLERANCE = 5e-6
 """What rounding in float32 may make; where it makes more, a trial in float64 tells."""
-IN_FLOAT64 = 2e-6
 CERTAIN = 2e-2
 """A difference that no rounding makes, for models that cannot compute in float64."""
 

@@ -16,7 +16,15 @@ from tfos_magic.training.firststep.words import KINDS, of_gradients_by_metrics
 FLOOR = 1e-3
 """A gradient's differences are measured by the largest gradient where its own are this much smaller."""
 
+IN_FLOAT64 = 2e-6
+"""What rounding may make in a trial in float64, from weights in float32."""
+ROUNDINGS, ROUNDED = 32.0, 1e-6
+"""A gradient is rounding where it is at most so many times what it changes by with the loss's scale, and this change at
+most such a part of the largest gradient."""
+SCALES = (1.37, 1.73)
+
 Laws = dict[Any, Law]
+_GRADIENTS = ("gradient", "applied")
 _SAME = (Law.CONSTANT, Law.UNKNOWN)
 
 
@@ -46,6 +54,8 @@ def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> La
     trial.stretch = stretch
     whole = trial.run(batch, total, total)
     laws = laws_of(whole, [trial.run(part, count, total) for part, count in rows.parts], tolerance, _floors(whole))
+    if tolerance == IN_FLOAT64:
+        laws = _without_rounding(trial, rows, laws)
     return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
 
 
@@ -82,7 +92,29 @@ def _goes_by_metrics(trial: Trial, rows: Tried) -> bool:
 
 
 def _floors(whole: StepValues) -> dict[Any, float]:
-    kinds = ("gradient", "applied")
-    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in kinds}
+    sizes = {n: float(np.abs(v).max(initial=0.0)) for n, v in whole.values.items() if n[0] in _GRADIENTS}
     floor = FLOOR * max(sizes.values(), default=0.0)
     return dict.fromkeys(sizes, floor)
+
+
+def _without_rounding(trial: Trial, rows: Tried, laws: Laws) -> Laws:
+    """The laws, unknown for gradients that seem to mix rows and are nothing but rounding.
+
+    So are those of a weight that is used in several places where they cancel, as of a bias before distances. The rest
+    does not scale as the loss does.
+    """
+    names = [name for name, law in laws.items() if law is Law.MIXED and name[0] in _GRADIENTS]
+    sizes: dict[Any, float] = dict.fromkeys(names, 0.0)
+    changes, largest = dict(sizes), 0.0
+    for batch, count in (rows.whole, *rows.parts) if names else ():
+        values = trial.run(batch, count, rows.whole[1]).values
+        largest = max(largest, *(float(np.abs(v).max(initial=0.0)) for n, v in values.items() if n[0] in _GRADIENTS))
+        for trial.scale in SCALES:
+            scaled = trial.run(batch, count, rows.whole[1]).values
+            for name in names:
+                change = np.abs(scaled[name] / trial.scale - values[name]).max(initial=0.0)
+                changes[name] = max(changes[name], float(change))
+                sizes[name] = max(sizes[name], float(np.abs(values[name]).max(initial=0.0)))
+        trial.scale = 1.0
+    rounding = {n for n in names if sizes[n] <= ROUNDINGS * changes[n] and changes[n] <= ROUNDED * largest}
+    return {name: Law.UNKNOWN if name in rounding else law for name, law in laws.items()}

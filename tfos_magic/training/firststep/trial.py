@@ -70,7 +70,7 @@ class Trial:
         self.own_step = kind == "fit" and type(model).train_step is not keras.Model.train_step
         self.united_early = False
         self.changes_gradients = False
-        self.stretch = 1.0
+        self.stretch = self.scale = 1.0
         self._has_gradients = False
         self.changed_in_python: set[str] = set()
         self.writes_tables = False
@@ -172,8 +172,11 @@ class Trial:
             self.state.heed(variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        of_weights = of_variables(sources) and tf.executing_eagerly()  # in a graph: a row of a jacobian
+        if of_weights and self.scale != 1.0:
+            args, kwargs = (), _scaled(self.scale, target, *args, **kwargs)
         gradients = original(tape, target, sources, *args, **kwargs)
-        if not (of_variables(sources) and tf.executing_eagerly()):  # in a graph: a row of a jacobian
+        if not of_weights:
             return gradients
         self._has_gradients = True
         if self.stretch != 1.0:
@@ -229,6 +232,12 @@ def layers_in_float64(model: Any) -> Iterator[None]:
     finally:
         for layer, policy in zip(layers, policies, strict=True):
             layer.dtype_policy = policy
+
+
+def _scaled(factor: float, target: Any, output_gradients: Any = None, **others: Any) -> dict[str, Any]:
+    """The arguments with which a tape gives gradients that are so many times as large."""
+    given = tf.nest.map_structure(tf.ones_like, target) if output_gradients is None else output_gradients
+    return {"output_gradients": tf.nest.map_structure(lambda g: _times(g, factor), given), **others}
 
 
 def _times(gradient: Any, factor: float) -> Any:
