@@ -149,6 +149,13 @@ MIXES = {
         "model = Stepping(lambda v: tf.reduce_sum(v) + tf.reduce_sum(model.dense.kernel ** 2))\nloss = None",
         "gradient of ",
     ),
+    "drawn-beside": (
+        "crossentropy = keras.losses.BinaryCrossentropy(from_logits=True)\n"
+        "drawn = lambda: model.dense(tf.random.normal((16, 12)))\n"  # as many as there are rows in a trial
+        "both = lambda v: tf.reduce_mean(tf.concat([v, drawn()], 0)) + crossentropy(tf.ones((16, 1)), drawn())\n"
+        "model, loss = Stepping(both), None",
+        "gradient of ",
+    ),
 }
 
 

@@ -71,7 +71,7 @@ class GatheredLosses:
             return compute(*arguments)
         if step.of_all:
             return self._noted(name, compute, arguments, loss, step)
-        if name in self._gathered and not self._fits(name, arguments):
+        if name in self._gathered and not self._fits(name, arguments, int(step.rows)):
             self._gathered.discard(name)
             self._unfit.add(name)
         if name not in self._gathered:
@@ -194,10 +194,11 @@ class GatheredLosses:
                 return True
         return False
 
-    def _fits(self, name: Any, arguments: Sequence[Any]) -> bool:
-        """Whether what a part of the rows gives has the shape of what all gave, as scores of all by all have not."""
+    def _fits(self, name: Any, arguments: Sequence[Any], rows: int) -> bool:
+        """Whether what a part of ``rows`` rows gives has the shape of what all gave, as scores of all by all have not,
+        and what is made of as many random numbers as all rows are."""
         shapes = zip(leaves_of(arguments), self._possible[name], strict=True)
-        return all(mine.shape[1:] == of_all.shape[1:] for mine, of_all in shapes)
+        return all(mine.shape == (rows, *of_all.shape[1:]) for mine, of_all in shapes)
 
     def _merge(self, name: Any) -> Callable[[list[Any], Step], list[Any]]:
         whole = self._possible[name]
