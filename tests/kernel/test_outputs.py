@@ -170,6 +170,21 @@ time.sleep(60)
 """)
     assert "ZeroDivisionError on worker 1" in result.traceback
     assert "Brought back with -o as they were when it ended: done." in result.traceback
+    result = kernel.run("""%%tfos_train -n 2
+import signal
+import time
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(3)  # the cell has ended, and is asked to end meanwhile
+tfos.allreduce(1)
+if tfos.rank():
+    1 / 0
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+time.sleep(0.5)
+slow = Slow()
+raise ValueError("as well")
+""")
+    assert "ValueError on worker 0" in result.traceback
     again = kernel.run("%%tfos_train -n 2 -o total\ntotal = int(tfos.allreduce(1, op='sum'))")
     assert not again.error, again.traceback
     assert kernel.run("print(total)").text.strip() == "2"

@@ -59,11 +59,9 @@ class Trainer:
         self._servers: Any = None
         self._stop: Any = None
         self._stopped_runs: set[str] = set()
-        self._running = ""
-        self._taken: SimpleQueue[None] = SimpleQueue()
-        self._interrupts = Interrupts()
-        self._left: dict[str, Any] = {}
-        self._abandoned = False
+        self._running, self._taken = "", SimpleQueue[None]()
+        self._interrupts, self._left = Interrupts(), dict[str, Any]()
+        self._ending, self._ended, self._abandoned = threading.Lock(), False, False
 
     def serve(self) -> None:
         """Run until the agent closes the link."""
@@ -99,8 +97,8 @@ class Trainer:
             self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), error=reason))
+            told = f"{type(error).__name__}: {error}"
+            self._link.send(TrainerReady(start.generation, start.rank, os.getpid(), error=told))
             return False
         versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "keras": keras.__version__}
         device = f"gpu {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if gpus else "cpu"
@@ -148,20 +146,21 @@ class Trainer:
     def _halt(self, abandon: bool = False) -> None:
         """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program.
 
-        With ``abandon`` it ends where it waits for another worker, too.
+        With ``abandon`` it ends where it waits for another worker, too, unless it has ended meanwhile.
         """
         self._stop.request()
         self._interrupts.send()
-        if abandon and not self._abandoned:
-            self._abandoned = True
-            self._collectives.abort("another worker has ended the cell by an error")
+        with self._ending:
+            if abandon and not (self._abandoned or self._ended):
+                self._abandoned = True
+                self._collectives.abort("another worker has ended the cell by an error")
 
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal
 
         self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
-        self._left, self._trained = {}, list[str]()
+        self._left, self._trained, self._ended = {}, list[str](), False
         if cell.run_id in self._stopped_runs:
             self._halt()
         try:
@@ -201,6 +200,8 @@ class Trainer:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
+            with self._ending:
+                self._ended = True
             end = replace(end, left=left(self._left, self._disk.moved()), clean=end.clean and not self._abandoned)
             if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell):
                 end = bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
