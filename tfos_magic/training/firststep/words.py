@@ -90,8 +90,7 @@ def of_counts(error: str, workers: int) -> str:
     if "NoneType" in error or "None values" in error:
         return (
             "If the step takes the number of rows from x.shape[0]: a worker's part of a batch may have any number of "
-            "rows, so that is None there. Take tf.shape(x)[0]; or let batch_size be a multiple of the workers, with "
-            "drop_remainder=True."
+            "rows, so that is None there. Take tf.shape(x)[0], or keras.ops.shape(x)[0]."
         )
     said = error.partition("Arguments received by")[0]  # of a layer, whatever its error is about
     shapes = re.findall(r"[\[(]\d+(?:, ?\d+)*,?[\])]", said) if "shape" in said.lower() else ()
