@@ -1,0 +1,25 @@
+"""Models that are fitted, here and by the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfos_magic.ml.training import Fit
+
+
+def linear(params: dict[str, Any]) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(params.get("units", 4)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(params.get("rate", 0.1)), "mse", weighted_metrics=["mae"])
+    return model
+
+
+def classes(params: dict[str, Any]) -> Any:
+    import keras
+
+    last = keras.layers.Dense(params.get("outputs", 3), activation=params.get("activation", "softmax"))
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(8, "tanh"), last])
+
+
+__all__ = ["Fit", "classes", "linear"]

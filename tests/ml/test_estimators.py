@@ -1,0 +1,164 @@
+"""Estimators train what a cell and one process train, and their models predict."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+
+from tests.ml import model_kinds
+from tests.ml.model_kinds import classes, linear
+from tfos_magic import TFCluster
+from tfos_magic.cluster.shared import SHARED
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.ml import KerasClassifier, KerasEstimator, KerasRegressor
+
+for module in (model_kinds, sys.modules[__name__]):
+    cloudpickle.register_pickle_by_value(module)
+PLAIN = {"shuffle": False, "seed": 4, "verbose": 0}
+
+
+def alone(values: dict[str, Any], rows: Any = slice(None), weight: Any = None, **options: Any) -> Any:
+    """What one process trains on these rows."""
+    keras.utils.set_random_seed(4)
+    model = linear({})
+    x, y = values["x"][rows], values["label"][rows]
+    history = model.fit(x, y, sample_weight=weight, epochs=3, shuffle=False, verbose=0, **options)
+    return model, history.history
+
+
+def gap(model: Any, other: Any) -> float:
+    pairs = zip(model.get_weights(), other.get_weights(), strict=True)
+    return float(max(np.abs(mine - theirs).max() for mine, theirs in pairs))
+
+
+def test_weights_are_those_of_a_cell_and_of_one_process(cluster: TFCluster, df: Any, values: dict[str, Any]) -> None:
+    fitted = KerasEstimator(modelFn=linear, epochs=3, **PLAIN).fit(df)
+    expected, history = alone(values)
+    assert gap(fitted.keras, expected) < 1e-5
+    assert fitted.summary.history["loss"] == pytest.approx(history["loss"], rel=1e-5)
+    assert fitted.summary.seconds > 0
+    assert fitted.summary.bytes > 0
+    cell = cluster.run(
+        "model = linear({}); model.fit(train, epochs=3, verbose=0)",
+        names={"linear": linear},
+        frames={"train": df},
+        features=["features"],
+        label="label",
+        shuffle=False,
+        seed=4,
+        outputs=["model"],
+    )
+    assert gap(fitted.keras, cell["model"]) == 0
+
+
+def test_rows_weigh_and_those_held_back_validate(cluster: TFCluster, df: Any, values: dict[str, Any]) -> None:
+    asked = KerasRegressor(model_fn=linear, epochs=3, weight_col="weight", validation_indicator_col="held", **PLAIN)
+    fitted = asked.fit(df)
+    held = values["held"]
+    told = {"validation_data": (values["x"][held], values["label"][held], values["weight"][held])}
+    expected, history = alone(values, ~held, values["weight"][~held], **told)
+    assert gap(fitted.keras, expected) < 1e-5
+    assert fitted.summary.history.keys() == history.keys()
+    assert fitted.summary.history["val_loss"] == pytest.approx(history["val_loss"], rel=1e-5)
+
+
+def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
+    fitted = KerasRegressor(modelFn=linear, modelParams={"units": 1}, epochs=25, seed=1, verbose=0).fit(df)
+    predicted = fitted.transform(df)
+    assert predicted.schema["prediction"].dataType.typeName() == "double"
+    assert RegressionEvaluator(metricName="mae").evaluate(predicted) < 1e-2
+    assert fitted.predict([1.0, 1.0, 1.0]) == pytest.approx(2.5, abs=1e-2)
+    assert fitted.evaluate(df)["mae"] < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("label", "params", "names"),
+    [
+        ("place", {}, [0.0, 1.0, 2.0]),
+        ("gaps", {"activation": None}, [2.0, 5.0, 9.0]),
+        ("two", {"outputs": 1, "activation": "sigmoid"}, [0.0, 1.0]),
+        ("two", {"outputs": 1, "activation": None}, [0.0, 1.0]),
+    ],
+)
+def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
+    options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}
+    asked = KerasClassifier(modelFn=classes, modelParams=params, **options)
+    fitted = asked.fit(df)
+    predicted = fitted.transform(df)
+    assert fitted.numClasses == len(names)
+    assert "accuracy" in fitted.summary.history
+    assert MulticlassClassificationEvaluator(labelCol=label, metricName="accuracy").evaluate(predicted) > 0.8
+    if label == "place":
+        assert MulticlassClassificationEvaluator(labelCol=label, metricName="logLoss").evaluate(predicted) < 0.5
+    row = predicted.select("features", "rawPrediction", "probability", "prediction").first()
+    assert sum(row["probability"]) == pytest.approx(1.0)
+    assert names[int(np.argmax(row["probability"]))] == row["prediction"] == fitted.predict(row["features"])
+    if label == "two":
+        assert BinaryClassificationEvaluator(labelCol=label).evaluate(predicted) > 0.9
+    assert fitted.evaluate(df)["accuracy"] == pytest.approx(fitted.summary.history["accuracy"][-1], abs=0.2)
+
+
+def test_inputs_go_by_name_and_columns_may_be_left_out(cluster: TFCluster, df: Any) -> None:
+    inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Concatenate()(list(inputs.values()))))
+    asked = KerasClassifier(model=model, featuresCols=["b", "a"], labelCol="two", epochs=2, verbose=0)
+    fitted = asked.setProbabilityCol("").setRawPredictionCol("").setPredictionCol("class").fit(df)
+    made = fitted.transform(df)
+    assert made.columns == [*df.columns, "class"]
+    assert made.first()["class"] == fitted.predict({"a": df.first()["a"], "b": df.first()["b"]})
+
+
+WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
+    "nothing to train": ({}, UsageError, "one of model and modelFn"),
+    "no column": ({"modelFn": classes, "labelCol": "lable"}, DataError, "no column 'lable'. Did you mean 'label'"),
+    "texts": ({"modelFn": classes, "labelCol": "kind"}, DataError, "'kind' has texts.*StringIndexer"),
+    "numbers": ({"modelFn": classes, "labelCol": "a"}, DataError, "'a' has .*whole numbers"),
+    "too many": (
+        {"modelFn": classes, "labelCol": "place", "modelParams": {"outputs": 2}},
+        UsageError,
+        "has 2 classes",
+    ),
+    "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
+    "no booleans": ({"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "a"}, DataError, "booleans"),
+    "too large": ({"modelFn": classes, "labelCol": "two", "numWorkers": 3}, Exception, "The cluster has 2 workers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_trained_is_refused_by_name(cluster: TFCluster, df: Any, case: str) -> None:
+    given, kind, words = WRONG[case]
+    with pytest.raises(kind, match=words):
+        KerasClassifier(verbose=0, **given).fit(df)
+
+
+def test_parameters_are_told_copied_and_refused() -> None:
+    asked = KerasClassifier(modelFn=classes, batch_size=7)
+    assert asked.getBatchSize() == 7
+    assert asked.setEpochs(3).getEpochs() == 3
+    assert asked.copy({asked.epochs: 9}).getEpochs() == 9
+    assert "validationIndicatorCol" in asked.explainParams()
+    with pytest.raises(UsageError, match=r"no parameter 'epoch'\. Did you mean 'epochs'"):
+        KerasClassifier(epoch=3)
+    with pytest.raises(TypeError, match="epochs"):
+        KerasClassifier(epochs="three")
+
+
+def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
+    asked = KerasRegressor(modelFn=linear, verbose=0)
+    asked.fit(df)
+    assert SHARED.cluster is cluster
+    assert SHARED.running
+    SHARED.stop()
+    asked.fit(df)
+    assert SHARED.cluster is None
+    try:
+        asked.setKeepCluster(True).fit(df)
+        assert SHARED.running
+    finally:
+        SHARED.stop()

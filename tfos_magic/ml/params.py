@@ -1,0 +1,122 @@
+"""What Keras stages are asked, as Spark ML's parameters and in its spelling."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
+
+from tfos_magic.errors import UsageError
+
+Stage = TypeVar("Stage", bound=type)
+
+
+def with_accessors(stage: Stage) -> Stage:
+    """Give a class ``setEpochs`` and ``getEpochs`` for its parameter ``epochs``, and so for each that lacks them."""
+    for name in [name for name in dir(stage) if isinstance(getattr(stage, name), Param)]:
+        title = name[0].upper() + name[1:]
+        for accessor, made in ((f"set{title}", _setter(name)), (f"get{title}", _getter(name))):
+            if not hasattr(stage, accessor):
+                made.__name__, made.__qualname__ = accessor, f"{stage.__name__}.{accessor}"
+                setattr(stage, accessor, made)
+    return stage
+
+
+def _setter(name: str) -> Any:
+    def set_param(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    set_param.__doc__ = f"Set ``{name}``, and give the stage itself."
+    return set_param
+
+
+def _getter(name: str) -> Any:
+    def get_param(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    get_param.__doc__ = f"The value of ``{name}``, or its default."
+    return get_param
+
+
+def _param(name: str, doc: str, converter: Any = None) -> Any:
+    return Param(Params._dummy(), name, doc, converter)
+
+
+class KerasColumns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
+    """The columns that a model reads and makes."""
+
+    featuresCols = _param(
+        "featuresCols",
+        "columns that are inputs of the model by their names, for featuresCol",
+        TypeConverters.toListString,
+    )
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self._setDefault(featuresCol="features", labelCol="label", predictionCol="prediction")
+        self.setParams(**given)
+
+    def setParams(self, **given: Any) -> Any:
+        """Set parameters by name, in Spark's spelling or with underscores. Raises :class:`UsageError` for others."""
+        return self._set(**{self._known(name): value for name, value in given.items()})
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that the model reads."""
+        return self.getOrDefault("featuresCols") if self.isDefined("featuresCols") else [self.getFeaturesCol()]
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """A parameter where it is set or has a default, else ``default``."""
+        return self.getOrDefault(name) if self.isDefined(name) else default
+
+    def _known(self, name: str) -> str:
+        camel = re.sub(r"_(\w)", lambda found: found[1].upper(), name)
+        names = [param.name for param in self.params]
+        if camel in names:
+            return camel
+        near = difflib.get_close_matches(camel, names, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
+        raise UsageError(f"{type(self).__name__} has no parameter {name!r}. {hint}")
+
+
+class ClassColumns(HasProbabilityCol, HasRawPredictionCol):
+    """The columns that a classifier makes besides; an empty name leaves one out."""
+
+
+class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
+    """What an estimator is asked besides its columns."""
+
+    model = _param("model", "a Keras model; compiled, unless the kind of estimator says for what")
+    modelFn = _param("modelFn", "a function that makes the model of modelParams, a dict; for model")
+    modelParams = _param("modelParams", "a dict, what modelFn is called with")
+    batchSize = _param("batchSize", "rows in a step, of all workers together", TypeConverters.toInt)
+    epochs = _param("epochs", "how often all rows are trained on", TypeConverters.toInt)
+    numWorkers = _param("numWorkers", "how many workers train a model together; all there are", TypeConverters.toInt)
+    strategy = _param("strategy", "sync, async or local", TypeConverters.toString)
+    strategyOptions = _param("strategyOptions", "a dict, the options of the strategy")
+    shuffle = _param("shuffle", "whether rows come in another order in each epoch", TypeConverters.toBoolean)
+    seed = _param("seed", "of the weights, the order of rows and what else is random", TypeConverters.toInt)
+    checkpointDir = _param("checkpointDir", "a path or URL for checkpoints", TypeConverters.toString)
+    resume = _param("resume", "whether to go on from the newest checkpoint there", TypeConverters.toBoolean)
+    callbacks = _param("callbacks", "a list of Keras's callbacks")
+    verbose = _param("verbose", "0 shows nothing, 1 how far the training is", TypeConverters.toInt)
+    keepCluster = _param("keepCluster", "whether a cluster that fit starts stays", TypeConverters.toBoolean)
+
+    def __init__(self, **given: Any) -> None:
+        KerasColumns.__init__(self)
+        self._setDefault(
+            modelParams={}, epochs=1, strategy="sync", strategyOptions={}, shuffle=True, resume=False, verbose=1
+        )
+        self._setDefault(keepCluster=False, batchSize=32)
+        self.setParams(**given)

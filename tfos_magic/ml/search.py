@@ -1,0 +1,72 @@
+"""Trainings that differ in their parameters, side by side."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tfos_magic.cluster.map_run import MapRun
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.ml.progress import show
+from tfos_magic.ml.task import Training
+from tfos_magic.ml.waiting import wait_for
+
+
+class Search(Iterator[tuple[int, Any]]):
+    """The models of trainings, each with its index and in their order, safe to be shared by threads.
+
+    They begin with the first that is asked for. Those with the same options are one map of the cluster, which is let go
+    when all are there, when one fails, and when nobody asks for them any more.
+    """
+
+    def __init__(self, trainings: Sequence[Callable[[], Training]], names: Sequence[str]) -> None:
+        self._makers, self._names = trainings, names
+        self._lock = threading.Lock()
+        self._given = self._ended = 0
+        self._trainings: list[Training] = []
+        self._runs: dict[int, Run] = {}
+        self._exit = ExitStack()
+        weakref.finalize(self, self._exit.close)
+
+    def __next__(self) -> tuple[int, Any]:
+        with self._lock:
+            index = self._given
+            if index == len(self._makers):
+                raise StopIteration
+            self._given += 1
+            if not self._trainings:
+                self._begin()
+        try:
+            run = self._runs[index]
+            wait_for(run.wait, self._exit.close)
+            return index, self._trainings[index].fitted(run)
+        except BaseException:
+            self._exit.close()
+            raise
+        finally:
+            with self._lock:
+                self._ended += 1
+                if self._ended == len(self._makers):
+                    self._exit.close()
+
+    def _begin(self) -> None:
+        trainings = [make() for make in self._makers]
+        cluster = self._exit.enter_context(trainings[0].cluster())
+        left = list(range(len(trainings)))
+        while left:
+            alike = [index for index in left if trainings[index].options == trainings[left[0]].options]
+            left = [index for index in left if index not in alike]
+            map_run = trainings[alike[0]].map(cluster, [trainings[index].asked for index in alike])
+            self._exit.callback(_stop, map_run)
+            self._runs.update(zip(alike, map_run.runs, strict=True))
+        self._trainings = trainings
+        if trainings[0].estimator.value("verbose"):
+            show(trainings[0].estimator.uid, {self._names[index]: self._runs[index] for index in sorted(self._runs)})
+
+
+def _stop(map_run: MapRun) -> None:
+    if not map_run.done:
+        map_run.stop()

@@ -1,0 +1,84 @@
+"""One training of an estimator: the run that it becomes, and the model that comes of it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from tfos_magic.cluster.cluster import TFCluster
+from tfos_magic.cluster.map_run import MapRun
+from tfos_magic.cluster.runs.request import Observer
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.ml.models import KerasModel, TrainingSummary
+from tfos_magic.ml.params import KerasParams
+from tfos_magic.ml.sharing import shared_cluster
+from tfos_magic.ml.training import FIT, Fit
+from tfos_magic.notebook.views.choice import choose_view
+from tfos_magic.values.models import ModelWeights
+
+OUTPUTS = ["model", "history", "facts"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What an ``estimator`` has ``asked`` for, on the DataFrames ``frames``."""
+
+    estimator: KerasParams
+    model_class: type[KerasModel]
+    asked: Fit
+    frames: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the run, but for its name and who watches it."""
+        value = self.estimator.value
+        names = {"seed": "seed", "checkpointDir": "checkpoint_dir", "weightCol": "weight"}
+        return {
+            "frames": self.frames,
+            "label": value("labelCol"),
+            "features": self.estimator.features,
+            "batch_size": value("batchSize"),
+            "shuffle": value("shuffle"),
+            "strategy": value("strategy"),
+            "options": value("strategyOptions"),
+            "resume": value("resume"),
+            "outputs": OUTPUTS,
+            **{option: value(name) for name, option in names.items() if value(name) is not None},
+        }
+
+    @property
+    def cell(self) -> str:
+        """The text that the workers run, which has what is asked for by the name ``item``."""
+        validation = "validation" if "validation" in self.frames else "None"
+        return FIT.format(validation=validation)
+
+    def cluster(self) -> AbstractContextManager[TFCluster]:
+        """The cluster to train on, while it is used."""
+        value = self.estimator.value
+        servers = 1 if value("strategy") == "async" else 0
+        return shared_cluster(self.frames["train"].sparkSession, value("numWorkers"), servers, value("keepCluster"))
+
+    def submit(self, cluster: TFCluster) -> Run:
+        """Train on all workers, or on as many as were asked for."""
+        name, observer = type(self.estimator).__name__, choose_view() if self.estimator.value("verbose") else Observer()
+        if self.estimator.value("numWorkers") in (None, cluster.size):
+            return cluster.submit(self.cell, name=name, names={"item": self.asked}, observer=observer, **self.options)
+        return self.map(cluster, [self.asked], observer).runs[0]
+
+    def map(self, cluster: TFCluster, asked: list[Fit], observer: Observer | None = None) -> MapRun:
+        """Do several trainings that have these options, side by side, on ``numWorkers`` or one worker each."""
+        name, workers = type(self.estimator).__name__, self.estimator.value("numWorkers", 1)
+        observer = observer or Observer()
+        return cluster.map(self.cell, asked, workers_per_item=workers, name=name, observer=observer, **self.options)
+
+    def fitted(self, run: Run) -> KerasModel:
+        """The model that came of a run that has ended. Raises what ended it."""
+        values, state = run.wait(), run.state
+        model = values["model"]
+        if isinstance(model, ModelWeights):
+            model = model.read_archive()
+        fed = sum(feed.bytes for feed in state.feeds.values())
+        made = self.model_class(model, values["facts"], TrainingSummary(values["history"], state.elapsed, fed))
+        self.estimator._copyValues(made)
+        return made._resetUid(self.estimator.uid)

@@ -1,0 +1,181 @@
+"""What the workers do for an estimator: build the model, fit it, and say what its outputs are. No Spark in here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfos_magic.errors import UsageError
+
+FIT = "import tfos_magic.ml.training as t_\nmodel, history, facts = t_.fit(item, train, {validation})"
+EVALUATE = "import tfos_magic.ml.training as t_\nmetrics = t_.evaluate(model, facts, data)"
+"""What the workers run, with the names that it needs and those that it leaves."""
+
+CLASSIFY, REGRESS = "classify", "regress"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One training, as its workers are told: a ``kind``, a model or what makes it, and what ``fit`` takes.
+
+    ``labels`` are the classes that the data have, in their order.
+    """
+
+    kind: str
+    model: Any
+    make: Callable[[Any], Any] | None
+    params: Mapping[str, Any]
+    epochs: int
+    callbacks: Sequence[Any] = ()
+    labels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a model that was trained.
+
+    ``shape`` is that of its output, without the rows; ``classifies`` says that the outputs are of classes, ``logits``
+    that they are to become probabilities yet; ``classes`` has the class of each output where that is not its place.
+    """
+
+    shape: tuple[int | None, ...]
+    classifies: bool = False
+    logits: bool = False
+    classes: tuple[int, ...] = ()
+
+
+def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, list[float]], Facts]:
+    """Train as asked, and give the model, the history of its metrics by name, and the facts.
+
+    Raises :class:`UsageError` where model and labels do not fit.
+    """
+    model = asked.model if asked.make is None else asked.make(dict(asked.params))
+    if not hasattr(model, "fit"):
+        raise UsageError(f"modelFn gave {type(model).__name__}: let it return a Keras model.")
+    shape = _shape_of(model, train) if _is_plain(model) else None
+    classes = _check(asked, model, shape)
+    logits = _gives_logits(model)
+    _compile(model, asked.kind, shape, logits)
+    train, validation = (_indexed(data, classes) for data in (train, validation))
+    history = model.fit(
+        train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
+    )
+    values = {name: [float(value) for value in series] for name, series in history.history.items()}
+    classifies = asked.kind == CLASSIFY
+    return model, values, Facts(_shape_of(model, train), classifies, classifies and logits, classes)
+
+
+def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
+    """The loss and the metrics of the model, by name, over the data."""
+    metrics: dict[str, float] = model.evaluate(_indexed(data, facts.classes), return_dict=True, verbose=0)
+    return metrics
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether its output's shape can be told before it is built, or it is built."""
+    import keras
+
+    return bool(model.built) or isinstance(model, keras.Sequential)
+
+
+def _shape_of(model: Any, data: Any) -> tuple[int | None, ...]:
+    """The shape of the model's output, without the rows."""
+    import keras
+
+    made = getattr(model, "outputs", None)
+    if not made:
+        spec = keras.tree.map_structure(lambda each: _symbol(keras, each), data.element_spec[0])
+        made = keras.tree.flatten(model.compute_output_spec(spec))
+    if len(made) != 1:
+        raise UsageError("The model has several outputs, and a stage of Spark ML makes one prediction: give it one.")
+    return tuple(made[0].shape[1:])
+
+
+def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
+    """The class of each output; none where the classes are the places of the outputs."""
+    if asked.kind == REGRESS and shape is not None and math.prod(length or 0 for length in shape) != 1:
+        raise UsageError(
+            f"A regressor's model has one output, and this one's are {_words(shape)}: end it with Dense(1)."
+        )
+    if asked.kind != CLASSIFY:
+        return ()
+    _refuse_one_hot(model)
+    if shape is None:
+        return () if asked.labels == tuple(range(len(asked.labels))) else asked.labels
+    return _classes(asked.labels, shape)
+
+
+def _symbol(keras: Any, spec: Any) -> Any:
+    return keras.KerasTensor((None, *spec.shape[1:]), spec.dtype.name)
+
+
+def _gives_logits(model: Any) -> bool:
+    """Whether the outputs are to become probabilities yet: the loss says so, else the last layer's activation does."""
+    loss = getattr(model, "loss", None)
+    if loss is not None and hasattr(loss, "get_config"):
+        return bool(loss.get_config().get("from_logits", False))
+    layers = getattr(model, "layers", None) or [model]
+    name = getattr(getattr(layers[-1], "activation", None), "__name__", "")
+    if getattr(model, "compiled", False) and loss is not None:
+        return False  # losses by name take probabilities
+    return name not in ("softmax", "sigmoid") and type(layers[-1]).__name__ != "Softmax"
+
+
+def _classes(labels: tuple[int, ...], shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """The class of each output; none where the classes are the places of the outputs."""
+    outputs = shape[-1] if len(shape) == 1 else None
+    if outputs is None:
+        raise UsageError(f"A classifier's model has one output for each class, and this one's are {_words(shape)}.")
+    outputs = max(outputs, 2)
+    if labels[0] >= 0 and labels[-1] < outputs:
+        return ()
+    if len(labels) > outputs:
+        raise UsageError(f"The model has {outputs} classes, and the labels have {len(labels)}: {_few(labels)}.")
+    return labels
+
+
+def _few(labels: Sequence[int]) -> str:
+    return ", ".join(map(str, labels[:8])) + (", …" if len(labels) > 8 else "")
+
+
+def _words(shape: Sequence[int | None]) -> str:
+    return f"of shape ({', '.join(['rows', *(str(length or '?') for length in shape)])})"
+
+
+def _refuse_one_hot(model: Any) -> None:
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else type(loss).__name__
+    if name.replace("_", "").lower() in ("categoricalcrossentropy", "categoricalfocalcrossentropy"):
+        raise UsageError(
+            f"The loss {name} is of labels one-hot, and labelCol has classes: sparse_categorical_crossentropy."
+        )
+
+
+def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits: bool) -> None:
+    """Compile a model that is not, for what it is to learn."""
+    import keras
+
+    if getattr(model, "compiled", False):
+        return
+    if not kind or shape is None:
+        raise UsageError("The model is not compiled: give it an optimizer and a loss by model.compile(…).")
+    if kind == REGRESS:
+        model.compile("adam", "mse", metrics=["mae"])
+    elif shape[-1] == 1:
+        threshold = 0.0 if logits else 0.5
+        loss = keras.losses.BinaryCrossentropy(from_logits=logits)
+        model.compile("adam", loss, metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=threshold)])
+    else:
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=logits), metrics=["accuracy"])
+
+
+def _indexed(data: Any, classes: Sequence[int]) -> Any:
+    """The data with the places of their labels among the ``classes``."""
+    if data is None or not classes:
+        return data
+    import tensorflow as tf
+
+    known = tf.constant(classes, tf.int64)
+    return data.map(lambda x, y, *weight: (x, tf.searchsorted(known, tf.cast(y, tf.int64)), *weight))
