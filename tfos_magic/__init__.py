@@ -78,6 +78,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What can be asked for, imported or not."""
+    return sorted({*globals(), *__all__, *_SUGGESTIONS, *_RANKS} - {"annotations", "Any", "TYPE_CHECKING"})
+
+
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext tfos_magic``."""
     from tfos_magic.notebook.extension import load

@@ -96,7 +96,7 @@ def values_of(cluster: TFCluster | None, runs: list[Run]) -> dict[str, Any]:
         "workers": [worker_row(worker) for worker in status.workers],
         "size": cluster.size,
         "running": status.phase == "running",
-        "busy_with": runs[0].name if runs else "",
+        "busy_with": " and ".join([*(run.name for run in runs[:1]), *([f"{len(runs) - 1} more"] if runs[1:] else [])]),
     }
 
 

@@ -22,6 +22,7 @@ from tfos_magic.widgets.compare import Compare
 from tfos_magic.widgets.parts import Progress, StopButton, under_way
 
 LOG_STEPS = 60
+_WIDEST = {"max_width": "520px"}
 _SIMPLE = (bool, int, float, str)
 _TONE = "color:var(--jp-error-color1,#d32f2f)"
 
@@ -151,7 +152,7 @@ def _range_of(suggestion: Suggestion) -> Any:
 
 def _control(name: str, value: Any, default: Any) -> Any:
     """The control for what may be chosen; None for a value that is passed on."""
-    look = {"description": name, "style": {"description_width": "initial"}}
+    look = {"description": name, "style": {"description_width": "initial"}, "layout": {"width": "100%", **_WIDEST}}
     if isinstance(value, ipywidgets.ValueWidget):
         return value
     if isinstance(value, tuple):

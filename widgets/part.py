@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from typing import Any, ClassVar
 
@@ -19,6 +20,11 @@ from tfos_magic.widgets.module import LOADER
 from tfos_magic.widgets.panel import PANELS, Panel
 
 log = logging.getLogger("tfos_magic.widgets")
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    """Values by name as JSON can hold them."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def refuse_others(*runs: Any) -> None:
@@ -48,7 +54,7 @@ class Part(anywidget.AnyWidget):
     phase = traitlets.Unicode("none", read_only=True).tag(sync=True)
     epoch = traitlets.Int(0, read_only=True).tag(sync=True)
     fraction = traitlets.Float(0.0, read_only=True).tag(sync=True)
-    metrics: Any = traitlets.Dict(read_only=True).tag(sync=True)
+    metrics: Any = traitlets.Dict(read_only=True).tag(sync=True, to_json=lambda values, _: _finite(values))
 
     def __init__(self, run: Run | None = None, **traits: Any) -> None:
         traits.setdefault("layout", {"width": "100%"})

@@ -61,21 +61,29 @@ def test_a_launcher_trains_stops_and_compares_and_the_dashboard_scales(
     expect(launcher.locator("[data-part=progress] .tfos-position")).to_contain_text("of 5,000", timeout=START_MS)
     train.click()
     expect(compared.nth(2)).to_contain_text("queued")
-    expect(dashboard.locator("[data-part=panel] .tfos-headline")).to_have_text("Waiting for 2 workers")
+    expect(dashboard.locator("[data-part=panel] .tfos-headline")).to_have_text("Training on 2 workers")
     expect(dashboard.locator("[data-part=cluster]")).to_contain_text("1 run next")
     page.screenshot(path=artefacts / "dashboard-live.png")
     launcher.get_by_role("button", name="Stop").click()
-    expect(compared.nth(2)).to_contain_text("stopped", timeout=20_000)
+    expect(compared.nth(1)).to_contain_text("stopped", timeout=20_000)
+    expect(compared.nth(2)).to_contain_text("running", timeout=20_000)
 
     content = "window.jupyterapp.shell.currentWidget.content"
     set_source = f"code => {{ {content}.widgets[3].model.sharedModel.setSource(code); }}"
-    page.evaluate(set_source, "launcher.runs[1].stop()\n%tfos runs")
+    page.evaluate(set_source, "launcher.runs[2].stop()\n%tfos runs")
     cells.nth(3).locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
-    expect(compared.nth(1)).to_contain_text("stopped", timeout=20_000)
+    expect(compared.nth(2)).to_contain_text("stopped", timeout=20_000)
     expect(cells.nth(3).locator("table")).to_contain_text("5000")
 
     view = dashboard.locator("[data-part=cluster]")
+    train.click()
+    expect(view).to_contain_text("train 4 is running", timeout=START_MS)
+    view.get_by_role("button", name="Stop cluster").dblclick()  # whose second click is no answer
+    expect(view.get_by_role("button", name="End train 4 too?")).to_be_visible()
+    expect(view.get_by_role("button", name="Stop cluster")).to_be_visible(timeout=10_000)
+    launcher.get_by_role("button", name="Stop").click()
+    expect(view).to_contain_text("Nothing runs", timeout=20_000)
     view.get_by_role("spinbutton", name="Number of workers").fill("9")
     view.get_by_role("button", name="Scale").click()
     expect(view.locator(".tfos-error")).to_contain_text("slots", timeout=START_MS)

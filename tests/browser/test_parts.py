@@ -109,6 +109,8 @@ VBox([one, two, table, StopButton(run)])
     expect(charts.nth(1).locator(".tfos-readout")).to_have_text("epoch 0.1: loss 0.9091")
     notebook.output("[data-part=stop] button").click()
     notebook.output("[data-part=workers] tbody tr").nth(1).click()
+    expect(notebook.output("[data-part=workers] tbody tr").nth(1)).to_have_css("font-weight", "600")
+    expect(notebook.output("[data-part=workers] tbody tr").nth(0)).to_have_css("font-weight", "400")
     notebook.page.wait_for_timeout(500)  # what is pointed at is told ten times a second
     assert run_more(notebook, "print(one.cursor, two.cursor, table.selected_worker, run.stops)") == "None None 1 1\n"
     run_more(notebook, "two.cursor = 1.0")

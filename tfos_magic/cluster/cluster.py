@@ -139,8 +139,8 @@ class TFCluster(WorkerGroup):
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
         name = "run" if isinstance(cell, str) else getattr(cell, "__name__", "run")
-        self._named[name] += 1
-        name = numbered(name, self._named[name])
+        self.queue.names[name] += 1
+        name = numbered(name, self.queue.names[name])
         request = request_of(cell, detached=detached, **{"name": name, **self._taken(options)})
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 

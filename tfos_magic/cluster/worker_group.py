@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -83,7 +82,6 @@ class WorkerGroup(TrainerGroup):
         self._token = Secret(secrets.token_urlsafe(32))
         self._authority = Authority()
         self._agents = Agents(self.spark, self.membership, self.spec, self._token, self._authority)
-        self._named: Counter[str] = Counter()
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None
         self._revival = threading.Lock()

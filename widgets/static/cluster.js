@@ -1,6 +1,7 @@
 // The cluster: its workers with what they hold, which runs it has, and its size and end.
 
 const SURE_SECONDS = 5;
+const DOUBLE_CLICK_MS = 700; // the second click of two is no answer
 
 function cluster(data, own) {
   const headline = node("strong", "tfos-headline", { role: "status" });
@@ -17,14 +18,15 @@ function cluster(data, own) {
   const buttons = node("span", "tfos-aside", {}, size, scale, stop);
   let known = 0; // workers when the number was last written: what a person types stays
   scale.addEventListener("click", () => own.model.send({ ask: "scale", workers: Number(size.value) }));
-  let sure = false; // of ending a run as well, where one goes on
+  let asked = 0; // when it was asked whether a run is to end as well
   const calm = () => {
-    sure = false;
+    asked = 0;
     write(stop, "Stop cluster");
   };
   stop.addEventListener("click", () => {
-    if (own.get("status", {}).busy_with && !sure) {
-      sure = true;
+    if (asked && Date.now() - asked < DOUBLE_CLICK_MS) return;
+    if (own.get("status", {}).busy_with && !asked) {
+      asked = Date.now();
       write(stop, `End ${own.get("status", {}).busy_with} too?`);
       setTimeout(calm, SURE_SECONDS * 1000);
       return;

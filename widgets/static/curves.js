@@ -85,7 +85,7 @@ function feedTable(data, release) {
       fill(feeds, data.get("picture").feeds, make, (item, feed) => {
         write(item.children[0], feed.name);
         write(item.children[1], feed.text);
-        write(item.children[2], feed.done ? "fed" : "feeding");
+        write(item.children[2], feed.state);
         release?.(item, feed);
       });
     },
@@ -143,7 +143,8 @@ function chartOf(cursor, moved) {
   function paint() {
     const width = root.clientWidth;
     if (!chart || !width) return;
-    const ys = chart.lines.flatMap((line) => line.ys).filter((y) => y !== null);
+    const known = chart.lines.flatMap((line) => line.ys).filter((y) => y !== null);
+    const ys = known.length ? known : [0]; // where no value is a number, nothing is drawn but the axis
     const [low, high] = [Math.min(...ys), Math.max(...ys)];
     const height = low > 0 && cursor.logarithmic?.() ? Math.log : (value) => value;
     const middle = height === Math.log ? Math.sqrt(high * low) : (high + low) / 2;
@@ -156,7 +157,7 @@ function chartOf(cursor, moved) {
     const x = (value) => CHART.left + (inner * (value - first)) / span;
     scale = { x, y, back: (pixel) => first + ((pixel - CHART.left) * span) / inner };
     const parts = [];
-    for (const [value, at] of high > low ? [[high, CHART.top], [middle, y(middle)], [low, bottom]] : [[low, y(low)]]) {
+    for (const [value, at] of !known.length ? [] : high > low ? [[high, CHART.top], [middle, y(middle)], [low, bottom]] : [[low, y(low)]]) {
       parts.push(shape("line", { x1: CHART.left, x2: width - CHART.right, y1: at, y2: at, class: "tfos-grid" }));
       parts.push(shape("text", { x: CHART.left - 6, y: at + 4, "text-anchor": "end" }, number(Number(value.toPrecision(3)))));
     }

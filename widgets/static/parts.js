@@ -113,7 +113,7 @@ function feedsOrNone(data, own) {
     }
     button.dataset.name = feed.name;
     button.setAttribute("aria-label", `Release ${feed.name}`);
-    button.hidden = released || own.gone || !data.get("picture").ended;
+    button.hidden = released || own.gone || !feed.done || !data.get("picture").ended;
   };
   const feeds = feedTable(data, release);
   const empty = node("p", "tfos-muted tfos-empty", {}, "No DataFrame has been fed.");

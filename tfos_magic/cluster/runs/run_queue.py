@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -12,9 +13,13 @@ Queued = TypeVar("Queued")
 
 
 class RunQueue(Generic[Queued]):
-    """The runs that have the workers of one cluster or wait for them; the first has them."""
+    """The runs that have the workers of one cluster or wait for them; the first has them.
+
+    ``names`` counts how often runs were called what; it outlives a cluster where the queue does.
+    """
 
     def __init__(self) -> None:
+        self.names: Counter[str] = Counter()
         self._runs: list[Queued] = []
         self._changed = threading.Condition()
         self._callbacks: list[Callable[[Queued], object]] = []

@@ -109,7 +109,7 @@ def _phases(picture: Picture) -> str:
 
 
 def _table(picture: Picture) -> str:
-    feeds = [(feed.name, feed.text, "fed" if feed.done else "feeding", "") for feed in picture.feeds]
+    feeds = [(feed.name, feed.text, feed.state, "") for feed in picture.feeds]
     workers = [(f"worker {w.rank}", w.where, _state(w), w.pace) for w in _shown(picture.workers)]
     if hidden := len(picture.workers) - len(workers):
         workers.append((f"{hidden} more", "of which none is in trouble", "", ""))

@@ -48,11 +48,12 @@ class Metric:
 
 @dataclass(frozen=True)
 class FeedPicture:
-    """One DataFrame: its name and, in words, how far it is."""
+    """One DataFrame: its name and, in words, how much came and how far it is; ``done`` when all is there."""
 
     name: str
     text: str
     done: bool
+    state: str
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         metrics=_metrics(state),
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
-        feeds=[FeedPicture(feed.name, feed_text(feed), feed.done) for feed in state.feeds.values()],
+        feeds=[FeedPicture(feed.name, feed_text(feed), feed.done, _fed(feed, state)) for feed in state.feeds.values()],
         phases=take_phases(state),
         workers=worker_rows(state),
         charts=take_charts(state, metrics),
@@ -122,6 +123,10 @@ def _metrics(state: RunState) -> list[Metric]:
     shown = [Metric(name, number(value)) for name, value in islice(state.metrics.items(), METRICS_SHOWN)]
     more = len(state.metrics) - len(shown)
     return [*shown, Metric("further metrics", f"{more:,}")] if more else shown
+
+
+def _fed(feed: FeedState, state: RunState) -> str:
+    return "fed" if feed.done else "not fed" if state.phase.ended else "feeding"
 
 
 def _preparing(state: RunState) -> str:

@@ -13,6 +13,7 @@ import ipywidgets
 import pytest
 
 from tfos_magic.cluster.runs.run_queue import RunQueue
+from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.values.suggestions import chosen
@@ -31,7 +32,7 @@ from tfos_magic.widgets import (
 from tfos_magic.widgets.launcher import _controls
 from tfos_magic.widgets.panel import PANELS
 
-from .simulated import ToldFeeds, ToldRun
+from .simulated import ToldFeeds, ToldRun, finish
 
 OF_A_RUN = (Progress, Curves, WorkerTable, LogView, StopButton, FeedTable, RunPanel)
 Sent = list[tuple[str, Any]]
@@ -85,6 +86,23 @@ def test_a_metric_that_is_asked_for_has_a_curve_however_many_there_are(sent: Sen
     curves = Curves(run, metrics=["m17"])
     assert "m17" in [chart["name"] for chart in curves.data.charts]
     assert "m18" not in [chart["name"] for chart in curves.data.charts]
+
+
+def test_metrics_that_are_no_numbers_reach_observers_as_they_are_and_the_page_as_none(sent: Sent) -> None:
+    run = ToldRun().go_on()
+    run.state.metrics.update(bad=float("nan"), large=float("inf"))
+    shown = Progress(run)
+    assert shown.metrics["large"] == float("inf")
+    json.dumps(shown.get_state(), default=str, allow_nan=False)
+
+
+def test_a_feed_that_was_cut_off_says_so(sent: Sent) -> None:
+    run = ToldRun()
+    run.state.feeds["late"] = FeedState("late")
+    assert FeedTable(run).data.picture["feeds"][-1]["state"] == "feeding"
+    finish(run.state, "stopped")
+    PANELS.of(run).draw(run.state)
+    assert FeedTable(run).data.picture["feeds"][-1]["state"] == "not fed"
 
 
 def test_the_button_of_a_part_asks_the_run_to_stop(sent: Sent) -> None:
