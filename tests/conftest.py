@@ -57,6 +57,7 @@ FOLDERS = (
     "faults",
     "kernel",
     "browser",
+    "ml",
     "frames",
     "corpus",
     "training",
@@ -64,7 +65,7 @@ FOLDERS = (
     "packaging",
     "unit",
 )
-WITH_SPARK = FOLDERS[:6]
+WITH_SPARK = FOLDERS[:7]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,7 +31,7 @@ def show(uid: str, runs: Mapping[str, Run]) -> None:
     table = _SHOWN[key]
     fold = len(table.runs) // len(runs) + 1
     for name, run in runs.items():
-        table.add(run, f"{name} · {fold}" if fold > 1 else name)
+        table.add(run, f"fold {fold}: {name}" if fold > 1 else name)
 
 
 def _print(name: str, run: Run) -> None:

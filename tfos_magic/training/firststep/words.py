@@ -92,6 +92,11 @@ def of_counts(error: str, workers: int) -> str:
             "If the step takes the number of rows from x.shape[0]: a worker's part of a batch may have any number of "
             "rows, so that is None there. Take tf.shape(x)[0], or keras.ops.shape(x)[0]."
         )
+    if "unknown TensorShape" in error or "unknown rank" in error:
+        return (
+            "A worker's part of a batch may have any number of rows, one as well, so that squeeze() without an axis "
+            "leaves an unknown shape there. Name the axis, as in keras.ops.squeeze(labels, -1), or train with -n 1."
+        )
     said = error.partition("Arguments received by")[0]  # of a layer, whatever its error is about
     shapes = re.findall(r"[\[(]\d+(?:, ?\d+)*,?[\])]", said) if "shape" in said.lower() else ()
     numbers = {int(number) for shape in shapes for number in re.findall(r"\d+", shape)}
