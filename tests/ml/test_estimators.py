@@ -13,6 +13,7 @@ from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClass
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import DataError, UsageError
@@ -77,15 +78,15 @@ def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
     assert fitted.evaluate(df)["mae"] < 1e-2
 
 
-@pytest.mark.parametrize(
-    ("label", "params", "names"),
-    [
-        ("place", {}, [0.0, 1.0, 2.0]),
-        ("gaps", {"activation": None}, [2.0, 5.0, 9.0]),
-        ("two", {"outputs": 1, "activation": "sigmoid"}, [0.0, 1.0]),
-        ("two", {"outputs": 1, "activation": None}, [0.0, 1.0]),
-    ],
-)
+CLASSES: list[tuple[str, dict[str, Any], list[float]]] = [
+    ("gaps", {"activation": None}, [2.0, 5.0, 9.0]),
+    ("place", {}, [0.0, 1.0, 2.0]),
+    ("two", {"outputs": 1, "activation": "sigmoid"}, [0.0, 1.0]),
+    ("two", {"outputs": 1, "activation": None}, [0.0, 1.0]),
+]
+
+
+@pytest.mark.parametrize(("label", "params", "names"), every(2, CLASSES))
 def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
     options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}
     asked = KerasClassifier(modelFn=classes, modelParams=params, **options)
@@ -128,6 +129,28 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
     "no booleans": ({"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "a"}, DataError, "booleans"),
     "too large": ({"modelFn": classes, "labelCol": "two", "numWorkers": 3}, Exception, "The cluster has 2 workers"),
 }
+
+
+VALUES: dict[str, tuple[str, str]] = {
+    "null": (
+        "if(id = 3, null, array(1.0, 2.0, 3.0)) features",
+        "'features' has nulls, NaN or infinite numbers in 1 of 9",
+    ),
+    "nan": ("array(if(id = 3, double('nan'), 1.0D), 2.0D, 3.0D) features", "'features' has nulls, NaN"),
+    "sizes": ("if(id = 3, array(1.0), array(1.0, 2.0)) features", "'features' has from 1 to 2 values in a row"),
+    "width": ("array(1.0, 2.0) features", "The model takes 3 values for a row, and the features have 2"),
+    "label": ("array(1.0, 2.0, 3.0) features, if(id = 3, null, 1) label", "'label' has nulls"),
+    "weight": ("array(1.0, 2.0, 3.0) features, id - 4 weight", "'weight' has weights below zero"),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster, spark: Any, case: str) -> None:
+    columns, words = VALUES[case]
+    query = f"select {columns}{'' if ' label' in columns else ', id label'} from range(9)"
+    weight = {"weightCol": "weight"} if "weight" in columns else {}
+    with pytest.raises((DataError, UsageError), match=words):
+        KerasRegressor(modelFn=linear, verbose=0, **weight).fit(spark.sql(query))
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -107,6 +107,7 @@ def test_what_is_in_the_way_or_of_another_kind_is_refused(tmp_path: Path) -> Non
         KerasRegressor.load(str(path))
 
 
+@pytest.mark.soak
 def test_all_of_it_works_on_a_connect_session(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.ml.connect_program", str(tmp_path / "model")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)

@@ -66,6 +66,7 @@ def test_models_of_a_search_are_those_of_single_fits(cluster: TFCluster, df: Any
         assert model.uid == single.uid == asked.uid
 
 
+@pytest.mark.soak
 def test_searches_over_pipelines_and_one_against_the_rest(cluster: TFCluster, df: Any) -> None:
     whole = pipeline()
     grid = ParamGridBuilder().addGrid(whole.getStages()[-1].epochs, [1, 5]).build()

@@ -23,14 +23,23 @@ class Rows:
 
     def __init__(self, frame: Any) -> None:
         self.frame = frame
+        self._checked: set[str] = set()
         self._labels: dict[str, tuple[int, ...]] = {}
         self._splits: dict[str, dict[str, Any]] = {}
 
-    def check(self, features: list[str], label: str) -> None:
-        """Raise :class:`DataError` for columns that are not there, and for labels that are texts."""
-        check_columns(self.frame, [*features, label])
+    def check(self, features: list[str], label: str, weight: str | None = None) -> None:
+        """Raise :class:`DataError` for columns that are not there, and for values that nothing can be learned from.
+
+        That is one job over the columns, as Spark ML's own estimators look for NaN.
+        """
+        names = [*features, label, *([weight] if weight else [])]
+        check_columns(self.frame, names)
         if self.frame.schema[label].dataType.typeName() == "string":
             raise DataError(f"Column {label!r} has texts, and labels are numbers: put a StringIndexer before.")
+        for name in names:
+            if name not in self._checked:
+                _check_values(self.frame, name, name == weight)
+                self._checked.add(name)
 
     def labels(self, name: str) -> tuple[int, ...]:
         """The classes in a column, in their order. Raises :class:`DataError` for what is no class."""
@@ -45,15 +54,49 @@ class Rows:
         return self._splits[indicator]
 
 
+def _check_values(df: Any, name: str, is_weight: bool) -> None:
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    kind, column = df.schema[name].dataType, F.col(f"`{name}`")
+    is_list, text = kind.typeName() in ("vectorudt", "array"), kind.simpleString()
+    if kind.typeName() == "vectorudt":
+        column = vector_to_array(column)
+    is_float = any(known in text for known in ("vector", "double", "float"))
+
+    def no_number(value: Any) -> Any:
+        missing = value.isNull()
+        return missing | F.isnan(value) | (F.abs(value) == float("inf")) if is_float else missing
+
+    if not is_list:
+        bad = no_number(column)
+    elif text.count("array<") > 1 or "struct<" in text:  # the feed looks into these
+        bad = column.isNull()
+    else:
+        bad = column.isNull() | F.exists(column, no_number)
+    sizes = [F.min(F.size(column)), F.max(F.size(column))] if is_list else [F.lit(0), F.lit(0)]
+    low = F.min(column) if is_weight else F.lit(0.0)
+    rows, bad_rows, least, most, lowest = df.agg(F.count("*"), F.count_if(bad), *sizes, low).first()
+    if not rows:
+        raise DataError("The DataFrame has no rows.")
+    if bad_rows:
+        raise DataError(
+            f"Column {name!r} has nulls, NaN or infinite numbers in {bad_rows:,} of {rows:,} rows: drop these, as by "
+            f"df.dropna(subset=[{name!r}]), or fill them, as by an Imputer."
+        )
+    if least != most:
+        raise DataError(
+            f"Column {name!r} has from {least:,} to {most:,} values in a row, and a model takes as many of each row."
+        )
+    if is_weight and lowest < 0:
+        raise DataError(f"Column {name!r} has weights below zero.")
+
+
 def _classes(df: Any, name: str) -> tuple[int, ...]:
     from pyspark.sql import functions as F
 
     rows = df.select(F.col(f"`{name}`").cast("double")).distinct().limit(MOST_CLASSES + 1).collect()
     values = [row[0] for row in rows]
-    if not values:
-        raise DataError("The DataFrame has no rows.")
-    if None in values:
-        raise DataError(f"Column {name!r} has nulls: drop these rows, df.dropna(subset=[{name!r}]).")
     if odd := [value for value in values if not value.is_integer()]:
         raise DataError(f"Column {name!r} has {odd[0]!r}, and classes are whole numbers: is this a regression?")
     if len(values) > MOST_CLASSES:
@@ -71,4 +114,10 @@ def _split(df: Any, indicator: str) -> dict[str, Any]:
             f"validationIndicatorCol {indicator!r} is no column of booleans, true for rows to validate with."
         )
     column = F.col(f"`{indicator}`")
+    known = {row[0] for row in df.select(column).distinct().collect()}
+    if known != {True, False}:
+        raise DataError(
+            f"validationIndicatorCol {indicator!r} is to be true for the rows to validate with and false for those to "
+            f"train on, and is {' or '.join(map(str, sorted(known, key=str)))} throughout."
+        )
     return {"train": df.where(~column), "validation": df.where(column)}

@@ -18,6 +18,7 @@ from tfos_magic.ml.search import Search
 from tfos_magic.ml.task import Training
 from tfos_magic.ml.training import CLASSIFY, REGRESS, Fit
 from tfos_magic.ml.waiting import wait_for
+from tfos_magic.transport.messages import StrategyOptions
 from tfos_magic.values.models import from_archive
 
 
@@ -82,7 +83,8 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained."""
         if self.isDefined("model") == self.isDefined("modelFn"):
             raise UsageError(f"{type(self).__name__} takes one of model and modelFn.")
-        rows.check(self.features, self.getLabelCol())
+        StrategyOptions.of(self.value("strategy"), self.value("strategyOptions"))  # refuses others
+        rows.check(self.features, self.getLabelCol(), self.value("weightCol"))
         asked = Fit(
             self.kind,
             self.value("model"),

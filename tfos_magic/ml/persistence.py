@@ -119,7 +119,7 @@ def _pickled(values: dict[str, Any]) -> bytes:
         raise CaptureError(f"{names} cannot be saved: {type(error).__name__}: {error}") from None
     warnings.warn(
         f"Saved as a pickle, which runs code when it is read, and is read by the same versions of Python and its "
-        f"packages alone: {names}.",
+        f"packages alone: {names.replace('held', 'the Keras model')}.",
         stacklevel=4,
     )
     return data

@@ -54,6 +54,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     model = asked.model if asked.make is None else asked.make(dict(asked.params))
     if not hasattr(model, "fit"):
         raise UsageError(f"modelFn gave {type(model).__name__}: let it return a Keras model.")
+    _check_width(model, train)
     shape = _shape_of(model, train) if _is_plain(model) else None
     classes = _check(asked, model, shape)
     logits = _gives_logits(model)
@@ -71,6 +72,19 @@ def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
     """The loss and the metrics of the model, by name, over the data."""
     metrics: dict[str, float] = model.evaluate(_indexed(data, facts.classes), return_dict=True, verbose=0)
     return metrics
+
+
+def _check_width(model: Any, data: Any) -> None:
+    """Raise :class:`UsageError` where a model of one input takes other rows than there are."""
+    inputs, spec = getattr(model, "inputs", None) or [], data.element_spec[0]
+    if len(inputs) != 1 or isinstance(spec, dict) or spec.shape.rank is None:
+        return
+    taken, given = (math.prod(length or 0 for length in of.shape[1:]) for of in (inputs[0], spec))
+    if taken and given and taken != given:
+        raise UsageError(
+            f"The model takes {taken} values for a row, and the features have {given}: let keras.Input have the shape "
+            f"({given},), or choose other columns, by featuresCol or in the VectorAssembler."
+        )
 
 
 def _is_plain(model: Any) -> bool:
@@ -159,9 +173,9 @@ def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits
 
     if getattr(model, "compiled", False):
         return
-    if not kind or shape is None:
+    if not kind or (shape is None and kind == CLASSIFY):
         raise UsageError("The model is not compiled: give it an optimizer and a loss by model.compile(…).")
-    if kind == REGRESS:
+    if kind == REGRESS or shape is None:
         model.compile("adam", "mse", metrics=["mae"])
     elif shape[-1] == 1:
         threshold = 0.0 if logits else 0.5

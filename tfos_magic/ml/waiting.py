@@ -54,6 +54,7 @@ def wait_for(wait: Callable[[float], Value], stop: Callable[[], object]) -> Valu
         raise RunStopped(str(error)) from None  # a pool loses a thread by what is no Exception
     except WorkerError as error:
         if error.kind != UsageError.__name__:
+            error.cell_lines = ""  # which are ours
             raise
         raise UsageError(error.args[0]) from None  # a refusal of ours, and no cell of the user's
     stop()

@@ -29,8 +29,8 @@ class RunHooks(_Hooks):
         """What there is to do more when a training begins."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._loop.epochs = self.params.get("epochs") or 0
-        self._loop.steps = self.params.get("steps") or 0
+        self._loop.epochs = int(self.params.get("epochs") or 0)
+        self._loop.steps = int(self.params.get("steps") or 0)  # which Keras refuses by itself where it is none
         self._session.reporter.begin_fit()
         self._session.checkpointer.begin(self._loop)
         if self._session.replicas.may_wait(self._loop):
@@ -73,7 +73,7 @@ class RunHooks(_Hooks):
             return
         self._session.replicas.prepare(loop)
         if loop is self._loop:
-            loop.steps = self.params.get("steps") or 0
+            loop.steps = int(self.params.get("steps") or 0)  # which Keras refuses by itself where it is none
             self.take_over()
         else:
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from tfos_magic.columns.selection import Selection
@@ -85,3 +86,9 @@ BAD_FRAMES = {
 def test_what_is_no_message_is_refused(case: str) -> None:
     with pytest.raises(ProtocolError):
         decode(BAD_FRAMES[case])
+
+
+def test_numbers_of_numpy_are_sent_as_numbers() -> None:
+    progress = Progress("run", 0, "train", np.int64(1), np.int64(2), 3, 4, 5, {"loss": np.float32(0.5)})
+    (sent,) = [decode(encode(progress))]
+    assert sent == Progress("run", 0, "train", 1, 2, 3, 4, 5, {"loss": 0.5})

@@ -26,7 +26,8 @@ def install(stack: ExitStack, reporter: Reporter) -> None:
     def one_replica(name: str) -> Any:
         reporter.notice(
             f"tf.distribute.{name} of the cell is taken for a strategy of one replica: the workers share out every "
-            "batch by themselves. Delete this line and its scope to leave this message out."
+            "batch by themselves. A dataset that shuffles comes in the order that it has without a strategy, under "
+            "which Keras begins it once more. Delete this line and its scope to leave this message out."
         )
         return tf.distribute.get_strategy()
 

@@ -31,7 +31,7 @@ def encode(message: Message) -> list[bytes]:
     """
     fields = _fields_of(message)
     payload = fields.pop("payload", b"")
-    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"), default=_fields_of).encode()
+    header = json.dumps({"type": type(message).__name__, **fields}, separators=(",", ":"), default=_plain).encode()
     if len(header) > MAX_HEADER_BYTES:
         raise MessageTooLarge(type(message).__name__, len(header), MAX_HEADER_BYTES)
     return [header, payload]
@@ -62,6 +62,11 @@ def _read(fields: dict[str, Any], payload: bytes) -> Message:
 
 def _fields_of(part: Any) -> dict[str, Any]:
     return {each.name: getattr(part, each.name) for each in dataclasses.fields(part)}
+
+
+def _plain(part: Any) -> Any:
+    """What JSON can hold of a part: of a number of NumPy's, as where a cell counts steps by them, the number."""
+    return part.item() if hasattr(part, "dtype") and not part.shape else _fields_of(part)
 
 
 @cache
