@@ -140,6 +140,10 @@ VALUES: dict[str, tuple[str, str]] = {
     "sizes": ("if(id = 3, array(1.0), array(1.0, 2.0)) features", "'features' has from 1 to 2 values in a row"),
     "width": ("array(1.0, 2.0) features", "The model takes 3 values for a row, and the features have 2"),
     "label": ("array(1.0, 2.0, 3.0) features, if(id = 3, null, 1) label", "'label' has nulls"),
+    "indicator": (
+        "array(1.0, 2.0, 3.0) features, if(id = 3, null, id > 5) held",
+        "validationIndicatorCol 'held' has nulls",
+    ),
     "weight": ("array(1.0, 2.0, 3.0) features, id - 4 weight", "'weight' has weights below zero"),
 }
 
@@ -148,9 +152,11 @@ VALUES: dict[str, tuple[str, str]] = {
 def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster, spark: Any, case: str) -> None:
     columns, words = VALUES[case]
     query = f"select {columns}{'' if ' label' in columns else ', id label'} from range(9)"
-    weight = {"weightCol": "weight"} if "weight" in columns else {}
+    given = {"weightCol": "weight"} if "weight" in columns else {}
+    if "held" in columns:
+        given = {"validationIndicatorCol": "held"}
     with pytest.raises((DataError, UsageError), match=words):
-        KerasRegressor(modelFn=linear, verbose=0, **weight).fit(spark.sql(query))
+        KerasRegressor(modelFn=linear, verbose=0, **given).fit(spark.sql(query))
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -341,30 +341,3 @@ def test_ctc_which_computes_in_float32_trains_as_in_one_process(groups) -> None:
     plain = groups.plain(DATA + CTC, "weights").values["weights"]
     for _ in range(3):
         assert_same_weights(succeeded(groups[2].run(DATA + CTC, "weights")), plain, 1e-7)
-
-
-def test_a_batch_whose_size_is_known_is_squeezed_as_in_one_process(same_as_plain) -> None:
-    """As the labels of Keras's example of supervised contrastive learning are, twice."""
-    same_as_plain(
-        DATA
-        + """
-from keras import ops
-
-
-class Contrastive(keras.losses.Loss):
-    def __call__(self, labels, vectors, sample_weight=None):
-        vectors = keras.utils.normalize(vectors, axis=1, order=2)
-        scores = ops.matmul(vectors, ops.transpose(vectors)) / 0.5
-        classes = ops.expand_dims(ops.squeeze(ops.squeeze(labels)), -1)
-        alike = ops.cast(ops.equal(classes, ops.transpose(classes)), scores.dtype)
-        alike = alike / ops.sum(alike, 1, keepdims=True)
-        return ops.mean(ops.categorical_crossentropy(alike, scores, from_logits=True)) / vectors.shape[0]
-
-
-model = keras.Sequential([keras.layers.Dense(8)])
-model.compile("adam", Contrastive())
-history = model.fit(x[:64], y[:64, None], batch_size=32, epochs=2, verbose=0).history
-weights = model.get_weights()
-""",
-        2,
-    )

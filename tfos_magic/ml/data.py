@@ -16,6 +16,11 @@ def check_columns(df: Any, names: list[str]) -> None:
         near = difflib.get_close_matches(missing[0], df.columns, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(df.columns)}."
         raise DataError(f"The DataFrame has no column {missing[0]!r}. {hint}")
+    if dotted := [name for name in names if "." in name or "`" in name]:
+        raise DataError(
+            f"Column {dotted[0]!r} has a dot or a backtick in its name, so that nothing can be predicted beside it: "
+            f"rename it, as by df.withColumnRenamed({dotted[0]!r}, …)."
+        )
 
 
 class Rows:
@@ -115,9 +120,11 @@ def _split(df: Any, indicator: str) -> dict[str, Any]:
         )
     column = F.col(f"`{indicator}`")
     known = {row[0] for row in df.select(column).distinct().collect()}
+    if None in known:
+        raise DataError(f"validationIndicatorCol {indicator!r} has nulls: fill them, as by df.fillna(False).")
     if known != {True, False}:
         raise DataError(
             f"validationIndicatorCol {indicator!r} is to be true for the rows to validate with and false for those to "
-            f"train on, and is {' or '.join(map(str, sorted(known, key=str)))} throughout."
+            f"train on, and is {', '.join(map(str, known)) or 'of no row'} throughout."
         )
     return {"train": df.where(~column), "validation": df.where(column)}

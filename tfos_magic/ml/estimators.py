@@ -18,6 +18,7 @@ from tfos_magic.ml.search import Search
 from tfos_magic.ml.task import Training
 from tfos_magic.ml.training import CLASSIFY, REGRESS, Fit
 from tfos_magic.ml.waiting import wait_for
+from tfos_magic.notebook.signals import interruptible
 from tfos_magic.transport.messages import StrategyOptions
 from tfos_magic.values.models import from_archive
 
@@ -73,11 +74,12 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         return Search([partial(self.copy(each).training, rows) for each in paramMaps], names)
 
     def _fit(self, dataset: Any) -> Any:
-        training = self.training(Rows(dataset))
-        with training.cluster() as cluster:
-            run = training.submit(cluster)
-            wait_for(run.wait, run.stop)
-            return training.fitted(run)
+        with interruptible():  # PySpark's own handler would cancel all jobs of the session
+            training = self.training(Rows(dataset))
+            with training.cluster() as cluster:
+                run = training.submit(cluster)
+                wait_for(run.wait, run.stop)
+                return training.fitted(run)
 
     def training(self, rows: Rows) -> Training:
         """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained."""

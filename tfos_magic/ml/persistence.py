@@ -6,9 +6,11 @@ file system is needed.
 
 from __future__ import annotations
 
+import io
 import json
 import posixpath
 import warnings
+import zipfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +110,9 @@ def _archive(value: Any) -> bytes:
         from_archive(data)
     except Exception:  # its get_config, and its classes, may raise anything
         return b""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if b'"__lambda__"' in archive.read("config.json"):
+            warnings.warn("The Keras model has a Lambda layer, whose code runs when it is used.", stacklevel=5)
     return data
 
 

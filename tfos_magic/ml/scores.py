@@ -43,7 +43,8 @@ class Scores(Prediction):
         if self.facts.logits:
             raw = tf.concat([-value, value], axis=1) if two else value
             probability = tf.concat([tf.sigmoid(-value), tf.sigmoid(value)], axis=1) if two else tf.nn.softmax(value)
-        place = tf.argmax(probability, axis=1)
+        known = len(self.facts.classes) or None  # a model may have outputs for which there was no label
+        place = tf.argmax(probability[:, :known], axis=1)
         chosen = tf.gather(tf.constant(self.facts.classes, tf.int64), place) if self.facts.classes else place
         return {"rawPrediction": raw, "probability": probability, "prediction": tf.cast(chosen, tf.float64)}
 

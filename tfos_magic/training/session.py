@@ -25,7 +25,7 @@ from tfos_magic.training.logs.progress import flat, nested
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.stand_ins import counted_step
 from tfos_magic.training.state import TrainingState
-from tfos_magic.training.step import Step, rows_in, static_rows
+from tfos_magic.training.step import Step, rows_in
 from tfos_magic.training.strategies.replicas import Replicas
 from tfos_magic.training.strategies.strategy import Strategy
 
@@ -77,8 +77,6 @@ class Session(TrainingState):
             data, digest = without_digest(element)
             rows = rows_in(data)
             self.step = self.new_step(tf.cast(rows, tf.float32), digest)
-            if digest is not None and (known := static_rows(data)):  # which is the same for all ranks, then
-                self.step.rows_of_all = known * self.collectives.size
             try:
                 logs = (
                     counted_step(self, model, self.first_step.statistics.get(model, []), step, data, rows)

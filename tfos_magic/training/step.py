@@ -25,7 +25,7 @@ class Step:
     tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``vote_sum``, a
     variable of shape (3,). Where ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead
     of a part of it. ``digest`` is that of the global batch, as this rank has it. Gradients that are ``united`` are
-    those of all ranks already. ``rows_of_all`` is the number of rows of the global batch where shapes tell it.
+    those of all ranks already.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Step:
         self.collectives = collectives
         self.has_voted = False
         self.united = False
-        self.rows_of_all: int | None = None
         self._vote_sum = vote_sum
         self._copied = copied
         self._total: tf.Tensor | None = None
@@ -108,12 +107,6 @@ def rows_in(data: Any) -> tf.Tensor:
     if (rows := rows_of(data)) is None:
         raise TrainingError("a batch holds no tensor with rows: give fit() batches of rows, as (x, y)")
     return rows
-
-
-def static_rows(data: Any) -> int | None:
-    """The number of rows of a batch where shapes tell it."""
-    known = {leaf.shape[0] for leaf in tf.nest.flatten(data) if _is_batch(leaf) and leaf.shape.rank}
-    return known.pop() if len(known) == 1 else None
 
 
 def rows_of_leaf(leaf: Any) -> tf.Tensor | None:

@@ -31,3 +31,7 @@ def test_a_count_of_all_rows_is_told_of_by_shapes_that_differ_and_not_by_a_layer
 @pytest.mark.parametrize("error", ["'NoneType' object cannot be interpreted", "None values not supported."])
 def test_rows_of_an_unknown_number_are_told_of(error: str) -> None:
     assert "tf.shape(x)[0]" in of_counts(error, 2)
+
+
+def test_a_shape_that_squeezing_left_unknown_is_told_of() -> None:
+    assert "Name the axis" in of_counts("as_list() is not defined on an unknown TensorShape.", 2)

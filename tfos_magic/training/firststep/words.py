@@ -90,7 +90,8 @@ def of_counts(error: str, workers: int) -> str:
     if "NoneType" in error or "None values" in error:
         return (
             "If the step takes the number of rows from x.shape[0]: a worker's part of a batch may have any number of "
-            "rows, so that is None there. Take tf.shape(x)[0], or keras.ops.shape(x)[0]."
+            "rows, so that is None there. Take tf.shape(x)[0]; or let batch_size be a multiple of the workers, with "
+            "drop_remainder=True."
         )
     if "unknown TensorShape" in error or "unknown rank" in error:
         return (

@@ -79,7 +79,7 @@ def exchanged(leaves: list[Any], step: Step) -> list[Any]:
     def exchange(*local: tf.Tensor) -> Any:
         whole = [leaf[:end] for leaf in collectives.concat([leaf[:rows] for leaf in local])]
         for leaf, given in zip(whole, local, strict=True):
-            leaf.set_shape([step.rows_of_all, *given.shape[1:]])
+            leaf.set_shape([None, *given.shape[1:]])
 
         def back(*upstream: tf.Tensor) -> list[Any]:
             return [

@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.digests import with_digest, with_numbers_digest
 from tfos_magic.training.inputs.marks import PYTHON, inputs_of, is_sharded
-from tfos_magic.training.step import checked_rows, static_rows
+from tfos_magic.training.step import checked_rows
 
 
 def rank_slice(rows: Any, rank: int, size: int) -> tuple[Any, Any]:
@@ -56,7 +56,7 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
         batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
         if (count := checked_rows(batch)) is None:
             raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
-        begin, end = rank_slice(_known(count, static_rows(batch), size), rank, size)
+        begin, end = rank_slice(count, rank, size)
         rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
         return rows if joined is None else joined(rows, batch)
 
@@ -96,21 +96,13 @@ def _shard_arrays(adapter: ArrayDataAdapter, rank: int, size: int) -> Any | None
 
     @tf.autograph.experimental.do_not_convert
     def gather(batch: Any) -> Any:
-        begin, end = rank_slice(_known(tf.shape(batch, tf.int64)[0], batch.shape[0], size), rank, size)
+        begin, end = rank_slice(tf.shape(batch, tf.int64)[0], rank, size)
         mine = batch[begin:end]
         rows = tree.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, mine), arrays)
         return with_numbers_digest(rows, batch)
 
     # In the thread that prefetches: a parallel map costs more at the start of an epoch than it gains.
     return numbers.get_tf_dataset().map(gather).prefetch(tf.data.AUTOTUNE)
-
-
-def _known(rows: tf.Tensor, static: int | None, size: int) -> Any:
-    """The rows of a batch such that shares have a number known to code, as batches have, where that is the same for all
-    ranks; and an unknown one where it is not."""
-    if static and static % size == 0:
-        return static
-    return tf.compat.v1.placeholder_with_default(rows, []) if static else rows
 
 
 def _cut_leaf(leaf: Any, begin: Any, end: Any) -> Any:
