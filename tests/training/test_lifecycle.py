@@ -260,33 +260,27 @@ weights = model.get_weights()
 )
 
 
-def test_epochs_and_steps_may_be_numbers_of_numpy(groups) -> None:
-    counted = (
-        DATA
-        + """
+COUNTED = (
+    DATA
+    + """
 model = keras.Sequential([keras.layers.Dense(3)])
 model.compile("sgd", from_logits)
 batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(20)
-history = model.fit(batches, steps_per_epoch=np.sum([40, 60]) // 20, epochs=np.int64(2), verbose=0).history
+history = model.fit(batches, steps_per_epoch=STEPS, epochs=np.int64(2), verbose=0).history
 weights = model.get_weights()
 """
-    )
+)
+
+
+def test_epochs_and_steps_may_be_numbers_of_numpy(groups) -> None:
+    counted = COUNTED.replace("STEPS", "np.sum([40, 60]) // 20")
     plain = groups.plain(counted, "weights", "history")
     outcomes = succeeded(groups[2].run(counted, "weights", "history"))
     assert_same_weights(outcomes, plain.values["weights"], 1e-5)
 
 
 def test_a_number_of_steps_that_is_none_is_keras_error(groups) -> None:
-    cell = (
-        DATA
-        + """
-model = keras.Sequential([keras.layers.Dense(3)])
-model.compile("sgd", from_logits)
-batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(20)
-model.fit(batches, steps_per_epoch=len(x) / 20, epochs=2, verbose=0)
-"""
-    )
-    for outcome in groups[2].run(cell):
+    for outcome in groups[2].run(COUNTED.replace("STEPS", "len(x) / 20")):
         assert outcome.kind == "TypeError"
         assert "cannot be interpreted as an integer" in outcome.error
 

@@ -41,10 +41,9 @@ class Rows:
         check_columns(self.frame, names)
         if self.frame.schema[label].dataType.typeName() == "string":
             raise DataError(f"Column {label!r} has texts, and labels are numbers: put a StringIndexer before.")
-        for name in names:
-            if name not in self._checked:
-                _check_values(self.frame, name, name == weight)
-                self._checked.add(name)
+        if new := [name for name in names if name not in self._checked]:
+            _check_values(self.frame, new, weight)
+            self._checked.update(new)
 
     def labels(self, name: str) -> tuple[int, ...]:
         """The classes in a column, in their order. Raises :class:`DataError` for what is no class."""
@@ -59,7 +58,30 @@ class Rows:
         return self._splits[indicator]
 
 
-def _check_values(df: Any, name: str, is_weight: bool) -> None:
+def _check_values(df: Any, names: list[str], weight: str | None) -> None:
+    from pyspark.sql import functions as F
+
+    looks = [look for name in names for look in _looks_at(df, name, name == weight)]
+    rows, *found = df.agg(F.count("*"), *looks).first()
+    if not rows:
+        raise DataError("The DataFrame has no rows.")
+    for name, bad_rows, least, most, lowest in zip(names, *(found[place::4] for place in range(4)), strict=True):
+        if bad_rows:
+            raise DataError(
+                f"Column {name!r} has nulls, NaN or infinite numbers in {bad_rows:,} of {rows:,} rows: drop these, as "
+                f"by df.dropna(subset=[{name!r}]), or fill them, as by an Imputer."
+            )
+        if least != most:
+            raise DataError(
+                f"Column {name!r} has from {least:,} to {most:,} values in a row, and a model takes as many of each "
+                "row."
+            )
+        if name == weight and lowest < 0:
+            raise DataError(f"Column {name!r} has weights below zero.")
+
+
+def _looks_at(df: Any, name: str, is_weight: bool) -> list[Any]:
+    """Four aggregates of a column: rows that have no numbers, the least and most values in a row, the least weight."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
@@ -79,22 +101,8 @@ def _check_values(df: Any, name: str, is_weight: bool) -> None:
         bad = column.isNull()
     else:
         bad = column.isNull() | F.exists(column, no_number)
-    sizes = [F.min(F.size(column)), F.max(F.size(column))] if is_list else [F.lit(0), F.lit(0)]
-    low = F.min(column) if is_weight else F.lit(0.0)
-    rows, bad_rows, least, most, lowest = df.agg(F.count("*"), F.count_if(bad), *sizes, low).first()
-    if not rows:
-        raise DataError("The DataFrame has no rows.")
-    if bad_rows:
-        raise DataError(
-            f"Column {name!r} has nulls, NaN or infinite numbers in {bad_rows:,} of {rows:,} rows: drop these, as by "
-            f"df.dropna(subset=[{name!r}]), or fill them, as by an Imputer."
-        )
-    if least != most:
-        raise DataError(
-            f"Column {name!r} has from {least:,} to {most:,} values in a row, and a model takes as many of each row."
-        )
-    if is_weight and lowest < 0:
-        raise DataError(f"Column {name!r} has weights below zero.")
+    size = F.size(column) if is_list else F.lit(0)
+    return [F.count_if(bad), F.min(size), F.max(size), F.min(column) if is_weight else F.lit(0.0)]
 
 
 def _classes(df: Any, name: str) -> tuple[int, ...]:

@@ -31,8 +31,7 @@ class Caller:
     @property
     def gone(self) -> bool:
         """Whether the call has ended while its thread goes on."""
-        there = {id(frame) for frame in _all_frames()}
-        return self._of_pool and not any(id(frame) in there for frame in self._waiting)
+        return self._of_pool and not {*map(id, self._waiting)}.intersection(map(id, _all_frames()))
 
 
 def wait_for(wait: Callable[[float], Value], stop: Callable[[], object]) -> Value:
