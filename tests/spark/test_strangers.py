@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tfos_magic import TFCluster
-from tfos_magic.errors import FeedError
+from tfos_magic.errors import ClusterError, FeedError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.flight_server import decode_error
 from tfos_magic.transport.identity import FEEDER, Authority
@@ -214,4 +214,11 @@ def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> Non
                 if connection.status == psutil.CONN_LISTEN:
                     bound[connection.laddr.port] = connection.laddr.ip.removeprefix("::ffff:")
     ports = _ports(cluster)
-    assert {bound[ports[name][1]] for name in ports if not name.startswith("tensorflow")} == {"127.0.0.1"}
+    assert {bound[port] for _, port in ports.values()} == {"127.0.0.1"}
+
+
+def test_sums_over_ports_that_nothing_guards_are_refused_where_what_crosses_hosts_is_encrypted(
+    local_session: SparkSession,
+) -> None:
+    with pytest.raises(ClusterError, match=r"(?s)ports that nothing guards.*leave nccl out, or set encrypt=False"):
+        TFCluster(local_session, workers=2, nccl=True, encrypt=True).start()
