@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tfos_magic.tracebacks import folded
 
 ITEM_LENGTH = 80
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """``Did you mean 'x'?`` with the nearest of ``known``, whatever their case; ``otherwise`` where none is near."""
+    folded = {other.casefold(): other for other in sorted(known, reverse=True)}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    return f"Did you mean {folded[near[0]]!r}?" if near else otherwise
 
 
 class TFOSError(Exception):

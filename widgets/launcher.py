@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import inspect
 import math
@@ -16,7 +15,7 @@ from typing import Any
 import ipywidgets
 
 from tfos_magic.cluster.runs.run import Run
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import UsageError, did_you_mean
 from tfos_magic.values.suggestions import Suggestion, choosing, suggestions_in
 from tfos_magic.widgets.compare import Compare
 from tfos_magic.widgets.parts import Progress, StopButton, under_way
@@ -136,9 +135,8 @@ def _refuse_unknown(train: Callable[..., Any], values: Mapping[str, Any], known:
     kinds = {parameter.kind for parameter in inspect.signature(train).parameters.values()}
     unknown = [name for name in values if name not in known]
     if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
-        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(sorted(known))}."
-        raise UsageError(f"The function takes no {unknown[0]!r}.{hint}")
+        hint = did_you_mean(unknown[0], known, f"It takes {', '.join(sorted(known))}.")
+        raise UsageError(f"The function takes no {unknown[0]!r}. {hint}")
 
 
 def _range_of(suggestion: Suggestion) -> Any:

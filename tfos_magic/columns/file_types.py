@@ -24,7 +24,7 @@ def plan_files(schema: pa.Schema, selection: Selection = EVERYTHING, missing: Mi
     columns = []
     for name in names:
         if name not in schema.names:
-            raise DataError(f"the files have no column {name!r}: {suggestion(name, schema.names)}")
+            raise DataError(f"the files have no column {name!r}. {suggestion(name, schema.names)}")
         columns.append(column_of_arrow(name, schema.field(name).type))
     return with_missing(columns, missing, selection)
 

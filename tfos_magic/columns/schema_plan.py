@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from tfos_magic.columns.columns import BYTES, LIST, SCALAR, STRUCT, VECTOR, Column, FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import EVERYTHING, Selection
-from tfos_magic.errors import DataError
+from tfos_magic.errors import DataError, did_you_mean
 
 NUMBERS = {
     "boolean": "bool",
@@ -88,7 +87,7 @@ def _column(name: str, types: dict[str, Any], role: str) -> Column:
             "cell with map()"
         )
     if name not in types:
-        raise DataError(f"the DataFrame has no {role} {name!r}: {suggestion(name, list(types))}")
+        raise DataError(f"the DataFrame has no {role} {name!r}. {suggestion(name, list(types))}")
     return column_of(name, types[name], role, ", or name only other columns as features")
 
 
@@ -158,7 +157,7 @@ def _with_missing(columns: list[Column], missing: Missing, targets: Sequence[str
     known = _paths(columns)
     for name in missing.columns:
         if name not in known:
-            raise DataError(f"--fill, --pad or --null-mask names a column {name!r}: {suggestion(name, known)}")
+            raise DataError(f"--fill, --pad or --null-mask names a column {name!r}. {suggestion(name, known)}")
     return [
         dataclasses.replace(_treated(column, (column.name,), missing, targets), masked=column.name in missing.masks)
         for column in columns
@@ -188,10 +187,8 @@ def _paths(columns: Sequence[Column]) -> list[str]:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """What to say of a name that is not among ``known``: the nearest one, or all there are."""
-    folded = {other.casefold(): other for other in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[near[0]]!r}?" if near else f"it has {', '.join(map(repr, known)) or 'no columns'}"
+    """What to say of a column that is not among ``known``: the nearest one, or all there are."""
+    return did_you_mean(name, known, f"It has {', '.join(map(repr, known)) or 'no columns'}.")
 
 
 def refuse_twins(names: Sequence[str]) -> None:

@@ -151,7 +151,7 @@ def _checked_feed(feed_dict: Mapping[str, str] | None, parameters: Mapping[str, 
 
 def _spec(column: str, specs: Mapping[str, Callable[[], ColumnSpec]]) -> ColumnSpec:
     if column not in specs:
-        raise DataError(f"the DataFrame has no column {column!r}: {suggestion(column, list(specs))}")
+        raise DataError(f"the DataFrame has no column {column!r}. {suggestion(column, list(specs))}")
     return specs[column]()
 
 

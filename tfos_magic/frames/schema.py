@@ -48,7 +48,7 @@ def append_shape(frame: Any, column: str, shape: Sequence[int | None]) -> Any:
     """
     source = _spark(frame)
     if column not in source.specs:
-        raise DataError(f"the DataFrame has no column {column!r}: {suggestion(column, list(source.specs))}")
+        raise DataError(f"the DataFrame has no column {column!r}. {suggestion(column, list(source.specs))}")
     spec = source.specs[column]()
     declared = replace(spec, shape=tuple(shape))
     if not shapes_fit(spec.shape, declared.shape):

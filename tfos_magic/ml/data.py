@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
+from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError
 
 MOST_CLASSES = 10_000
@@ -13,9 +13,7 @@ MOST_CLASSES = 10_000
 def check_columns(df: Any, names: list[str]) -> None:
     """Raise :class:`DataError` for a column that is not there."""
     if missing := [name for name in names if name not in df.columns]:
-        near = difflib.get_close_matches(missing[0], df.columns, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(df.columns)}."
-        raise DataError(f"The DataFrame has no column {missing[0]!r}. {hint}")
+        raise DataError(f"The DataFrame has no column {missing[0]!r}. {suggestion(missing[0], df.columns)}")
     if dotted := [name for name in names if "." in name or "`" in name]:
         raise DataError(
             f"Column {dotted[0]!r} has a dot or a backtick in its name, so that nothing can be predicted beside it: "

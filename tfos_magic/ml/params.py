@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import UsageError, did_you_mean
 
 Stage = TypeVar("Stage", bound=type)
 
@@ -85,8 +84,7 @@ class KerasColumns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         names = [param.name for param in self.params]
         if camel in names:
             return camel
-        near = difflib.get_close_matches(camel, names, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
+        hint = did_you_mean(camel, names, f"It has {', '.join(names)}.")
         raise UsageError(f"{type(self).__name__} has no parameter {name!r}. {hint}")
 
 

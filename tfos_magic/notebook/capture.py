@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import dis
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ import cloudpickle
 from tfos_magic.cluster.runs.request import FrameUse, frame_use
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import EVERYTHING, Selection
-from tfos_magic.errors import CaptureError, DataError, UsageError
+from tfos_magic.errors import CaptureError, DataError, UsageError, did_you_mean
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
 from tfos_magic.spark.session import is_dataframe
 from tfos_magic.spark.tables import is_table, to_spark
@@ -25,7 +24,7 @@ from tfos_magic.values import CUSTOM_OBJECTS, keras_state, pack
 HINT_BYTES = 100_000_000
 
 _DEFINE = (
-    " Define it in this cell, or in one of the notebook's own: what a cell with %%tfos_train defines or imports stays "
+    "Define it in this cell, or in one of the notebook's own: what a cell with %%tfos_train defines or imports stays "
     "on the workers, but for the names that its -o brings back."
 )
 
@@ -165,8 +164,7 @@ def refuse_undefined(names: CellNames, namespace: Mapping[str, Any], outputs: Se
     for name in outputs:
         if name in names.defines or name in namespace or any(_sets(value, name) for value in namespace.values()):
             continue
-        near = difflib.get_close_matches(name, sorted(names.defines), n=1, cutoff=0.6)
-        hint = f"Did you mean {near[0]!r}?" if near else "Give it a value there, or take it out of -o."
+        hint = did_you_mean(name, names.defines, "Give it a value there, or take it out of -o.")
         raise CaptureError(f"-o asks for {name!r} back, which the cell does not define. {hint} Nothing was started.")
 
 
@@ -197,12 +195,11 @@ def _missing(
         return ""
     name = next((name for name in missing if name in push or name not in names.later), missing[0])
     known = [key for key in namespace if not key.startswith("_")]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    hint = f" Did you mean {near[0]!r}?" if near else _DEFINE
+    hint = did_you_mean(name, known, _DEFINE, cutoff=0.75)
     if (name in names.later or names.dynamic) and name not in push:
         who = "A function or a branch of the cell" if name in names.later else "The cell"
-        return f"{who} reads the name {name!r}, which the notebook does not have.{hint}"
-    raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have.{hint}")
+        return f"{who} reads the name {name!r}, which the notebook does not have. {hint}"
+    raise CaptureError(f"The cell reads the name {name!r}, which the notebook does not have. {hint}")
 
 
 def _may_have(name: str, names: CellNames, namespace: Mapping[str, Any]) -> bool:

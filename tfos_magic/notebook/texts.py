@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from argparse import ArgumentParser
 
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import UsageError, did_you_mean
 
 
 def names(text: str) -> list[str]:
@@ -51,6 +50,5 @@ def of_unknown(parser: ArgumentParser, message: str) -> str:
         return f"{message}. See %{parser.prog.lstrip('%')} --help."
     word = unknown.group(1)
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(word.split("=")[0], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "--help lists what there is."
-    return f"Unknown option {word}: {hint}"
+    hint = did_you_mean(word.split("=")[0], known, "--help lists what there is.")
+    return f"Unknown option {word}. {hint}"

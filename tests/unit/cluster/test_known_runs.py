@@ -28,7 +28,7 @@ def test_runs_are_found_by_name_and_number_and_others_refused() -> None:
     assert heard == known.runs == [runs[0], runs[2], runs[3]]
     assert known.find("run 1") is runs[3]
     assert known.find("1") is runs[0]
-    with pytest.raises(UsageError, match=r"no run 'run2': did you mean 'run 2'\?"):
+    with pytest.raises(UsageError, match=r"no run 'run2'\. Did you mean 'run 2'\?"):
         known.find("run2")
-    with pytest.raises(UsageError, match=r"no run '9': %tfos runs lists"):
+    with pytest.raises(UsageError, match=r"no run '9'\. %tfos runs lists"):
         known.find("9")

@@ -80,10 +80,10 @@ def test_the_schema_of_a_plan_carries_all_that_is_known_of_its_columns() -> None
 @pytest.mark.parametrize(
     ("features", "label", "said"),
     [
-        (["pixel"], None, "no column 'pixel': did you mean 'pixels'"),
-        (["Pixels"], None, "did you mean 'pixels'"),
-        (["zzz"], None, "it has 'pixels', 'age', 'name', 'label'"),
-        (None, "lable", "no label 'lable': did you mean 'label'"),
+        (["pixel"], None, "no column 'pixel'. Did you mean 'pixels'"),
+        (["Pixels"], None, "Did you mean 'pixels'"),
+        (["zzz"], None, "It has 'pixels', 'age', 'name', 'label'"),
+        (None, "lable", "no label 'lable'. Did you mean 'label'"),
         (None, "age,label", "a label is one column"),
         (["age", "label"], "label", "both the label and a feature"),
         (["age", "age"], None, "named twice"),
@@ -101,7 +101,7 @@ def test_contradictions_are_refused_with_a_remedy(features: list[str] | None, la
         ({"weight": "age"}, "the weight 'age' is of rows that have a label"),
         ({"label": "label", "weight": "label"}, "both the label and the weight"),
         ({"features": ["age"], "label": "label", "weight": "age"}, "both the weight and a feature"),
-        ({"label": "label", "weight": "ages"}, "no weight 'ages': did you mean 'age'"),
+        ({"label": "label", "weight": "ages"}, "no weight 'ages'. Did you mean 'age'"),
         ({"label": "label", "weight": "name"}, "a weight is a number for each row, and column 'name' is"),
         ({"label": "label", "weight": "pixels"}, "a weight is a number for each row, and column 'pixels' is"),
         ({"matrix": True}, "a matrix holds numbers, and column 'name' has none"),
@@ -195,9 +195,9 @@ def test_a_value_with_a_name_comes_first_and_a_label_takes_no_other() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"fill": {"agee": 0}}, "names a column 'agee': did you mean 'age'"),
-        ({"pad": "pixel=0"}, "did you mean 'pixels'"),
-        ({"null_mask": ["nam"]}, "did you mean 'name'"),
+        ({"fill": {"agee": 0}}, "names a column 'agee'. Did you mean 'age'"),
+        ({"pad": "pixel=0"}, "Did you mean 'pixels'"),
+        ({"null_mask": ["nam"]}, "Did you mean 'name'"),
         ({"fill": {"age": 0.5}}, "--fill age=0.5: column 'age' holds int32"),
         ({"fill": "age=3000000000"}, "holds int32"),
         ({"pad": "0:3x4"}, "its arrays have 1 level, so give 1, as in --pad pixels=0:20"),

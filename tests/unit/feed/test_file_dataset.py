@@ -156,7 +156,7 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
         tfos.dataset(str(folder / "nothing-here*"), batch_size=1)
     with pytest.raises(DataError, match=r"'orc' is not known.*'parquet'"):
         tfos.dataset(str(folder), "orc", batch_size=1)
-    with pytest.raises(DataError, match=r"no column 'haft'.*did you mean 'half'"):
+    with pytest.raises(DataError, match=r"no column 'haft'.*Did you mean 'half'"):
         tfos.dataset(str(folder / "parquet"), batch_size=1, features=["haft"])
     with pytest.raises(DataError, match=r"part-0\.csv cannot be read as Parquet"):
         tfos.dataset(str(folder / "csv"), batch_size=1)

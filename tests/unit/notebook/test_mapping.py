@@ -71,7 +71,7 @@ def test_a_schema_is_given_in_quotes() -> None:
         ("{'z': x", "df", "not valid Python"),
         ("{'z': x}", "df --select q", "--select: there is no column 'q'"),
         ("{'x': x}", "df", "'x' is already a column"),
-        ("{'z': x}", "df --tirm", "did you mean --trim"),
+        ("{'z': x}", "df --tirm", "Did you mean '--trim'"),
     ],
 )
 def test_what_cannot_be_mapped_is_told(cell: str, line: str, message: str) -> None:

@@ -63,7 +63,7 @@ def test_rows_are_shuffled_unless_told_otherwise_and_a_seed_is_one_that_numpy_ta
         ("--outer-learning-rate nan", "not a finite number"),
         ("--bucket-mb 0", "not greater than 0"),
         ("--max-restarts -1", "."),
-        ("--max-stale 3 --compress none --sync-evry 2", "did you mean --sync-every"),
+        ("--max-stale 3 --compress none --sync-evry 2", "Did you mean '--sync-every'"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(line: str, says: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import UsageError, did_you_mean
 
 KEPT = 200
 
@@ -59,9 +58,8 @@ class KnownRuns:
                 return run
         if name.isdigit() and 1 <= int(name) <= len(self._runs):
             return self._runs[int(name) - 1]
-        near = difflib.get_close_matches(name, [run.name for run in self._runs], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "%tfos runs lists what there is."
-        raise UsageError(f"There is no run {name!r}: {hint}")
+        hint = did_you_mean(name, [run.name for run in self._runs], "%tfos runs lists what there is.")
+        raise UsageError(f"There is no run {name!r}. {hint}")
 
     def _add(self, run: Run) -> None:
         if run.request.alone:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import symtable
@@ -15,7 +14,7 @@ from typing import Any, TypedDict
 from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use, switch
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import Selection
-from tfos_magic.errors import CaptureError, UsageError
+from tfos_magic.errors import CaptureError, UsageError, did_you_mean
 from tfos_magic.transport.messages import StrategyOptions
 from tfos_magic.values import pack, suggestions
 
@@ -66,8 +65,8 @@ class RunOptions(TypedDict, total=False):
 def check_names(unknown: Collection[str]) -> None:
     """Raise :class:`UsageError` for what is no option of a run."""
     if unknown:
-        near = difflib.get_close_matches(min(unknown), sorted(RunOptions.__annotations__), n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(RunOptions.__annotations__)}."
+        known = RunOptions.__annotations__
+        hint = did_you_mean(min(unknown), known, f"There are {', '.join(known)}.")
         raise UsageError(f"A run has no option {min(unknown)!r}. {hint}")
 
 
@@ -128,8 +127,7 @@ def _refuse_undefined(cell: str, outputs: Sequence[str], given: Collection[str])
         names = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
         names |= {each for function in _functions(table) for each in function.get_globals()} | {*given}
         if not _OPEN_ENDED.search(cell) and (missing := [name for name in outputs if name not in names]):
-            near = difflib.get_close_matches(missing[0], sorted(names), n=1, cutoff=0.6)
-            hint = f"Did you mean {near[0]!r}?" if near else "Give it a value there, or leave it out."
+            hint = did_you_mean(missing[0], names, "Give it a value there, or leave it out.")
             raise CaptureError(f"outputs asks for {missing[0]!r}, which the code does not define. {hint} Nothing ran.")
 
 
