@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    with local_session() as spark:
+    with local_session(CORES + 2) as spark:  # two workers, a feed, and a job beside them
         df = rows(spark, options.rows)
         df.count()
         SHARED.ensure(lambda: TFCluster(spark, workers=2))
