@@ -19,7 +19,10 @@ def classes(params: dict[str, Any]) -> Any:
     import keras
 
     last = keras.layers.Dense(params.get("outputs", 3), activation=params.get("activation", "softmax"))
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(8, "tanh"), last])
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(8, "tanh"), last])
+    if "loss" in params:
+        model.compile("adam", params["loss"])
+    return model
 
 
 __all__ = ["Fit", "classes", "linear"]

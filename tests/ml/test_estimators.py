@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.sql import functions as F
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
@@ -105,6 +106,12 @@ def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params:
     assert fitted.evaluate(df)["accuracy"] == pytest.approx(fitted.summary.history["accuracy"][-1], abs=0.2)
 
 
+def test_a_model_is_not_evaluated_on_classes_that_it_does_not_know(cluster: TFCluster, df: Any) -> None:
+    fitted = KerasClassifier(modelFn=classes, labelCol="gaps", verbose=0).fit(df)
+    with pytest.raises(DataError, match="'gaps' has 4, and the model's classes are 2, 5, 9"):
+        fitted.evaluate(df.withColumn("gaps", F.expr("gaps - 1 + int(gaps <> 5)")))
+
+
 def test_inputs_go_by_name_and_columns_may_be_left_out(cluster: TFCluster, df: Any) -> None:
     inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Concatenate()(list(inputs.values()))))
@@ -124,6 +131,16 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
         {"modelFn": classes, "labelCol": "place", "modelParams": {"outputs": 2}},
         UsageError,
         "has 2 classes",
+    ),
+    "another task": (
+        {"modelFn": classes, "modelParams": {"loss": "mse"}, "labelCol": "place"},
+        UsageError,
+        "loss mse is of no classes where a model has an output for each class: take sparse_categorical_crossentropy",
+    ),
+    "one-hot": (
+        {"modelFn": classes, "modelParams": {"loss": "categorical_crossentropy"}, "labelCol": "place"},
+        UsageError,
+        "one-hot",
     ),
     "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
     "no booleans": ({"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "a"}, DataError, "booleans"),
@@ -174,8 +191,10 @@ def test_parameters_are_told_copied_and_refused() -> None:
     assert "validationIndicatorCol" in asked.explainParams()
     with pytest.raises(UsageError, match=r"no parameter 'epoch'\. Did you mean 'epochs'"):
         KerasClassifier(epoch=3)
-    with pytest.raises(TypeError, match="epochs"):
-        KerasClassifier(epochs="three")
+    wrong = {"epochs": "three", "callbacks": 5, "modelParams": [1], "modelFn": "classes", "model": classes}
+    for name, value in wrong.items():
+        with pytest.raises(TypeError, match=name):
+            KerasClassifier(**{name: value})
 
 
 def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:

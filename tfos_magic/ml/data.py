@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError
 
 MOST_CLASSES = 10_000
+MOST_EXACT = 2**53
+"""Whole numbers up to here are told apart by a double, which labels and predictions of Spark ML are."""
 
 
 def check_columns(df: Any, names: list[str]) -> None:
@@ -48,6 +51,12 @@ class Rows:
         if name not in self._labels:
             self._labels[name] = _classes(self.frame, name)
         return self._labels[name]
+
+    def refuse_labels_but(self, classes: Collection[int], name: str) -> None:
+        """Raise :class:`DataError` for a label that is none of the ``classes`` of a model."""
+        if others := [label for label in self.labels(name) if label not in classes]:
+            known = f"{', '.join(map(str, [*classes][:8]))}{', …' if len(classes) > 8 else ''}"
+            raise DataError(f"Column {name!r} has {others[0]}, and the model's classes are {known}: drop these rows.")
 
     def split(self, indicator: str) -> dict[str, Any]:
         """The DataFrames ``train`` and ``validation``, as a column of booleans says, where one is named."""
@@ -112,6 +121,8 @@ def _classes(df: Any, name: str) -> tuple[int, ...]:
         raise DataError(f"Column {name!r} has {odd[0]!r}, and classes are whole numbers: is this a regression?")
     if len(values) > MOST_CLASSES:
         raise DataError(f"Column {name!r} has more than {MOST_CLASSES:,} classes: is this a regression?")
+    if values and max(map(abs, values)) >= MOST_EXACT:
+        raise DataError(f"Column {name!r} has labels beyond 2**53, which no prediction tells apart: index them.")
     return tuple(sorted(map(int, values)))
 
 

@@ -10,7 +10,7 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
-from tfos_magic.ml.data import check_columns
+from tfos_magic.ml.data import Rows, check_columns
 from tfos_magic.ml.params import ClassColumns, KerasColumns, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
 from tfos_magic.ml.scores import Scores
@@ -60,7 +60,10 @@ class KerasModel(KerasColumns, Model, MLWritable, MLReadable[Any]):
 
         The cluster computes them. Raises what ``fit`` raises.
         """
-        check_columns(dataset, [*self.features, self.getLabelCol()])
+        rows = Rows(dataset)
+        rows.check(self.features, self.getLabelCol())
+        if self.facts.classifies:
+            rows.refuse_labels_but(self.facts.known_classes, self.getLabelCol())
         names = {"model": self.keras, "facts": self.facts}
         with shared_cluster(dataset.sparkSession) as cluster:
             run = cluster.submit(
@@ -119,7 +122,7 @@ class KerasClassificationModel(KerasModel, ClassColumns):
     @property
     def numClasses(self) -> int:
         """How many classes the model tells apart."""
-        return len(self.facts.classes) or max(self.facts.shape[-1] or 0, 2)
+        return len(self.facts.known_classes)
 
 
 @with_accessors

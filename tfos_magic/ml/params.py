@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -46,6 +47,24 @@ def _getter(name: str) -> Any:
 
     get_param.__doc__ = f"The value of ``{name}``, or its default."
     return get_param
+
+
+def _to_dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is no dict.")
+    return dict(value)
+
+
+def _to_function(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"{value!r} is no function.")
+    return value
+
+
+def _to_model(value: Any) -> Any:
+    if not hasattr(value, "fit"):
+        raise TypeError(f"{type(value).__name__} is no Keras model.")
+    return value
 
 
 def _param(name: str, doc: str, converter: Any = None) -> Any:
@@ -95,19 +114,19 @@ class ClassColumns(HasProbabilityCol, HasRawPredictionCol):
 class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
     """What an estimator is asked besides its columns."""
 
-    model = _param("model", "a Keras model; compiled, unless the kind of estimator says for what")
-    modelFn = _param("modelFn", "a function that makes the model of modelParams, a dict; for model")
-    modelParams = _param("modelParams", "a dict, what modelFn is called with")
+    model = _param("model", "a Keras model; compiled, unless the kind of estimator says for what", _to_model)
+    modelFn = _param("modelFn", "a function that makes the model of modelParams, a dict; for model", _to_function)
+    modelParams = _param("modelParams", "a dict, what modelFn is called with", _to_dict)
     batchSize = _param("batchSize", "rows in a step, of all workers together", TypeConverters.toInt)
     epochs = _param("epochs", "how often all rows are trained on", TypeConverters.toInt)
     numWorkers = _param("numWorkers", "how many workers train a model together; all there are", TypeConverters.toInt)
     strategy = _param("strategy", "sync, async or local", TypeConverters.toString)
-    strategyOptions = _param("strategyOptions", "a dict, the options of the strategy")
+    strategyOptions = _param("strategyOptions", "a dict, the options of the strategy", _to_dict)
     shuffle = _param("shuffle", "whether rows come in another order in each epoch", TypeConverters.toBoolean)
     seed = _param("seed", "of the weights, the order of rows and what else is random", TypeConverters.toInt)
     checkpointDir = _param("checkpointDir", "a path or URL for checkpoints", TypeConverters.toString)
     resume = _param("resume", "whether to go on from the newest checkpoint there", TypeConverters.toBoolean)
-    callbacks = _param("callbacks", "a list of Keras's callbacks")
+    callbacks = _param("callbacks", "a list of Keras's callbacks", TypeConverters.toList)
     verbose = _param("verbose", "0 shows nothing, 1 how far the training is", TypeConverters.toInt)
     keepCluster = _param("keepCluster", "whether a cluster that fit starts stays", TypeConverters.toBoolean)
 

@@ -45,6 +45,11 @@ class Facts:
     logits: bool = False
     classes: tuple[int, ...] = ()
 
+    @property
+    def known_classes(self) -> Sequence[int]:
+        """The classes that a classifier tells apart."""
+        return self.classes or range(max(self.shape[-1] or 0, 2))
+
 
 def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, list[float]], Facts]:
     """Train as asked, and give the model, the history of its metrics by name, and the facts.
@@ -115,7 +120,7 @@ def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tupl
         )
     if asked.kind != CLASSIFY:
         return ()
-    _refuse_one_hot(model)
+    _refuse_loss(model, shape)
     if shape is None:
         return () if asked.labels == tuple(range(len(asked.labels))) else asked.labels
     return _classes(asked.labels, shape)
@@ -158,13 +163,23 @@ def _words(shape: Sequence[int | None]) -> str:
     return f"of shape ({', '.join(['rows', *(str(length or '?') for length in shape)])})"
 
 
-def _refuse_one_hot(model: Any) -> None:
+def _refuse_loss(model: Any, shape: Sequence[int | None] | None) -> None:
+    """Raise :class:`UsageError` for a loss of Keras's own that takes no classes, or not of so many outputs."""
+    import keras
+
     loss = getattr(model, "loss", None)
     name = loss if isinstance(loss, str) else type(loss).__name__
-    if name.replace("_", "").lower() in ("categoricalcrossentropy", "categoricalfocalcrossentropy"):
+    known = name.replace("_", "").lower()
+    if not (isinstance(loss, str) or (isinstance(loss, keras.Loss) and type(loss).__module__.startswith("keras."))):
+        return
+    if known.startswith("categorical"):
         raise UsageError(
-            f"The loss {name} is of labels one-hot, and labelCol has classes: sparse_categorical_crossentropy."
+            f"The loss {name} is of labels one-hot, and labelCol has classes: take sparse_categorical_crossentropy."
         )
+    if shape and (shape[-1] != 1) != known.startswith("sparse"):
+        outputs = "one output" if shape[-1] == 1 else "an output for each class"
+        fitting = "binary_crossentropy" if shape[-1] == 1 else "sparse_categorical_crossentropy"
+        raise UsageError(f"The loss {name} is of no classes where a model has {outputs}: take {fitting}.")
 
 
 def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits: bool) -> None:
