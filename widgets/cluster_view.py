@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -10,13 +11,15 @@ from typing import Any
 import traitlets
 
 from tfos_magic.cluster.cluster import TFCluster
-from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import UsageError
+from tfos_magic.notebook.views.card import drawn_at
 from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.cluster_table import about, cluster_bundle, worker_row
 from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.widgets.part import Part
+
+log = logging.getLogger("tfos_magic.widgets")
 
 SECONDS = 1.0
 
@@ -36,7 +39,7 @@ class ClusterView(Part):
                 f"{type(cluster).__name__} is no cluster: give a TFCluster, or none for that of the magics."
             )
         self.cluster = cluster
-        self._error, self._busy = "", False
+        self._error = self._busy = ""
         super().__init__(None, status=values_of(None, []), **traits)
         self.on_msg(self._hear)
         self.look()
@@ -47,12 +50,17 @@ class ClusterView(Part):
         if kernel_is_ending():
             return
         cluster = self.cluster or SHARED.cluster
-        runs = cluster.queue.runs if cluster else []
-        self.status = {**values_of(cluster, runs), "error": self._error, "busy": self._busy}
+        runs = [queued for queued in cluster.queue.runs if not queued.done] if cluster else []
+        self.status = {**values_of(cluster, runs, self._busy), "error": self._error, "busy": bool(self._busy)}
 
     def picture(self) -> dict[str, str]:
         cluster = self.cluster or SHARED.cluster
-        return cluster_bundle(cluster.status()) if cluster else {"text/plain": "There is no cluster."}
+        if cluster is None:
+            return {"text/html": "<p>There is no cluster.</p>", "text/plain": "There is no cluster."}
+        return cluster_bundle(cluster.status())
+
+    def kept(self) -> dict[str, str]:
+        return drawn_at(self.picture())
 
     def close(self) -> None:
         """Look no more. The cluster stays."""
@@ -64,13 +72,13 @@ class ClusterView(Part):
         if cluster is None or self._busy or not isinstance(content, dict):
             return
         if content.get("ask") == "scale" and isinstance(workers := content.get("workers"), int):
-            self._do(lambda: cluster.scale(workers))
+            self._do(f"Scaling to {count_of(workers, 'worker')} …", lambda: cluster.scale(workers))
         elif content.get("ask") == "stop":
-            self._do(SHARED.stop if cluster is SHARED.cluster else cluster.stop)
+            self._do("Stopping the cluster …", SHARED.stop if cluster is SHARED.cluster else cluster.stop)
 
-    def _do(self, work: Callable[[], Any]) -> None:
-        """In a thread of its own: the kernel is free for cells meanwhile."""
-        self._error, self._busy = "", True
+    def _do(self, what: str, work: Callable[[], Any]) -> None:
+        """In a thread of its own: the kernel is free for cells meanwhile, and ``what`` is said."""
+        self._error, self._busy = "", what
         self.look()
         threading.Thread(target=self._work, args=(work,), name="tfos-cluster-view", daemon=True).start()
 
@@ -80,31 +88,33 @@ class ClusterView(Part):
         except Exception as error:
             self._error = str(error)
         finally:
-            self._busy = False
+            self._busy = ""
             self.look()
 
 
-def values_of(cluster: TFCluster | None, runs: list[Run]) -> dict[str, Any]:
-    """What the page is told of a cluster, ready to read."""
+def values_of(cluster: TFCluster | None, runs: list[Any], busy: str = "") -> dict[str, Any]:
+    """What the page is told of a cluster, ready to read; ``busy`` is what is done to it just now."""
     if cluster is None:
         return {"headline": "No cluster", "about": "", "runs": "", "workers": [], "size": 0, "running": False}
     status = cluster.status()
     return {
-        "headline": f"Cluster {status.phase}",
+        "headline": busy or f"Cluster {status.phase}",
         "about": about(status),
-        "runs": f"{status.reason} {_of_runs(runs)}".strip(),
-        "workers": [worker_row(worker) for worker in status.workers],
+        "runs": "" if busy else f"{status.reason} {_of_runs(runs)}".strip(),
+        "workers": [] if status.phase == "stopped" else [worker_row(worker) for worker in status.workers],
         "size": cluster.size,
         "running": status.phase == "running",
         "busy_with": " and ".join([*(run.name for run in runs[:1]), *([f"{len(runs) - 1} more"] if runs[1:] else [])]),
     }
 
 
-def _of_runs(runs: list[Run]) -> str:
-    if not runs:
+def _of_runs(queued: list[Any]) -> str:
+    """What has the workers, a run or a map, and how many wait."""
+    if not queued:
         return "Nothing runs."
-    waiting = f"; {count_of(len(runs) - 1, 'run')} next" if runs[1:] else ""
-    return f"{runs[0].name} is {runs[0].phase.value}{waiting}."
+    first, waiting = queued[0], f"; {count_of(len(queued) - 1, 'run')} next" if queued[1:] else ""
+    of_first = str(first).strip("<>") if len(first.runs) > 1 else f"{first.name} is {first.runs[0].phase.value}"
+    return f"{of_first}{waiting}."
 
 
 class _Watch:
@@ -136,7 +146,10 @@ class _Watch:
                     self._running = False
                     return
             for view in views:
-                view.look()
+                try:
+                    view.look()
+                except Exception:  # of one view; the others go on
+                    log.exception("The cluster could not be looked at.")
 
 
 _WATCH = _Watch()

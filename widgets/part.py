@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import anywidget
 import traitlets
 from IPython.display import display
 from ipywidgets import widget_serialization
 
-from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.views.card import part_bundle
+from tfos_magic.notebook.views.card import as_of, part_bundle
 from tfos_magic.widgets.module import LOADER
 from tfos_magic.widgets.panel import PANELS, Panel
+from tfos_magic.widgets.shown import SHOWN, follow_boxes
 
 log = logging.getLogger("tfos_magic.widgets")
 
@@ -43,23 +43,29 @@ class Part(anywidget.AnyWidget):
     It fills what it is put in, and all parts of a run together cost what one does. ``phase``, ``epoch`` (from 0),
     ``fraction`` (0 to 1) and ``metrics`` (values by name) are those of the run, for ``observe`` and ``jslink``; they
     change at most four times a second, in the run's thread. In a saved notebook a part that was displayed by itself
-    becomes a picture when the kernel ends.
+    becomes a picture when the kernel ends; pictures of those in boxes stand beside the box.
     """
 
     kind: ClassVar[str]
     _esm = LOADER
     run: Any = traitlets.Any(None, help="the run that is shown")
     part = traitlets.Unicode().tag(sync=True)
+    key = traitlets.Unicode(read_only=True).tag(sync=True)
     data: Any = traitlets.Instance(Panel, allow_none=True).tag(sync=True, **widget_serialization)
     phase = traitlets.Unicode("none", read_only=True).tag(sync=True)
     epoch = traitlets.Int(0, read_only=True).tag(sync=True)
     fraction = traitlets.Float(0.0, read_only=True).tag(sync=True)
     metrics: Any = traitlets.Dict(read_only=True).tag(sync=True, to_json=lambda values, _: _finite(values))
 
+    @traitlets.default("key")
+    def _new_key(self) -> str:
+        return uuid4().hex[:8]
+
     def __init__(self, run: Run | None = None, **traits: Any) -> None:
         traits.setdefault("layout", {"width": "100%"})
         self._failed: set[str] = set()
         refuse_others(run)
+        follow_boxes()
         super().__init__(run=run, part=self.kind, data=PANELS.of(run), **traits)
         self.data.observe(self._follow, "picture")
         self._follow()
@@ -86,7 +92,7 @@ class Part(anywidget.AnyWidget):
             self._tell_of("fraction", round(state.fraction, 4))
             self._tell_of("metrics", dict(state.metrics))
         if state.phase.ended:
-            _SHOWN.ended(self)
+            SHOWN.ended(self)
 
     def _tell_of(self, trait: str, value: Any) -> None:
         """Set a trait; an observer of the user's own that raises holds nothing up, and is told of once."""
@@ -107,41 +113,16 @@ class Part(anywidget.AnyWidget):
         """What is shown now as HTML and text, which need no kernel."""
         return part_bundle(self.data.state, self.kind)
 
+    def kept(self) -> dict[str, str]:
+        """The picture, with the time where it is not the last."""
+        return as_of(self.data.state, self.picture())
+
     def bundle(self) -> dict[str, Any]:
         """The widget for pages that show it, and the picture for all others."""
         live, _ = self._repr_mimebundle_() or ({}, {})
-        return {**live, **self.picture()}
+        return {**live, **self.kept()}
 
     def _ipython_display_(self, **_: Any) -> None:
         handle = display(self.bundle(), raw=True, display_id=True)
         if handle is not None:
-            _SHOWN.add(handle, self)
-
-
-class _Shown:
-    """The displays of parts. Their pictures follow as runs end; they stand alone as this process ends."""
-
-    def __init__(self) -> None:
-        self._displays: list[tuple[Any, weakref.ref[Part]]] = []
-        self._known: set[tuple[int, str]] = set()
-
-    def add(self, handle: Any, part: Part) -> None:
-        if not self._displays:
-            close_at_exit(self)
-        self._displays.append((handle, weakref.ref(part)))
-
-    def ended(self, part: Part) -> None:
-        """Show the end of the part's run, once, where pages that draw no widgets look."""
-        for handle, reference in self._displays:
-            known = (id(handle), part.data.state.run_id)
-            if reference() is part and known not in self._known:
-                self._known.add(known)
-                handle.update(part.bundle(), raw=True)
-
-    def close_quickly(self) -> None:
-        for handle, reference in self._displays:
-            if (part := reference()) is not None:
-                handle.update(part.picture(), raw=True)
-
-
-_SHOWN = _Shown()
+            SHOWN.add(handle, self, type(self).bundle, type(self).kept)

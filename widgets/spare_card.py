@@ -9,20 +9,18 @@ from typing import Any
 from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.notebook.views.card import card_bundle
+from tfos_magic.notebook.views.card import as_of, card_bundle
 from tfos_magic.notebook.views.picture import summary
 
 FIRST_SECONDS, SECONDS_BETWEEN = 3.0, 10.0
 
 # Where the panel cannot be drawn again, JupyterLab writes a line or an error in its place: a node without children.
-_NO_ERROR = (
-    ".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) "
-    ".jp-OutputArea-output.lm-Panel:not([data-mime-type]):not(:has(*)) { display: none }"
+_AN_ERROR = ".jp-OutputArea-output.lm-Panel:not([data-mime-type]):not(:has(*))"
+NO_ERROR = (
+    f".jp-OutputArea-child:has(~ .jp-OutputArea-child .tfos-spare) {_AN_ERROR}, "
+    f".jp-OutputArea-child:has(.tfos-spare) ~ .jp-OutputArea-child {_AN_ERROR} {{ display: none }}"
 )
-_NOTE = (
-    "The run as it was drawn last, at most ten seconds before its kernel ended or this notebook was saved. The live "
-    "panel needs that kernel, widgets, and a notebook that is trusted."
-)
+_NOTE = "The live panel needs its kernel, widgets, and a notebook that is trusted."
 _MUTED = "color:var(--jp-ui-font-color2,inherit);font-size:13px;margin:4px 0"
 
 
@@ -56,6 +54,6 @@ def without_panel(state: RunState) -> dict[str, str]:
 
 
 def _bundle(state: RunState) -> dict[str, str]:
-    card = card_bundle(state)
-    opened = f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{_NO_ERROR}</style>'
+    card = as_of(state, card_bundle(state))
+    opened = f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{NO_ERROR}</style>'
     return {**card, "text/html": f'{opened}{card["text/html"]}<p style="{_MUTED}">{_NOTE}</p></div>'}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -124,20 +125,28 @@ VBox([one, two, table, StopButton(run)])
 def test_a_part_says_that_the_kernel_is_gone_and_is_a_picture_in_the_saved_notebook(
     context: BrowserContext, lab: Lab, told: str
 ) -> None:
-    notebook = open_notebook(
-        context, lab, lab.write("parts-gone", told, "HBox([Progress(run), StopButton(run)])", "Curves(run)")
-    )
+    box = "HBox([VBox([Progress(run), StopButton(run), WorkerTable(run)]), Curves(run)])"
+    notebook = open_notebook(context, lab, lab.write("parts-gone", told, box, "Curves(run)"))
     notebook.start_run()
     notebook.await_run()
     headline = notebook.output("[data-part=progress] .tfos-headline")
     expect(headline).to_have_text("Training on 2 workers")
+    assert headline.evaluate("node => node.closest('.widget-vbox').offsetWidth") > 220
+    spare = notebook.output(".tfos-spare")
+    expect(spare).to_have_count(1)
+    expect(spare).to_be_hidden()
     run_more(notebook, "exit()")
     expect(headline).to_have_text("Training on 2 workers, until the kernel went")
+    expect(notebook.output("[data-part=workers] > [role=status]")).to_have_text("As it was when the kernel went.")
     expect(notebook.output("[data-part=stop] button")).to_be_hidden()
-    expect(notebook.output("svg[role=img]").first).to_be_visible()
-    saved = notebook.save().cells[2].outputs[0].data
+    expect(notebook.output("svg[role=img]").last).to_be_visible()
+    cells = notebook.save().cells
+    saved = cells[2].outputs[0].data
     assert "application/vnd.jupyter.widget-view+json" not in saved
     assert "<svg" in saved["text/html"]
+    beside = cells[1].outputs[0].data["text/html"]
+    assert len(re.findall(r"Drawn at \d", beside)) == 1
+    assert "<svg" in beside
 
 
 @pytest.mark.soak

@@ -494,6 +494,7 @@ def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
         result = kernel.run(source)
         assert not result.error
         assert "--" in result.text
+        assert not result.text.startswith("::")
     assert "phase" in kernel.run("%tfos status --json").text
     assert (
         "batch-size" in kernel.client.inspect("%%tfos_train", reply=True, timeout=10)["content"]["data"]["text/plain"]

@@ -171,9 +171,12 @@ class TFCluster(WorkerGroup):
 
     def status(self) -> ClusterStatus:
         """The cluster and its workers as they are now."""
-        return self.membership.status(
+        status = self.membership.status(
             "session stopped" if sessions.is_stopped(self.spark) else sessions.master_of(self.spark)
         )
+        first = next(iter(self.queue.runs), None)
+        busy = () if first is None else first.busy if isinstance(first, MapRun) else range(self.size)
+        return status.with_busy(busy)
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
         """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""

@@ -20,6 +20,8 @@ from tfos_magic.spark.session import is_dataframe
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_SIMPLE = (bool, int, float, str)
+
 
 @overload
 def distributed(function: Callable[..., Any], /) -> Distributed: ...
@@ -118,6 +120,9 @@ class Distributed:
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self._function)
         given = dict(signature.bind(*args, **kwargs).arguments)
+        for parameter in signature.parameters.values():  # what runs are told apart by
+            if isinstance(parameter.default, _SIMPLE) and parameter.kind is not parameter.POSITIONAL_ONLY:
+                given.setdefault(parameter.name, parameter.default)
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 given.update(given.pop(parameter.name, {}))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from tfos_magic.cluster.runs.attempt import StopAsked
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest
+from tfos_magic.cluster.runs.request import Observer, RunRequest
 from tfos_magic.cluster.runs.run import STOP_SECONDS, Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
@@ -83,17 +83,21 @@ class MapRun:
         Raises :class:`ItemError` from what ended its run, and TimeoutError after ``timeout`` seconds.
         """
         try:
-            values = self.runs[index].wait(timeout)
+            return self.runs[index].wait(timeout)
         except (Exception, RunInterrupted) as error:
             if not self.runs[index].done:
                 raise
             raise ItemError(index, self.items[index], self.ranks(index), error) from error
-        return values.get(RETURNED, values)
 
     def ranks(self, index: int) -> Sequence[int]:
         """The workers that have an item or had it; none before it begins."""
         place = self._places.get(self.runs[index].run_id)
         return place.ranks if place else ()
+
+    @property
+    def busy(self) -> set[int]:
+        """The workers that have an item now."""
+        return {rank for index, run in enumerate(self.runs) if not run.done for rank in self.ranks(index)}
 
     def as_completed(self) -> Iterator[int]:
         """The indices of items as they end, well or not, those first that have ended already."""

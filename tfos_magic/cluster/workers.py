@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pkgutil import resolve_name
 from typing import Any
@@ -132,6 +132,12 @@ class ClusterStatus:
     tensorflow: str = ""
     keras: str = ""
     reason: str = ""
+
+    def with_busy(self, ranks: Container[int]) -> ClusterStatus:
+        """The same, where the workers of these ``ranks`` that are ready have work."""
+        busy = {each for each in self.workers if each.state == "ready" and each.role == "worker" and each.rank in ranks}
+        workers = (replace(each, state="busy") if each in busy else each for each in self.workers)
+        return replace(self, workers=tuple(workers))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.cluster_table:cluster_bundle")(self)

@@ -100,13 +100,20 @@ def _is_plain(model: Any) -> bool:
 
 
 def _shape_of(model: Any, data: Any) -> tuple[int | None, ...]:
-    """The shape of the model's output, without the rows."""
-    import keras
+    """The shape of the model's output, without the rows.
 
-    made = getattr(model, "outputs", None)
-    if not made:
-        spec = keras.tree.map_structure(lambda each: _symbol(keras, each), data.element_spec[0])
-        made = keras.tree.flatten(model.compute_output_spec(spec))
+    That of one row of zeros, for what layers of texts say of their shapes is not always so.
+    """
+    import keras
+    import tensorflow as tf
+
+    spec = data.element_spec[0]
+    if all(each.shape[1:].is_fully_defined() for each in tf.nest.flatten(spec)):
+        row = tf.nest.map_structure(lambda each: tf.zeros([1, *each.shape[1:]], each.dtype), spec)
+        made = keras.tree.flatten(model(row, training=False))
+    else:
+        symbols = keras.tree.map_structure(lambda each: _symbol(keras, each), spec)
+        made = getattr(model, "outputs", None) or keras.tree.flatten(model.compute_output_spec(symbols))
     if len(made) != 1:
         raise UsageError("The model has several outputs, and a stage of Spark ML makes one prediction: give it one.")
     return tuple(made[0].shape[1:])

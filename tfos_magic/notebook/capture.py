@@ -115,10 +115,15 @@ def capture(
     frames = {name: value for name, value in objects.items() if is_dataframe(value)}
     frames.update({name: _as_dataframe(source, namespace, session) for name, source in feeds.items()})
     if (selection != EVERYTHING or missing != NOTHING_MISSING) and not frames:
+        tables = [name for name, value in objects.items() if is_table(value)]
+        hint = (
+            f"{tables[0]} is sent as it is: --feed {tables[0]}={tables[0]} feeds it as one."
+            if tables
+            else "One within a list, a dict or an object is not seen: give it a name of its own. See --feed NAME=DF."
+        )
         raise UsageError(
-            "--features, --label, --weight, --matrix, --pad, --fill and --null-mask are about DataFrames, and the cell "
-            "names none. One within a list, a dict or an object is not seen: give it a name of its own. See --feed "
-            "NAME=DF."
+            "--features, --label, --weight, --matrix, --pad, --fill and --null-mask are about DataFrames of Spark, and "
+            f"the cell names none. {hint}"
         )
     modules = {name: value.__name__ for name, value in objects.items() if isinstance(value, ModuleType)}
     values = {name: value for name, value in objects.items() if name not in frames and name not in modules}

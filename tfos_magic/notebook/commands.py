@@ -70,8 +70,11 @@ class Commands:
     def _show_run(self) -> None:
         """Show the runs that go on or wait, the newest first, or say how the last one ended."""
         unended, last = self.runtime.shared.queue.runs, self.runtime.last_run
-        for run in reversed(unended):
-            show_again(run)
+        for queued in reversed(unended):
+            if len(queued.runs) == 1:
+                show_again(*queued.runs)
+            else:
+                print(queued)
         if not unended and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
         if self.runtime.fed:

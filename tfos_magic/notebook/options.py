@@ -239,9 +239,14 @@ def parse(function: Any, line: str) -> Any:
         raise UsageError(f"The options cannot be read: {error}.") from None
 
 
+CELL_MAGICS = ("tfos_train", "tfos_run")
+
+
 def help_of(function: Any) -> str:
-    """The help text of a magic."""
-    return str(function.parser.format_help())
+    """The help text of a magic, without the mark-up that IPython puts before it."""
+    text = str(function.parser.format_help()).removeprefix("::").lstrip("\n")
+    name = function.__name__
+    return text.replace(f"%{name}", f"%%{name}", 1) if name in CELL_MAGICS else text
 
 
 def command_parser(name: str, *decorators: Decorator) -> Any:

@@ -16,6 +16,8 @@ def names(text: str) -> list[str]:
 def pair(text: str) -> tuple[str, str]:
     """``NAME=DF`` as two names."""
     name, sign, frame = text.partition("=")
+    if not sign and text.strip().isidentifier():
+        raise UsageError(f"--feed takes NAME=DATAFRAME: --feed {name.strip()}={name.strip()} keeps the name.")
     if not (sign and name.strip().isidentifier() and frame.strip().isidentifier()):
         raise UsageError(f"--feed takes NAME=DATAFRAME, such as --feed train=train_df; {text!r} is not that.")
     return name.strip(), frame.strip()

@@ -47,6 +47,7 @@ function curves(data, own) {
     close: () => widths.disconnect(),
     draw() {
       const all = data.get("charts");
+      if (!charts.length) write(empty, nothing());
       if (all === drawn) return;
       drawn = all;
       const list = chosenCharts(all, own);
@@ -107,7 +108,7 @@ function chartOf(cursor, moved) {
   let xs = [];
 
   const text = (x) => {
-    const at = chart.x === "seconds" ? `${Math.round(x)} s` : `epoch ${number(x)}`;
+    const at = chart.x === "seconds" ? `${Math.round(x)} s` : `epoch ${number(Math.round(x * 10) / 10)}`;
     const values = new Map(); // the training line and its running values have one name
     for (const line of chart.lines) {
       const index = line.xs.findLastIndex((value) => value <= x);
@@ -161,7 +162,7 @@ function chartOf(cursor, moved) {
       parts.push(shape("line", { x1: CHART.left, x2: width - CHART.right, y1: at, y2: at, class: "tfos-grid" }));
       parts.push(shape("text", { x: CHART.left - 6, y: at + 4, "text-anchor": "end" }, number(Number(value.toPrecision(3)))));
     }
-    const unit = chart.x === "seconds" ? (value) => `${Math.round(value)} s` : (value) => number(value);
+    const unit = chart.x === "seconds" ? (value) => `${Math.round(value)} s` : (value) => number(Math.round(value * 10) / 10);
     parts.push(shape("text", { x: CHART.left, y: CHART.height - 3 }, unit(first)));
     parts.push(shape("text", { x: width - CHART.right, y: CHART.height - 3, "text-anchor": "end" }, chart.x === "seconds" ? unit(last) : `epoch ${unit(last)}`));
     for (const line of chart.lines) {

@@ -8,7 +8,7 @@ function log(data) {
   let filter = "";
   const draw = () => {
     const entries = data.get("lines");
-    if (entries === drawn) return;
+    if (entries === drawn && entries.length) return;
     drawn = entries;
     const count = data.get("workers").length;
     while (select.options.length <= count) {

@@ -165,9 +165,10 @@ function settingsOf(model, runs, changed) {
   };
 }
 
-// For as long as the panel is shown, the card that would stand in for it is not (see spare_card.py).
-function withoutSpareCard(run) {
-  return node("style", "", {}, `.tfos-spare[data-run="${CSS.escape(run)}"] { display: none }`);
+// For as long as a part is shown, what would stand in for it is not (see spare_card.py and shown.py).
+function withoutSpare(run, part) {
+  const spares = [`[data-run="${CSS.escape(run)}"]`, `[data-parts~="${CSS.escape(part)}"]`];
+  return node("style", "", {}, spares.map((spare) => `.tfos-spare${spare} { display: none }`).join(" "));
 }
 
 // Calls `died` when the kernel is. One that the server starts anew by itself, as after it was killed, leaves the widgets
@@ -191,9 +192,11 @@ function mount({ el, kind, model, data, runs = [] }) {
   const root = node("section", kind === "panel" ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
   root.dataset.part = kind;
   if (model !== data) root.classList.add("tfos-wide"); // put somewhere by a person, and not under a cell
+  const left = node("p", "tfos-muted", { role: "status" }, "As it was when the kernel went.");
   let parts = [];
   const draw = () => {
     root.dataset.phase = own.gone ? "gone" : data.get("picture").phase;
+    left.hidden = !own.gone || kind === "stop" || data.get("picture").ended || root.querySelector(".tfos-headline") !== null; // says so itself
     for (const part of parts) part.draw();
   };
   let asked = 0; // several values of one message are drawn once
@@ -215,8 +218,8 @@ function mount({ el, kind, model, data, runs = [] }) {
     look();
   });
   parts = makers.map((make) => make(data, own));
-  root.append(...parts.map((part) => part.root));
-  if (kind === "panel") root.append(withoutSpareCard(data.get("run_id")));
+  root.append(left, ...parts.map((part) => part.root));
+  root.append(withoutSpare(kind === "panel" ? data.get("run_id") : "", own.get("key", "")));
   el.append(root);
   draw();
   const watched = [...new Set([data, ...runs])];

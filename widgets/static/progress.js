@@ -66,7 +66,11 @@ function stopButton(data, own, stays = false) {
     root,
     draw() {
       const picture = data.get("picture");
-      if (picture.name !== drawn) { drawn = picture.name; state = "ready"; show(); }
+      if (picture.name !== drawn || (picture.ended && state !== "ready")) {
+        drawn = picture.name;
+        state = "ready";
+        show();
+      }
       if (picture.phase === "stopping" && state === "ready") { state = "again"; show(); }
       root.hidden = own.gone || (picture.ended && !stays);
       root.disabled = picture.ended;

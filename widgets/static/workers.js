@@ -11,7 +11,6 @@ function workers(data, own) {
   const detail = node("p", "tfos-detail", { role: "status" });
   const summary = node("p", "tfos-muted tfos-summary");
   const empty = node("p", "tfos-muted tfos-empty", {}, "Workers are shown as soon as there is a run.");
-  const gone = node("p", "tfos-muted", { role: "status" }, "As they were when the kernel went.");
   const id = `tfos-${Math.random().toString(36).slice(2, 10)}`;
   let chosen = 0;
 
@@ -85,13 +84,12 @@ function workers(data, own) {
     choose(Math.min(last, Math.max(0, chosen + moves[event.key])));
   });
   return {
-    root: node("div", "tfos-scroll", {}, gone, summary, empty, table, grid, detail),
+    root: node("div", "tfos-scroll", {}, summary, empty, table, grid, detail),
     draw() {
       const list = data.get("workers");
       const many = list.length > TABLE_ROWS;
       table.hidden = many || list.length === 0;
       empty.hidden = list.length > 0;
-      gone.hidden = !own.gone || list.length === 0 || data.get("picture").ended;
       fill(body, many ? [] : list, row, drawRow);
       fill(grid, many ? list : [], cell, drawCell);
       detail.hidden = !many;

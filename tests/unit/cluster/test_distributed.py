@@ -25,3 +25,7 @@ def test_an_unknown_option_is_refused_where_the_function_is_decorated() -> None:
 
 def test_it_shows_its_name_and_parameters() -> None:
     assert repr(distributed(fit)) == "<distributed fit(data: 'object', rate: 'float' = 0.1) -> 'None'>"
+
+
+def test_runs_are_told_apart_by_defaults_too() -> None:
+    assert distributed(fit)._options_of((1,), {})["names"] == {"data": 1, "rate": 0.1}

@@ -13,9 +13,20 @@ from tfos_magic.errors import UsageError
 
 
 def run(name: str, alone: bool = False) -> Any:
-    return SimpleNamespace(
+    made = SimpleNamespace(
         name=name, run_id=name, state=f"state of {name}", done=False, request=SimpleNamespace(alone=alone)
     )
+    made.runs = [made]
+    return made
+
+
+def test_of_a_map_there_are_its_runs() -> None:
+    queue: RunQueue[Any] = RunQueue()
+    known, heard = KnownRuns(queue), []
+    known.on_new(heard.append)
+    runs = [run("fit 1"), run("fit 2")]
+    queue.join(SimpleNamespace(request=runs[0].request, runs=runs))
+    assert heard == known.runs == runs
 
 
 def test_runs_are_found_by_name_and_number_and_others_refused() -> None:

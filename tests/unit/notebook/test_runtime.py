@@ -39,6 +39,7 @@ class Detached:
 
     def __init__(self) -> None:
         self.stopped = self.done = False
+        self.runs = [self]
 
     def stop(self, timeout: float) -> None:
         self.stopped = True

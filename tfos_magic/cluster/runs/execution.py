@@ -122,7 +122,7 @@ class Execution:
         self._stops.put(None)
 
     def _wait(self) -> None:
-        self.state.phase = RunPhase.QUEUED
+        self.state.queue()
         self._update()
 
     def _open_store(self) -> None:

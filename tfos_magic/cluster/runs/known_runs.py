@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
@@ -32,7 +33,7 @@ class EndedRun:
 class KnownRuns:
     """The last runs of all that join ``queue``, oldest first, but for cells that each worker ran by itself."""
 
-    def __init__(self, queue: RunQueue[Run]) -> None:
+    def __init__(self, queue: RunQueue[Any]) -> None:
         self._runs: list[Run | EndedRun] = []
         self._callbacks: list[Callable[[Run], object]] = []
         queue.on_join(self._add)
@@ -61,11 +62,12 @@ class KnownRuns:
         hint = did_you_mean(name, [run.name for run in self._runs], "%tfos runs lists what there is.")
         raise UsageError(f"There is no run {name!r}. {hint}")
 
-    def _add(self, run: Run) -> None:
-        if run.request.alone:
+    def _add(self, queued: Any) -> None:
+        if queued.request.alone:
             return
         # What runs brought back is the notebook's to keep.
-        self._runs = [EndedRun(known) if isinstance(known, Run) and known.done else known for known in self._runs]
-        self._runs = [*self._runs[-KEPT + 1 :], run]
-        for callback in list(self._callbacks):
-            callback(run)
+        known = [EndedRun(run) if isinstance(run, Run) and run.done else run for run in self._runs]
+        self._runs = [*known, *queued.runs][-KEPT:]
+        for run in queued.runs:
+            for callback in list(self._callbacks):
+                callback(run)

@@ -172,9 +172,11 @@ class RunResult(Mapping[str, Any]):
         return len(self._values())
 
     def __repr__(self) -> str:
-        return (
-            f"<{self._name}: {', '.join(self._values()) or 'no names came back' if self._end.done() else 'under way'}>"
-        )
+        if not self._end.done():
+            return f"<{self._name}: under way>"
+        names = [*self._values()]
+        of_function = "what its function returned is in run.returned" if names == [RETURNED] else ""
+        return f"<{self._name}: {of_function or ', '.join(names) or 'no names came back'}>"
 
     def _values(self) -> dict[str, Any]:
         try:

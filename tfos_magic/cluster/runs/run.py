@@ -49,7 +49,7 @@ class Run(Observer):
         self._thread = self._waiting = 0
         self._end: Future[dict[str, Any]] = Future()
         if waits or queue.runs:
-            self.state.phase = RunPhase.QUEUED
+            self.state.queue()
         queue.join(self)
 
     def start(self) -> Run:
@@ -93,9 +93,12 @@ class Run(Observer):
         """A name that was asked back, once the run has ended, well or not."""
         return self.result[name]
 
-    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+    def __await__(self) -> Generator[Any, None, Any]:
         """As :meth:`wait`, but a run that was stopped raises :class:`RunStopped`: it is no interrupt of the loop."""
-        return asyncio.shield(asyncio.wrap_future(quietly(self._end))).__await__()
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        return _outcome(await asyncio.shield(asyncio.wrap_future(quietly(self._end))))
 
     @property
     def name(self) -> str:
@@ -142,6 +145,11 @@ class Run(Observer):
         return pandas.DataFrame(rows, columns=None if rows else ["fit", "epoch"])
 
     @property
+    def runs(self) -> list[Run]:
+        """Itself: what waits for the workers has runs, a map one for each item."""
+        return [self]
+
+    @property
     def result(self) -> RunResult:
         """The names that came back. Looking into it waits for the end."""
         return RunResult(self.name, self._end)
@@ -149,16 +157,16 @@ class Run(Observer):
     @property
     def returned(self) -> Any:
         """What the function returned that was run, once it has."""
-        return self.wait()[RETURNED]
+        return self.wait()
 
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for the end and give the names asked back; raises what ended the run, and TimeoutError, in seconds.
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for the end and give the names asked back, or what the function returned that was run.
 
-        An interrupt ends the wait, not the run.
+        Raises what ended the run, and TimeoutError after ``timeout`` seconds. An interrupt ends the wait, not the run.
         """
         self._waiting += 1
         try:
-            return self._end.result(timeout)
+            return _outcome(self._end.result(timeout))
         except TimeoutError:
             if self.done:
                 raise
@@ -264,6 +272,10 @@ class Run(Observer):
     def _drop(self, callback: Callable[[Run], object]) -> None:
         if callback in self._callbacks:
             self._callbacks.remove(callback)
+
+
+def _outcome(values: dict[str, Any]) -> Any:
+    return values.get(RETURNED, values)
 
 
 def end_runs(queue: RunQueue[Run], timeout: float = STOP_SECONDS) -> None:

@@ -62,7 +62,7 @@ class RunState:
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
     ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
     ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
-    ``awaited`` is what it waited for last while workers were started.
+    ``awaited`` is what it waited for last while workers were started. ``begun`` is false while its turn is to come.
     """
 
     run_id: str
@@ -72,6 +72,7 @@ class RunState:
     servers: list[WorkerState] = field(default_factory=list)
     phase: RunPhase = RunPhase.STARTING
     awaited: str = ""
+    begun: bool = True
     started: float = 0.0
     ended: float = 0.0
     epoch: int = 0
@@ -110,8 +111,12 @@ class RunState:
 
     def begin(self) -> None:
         """The run's turn has come: time counts from here."""
-        self.phase, self.started = RunPhase.STARTING, self.clock()
+        self.phase, self.begun, self.started = RunPhase.STARTING, True, self.clock()
         self._times = Stopwatch("start", self.started)
+
+    def queue(self) -> None:
+        """The run waits for its turn."""
+        self.phase, self.begun = RunPhase.QUEUED, False
 
     def resize(self, workers: int) -> None:
         """So many workers have the run."""

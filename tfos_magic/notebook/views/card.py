@@ -6,6 +6,7 @@ GitHub, what is left still reads in order: headline, metrics, one table row per 
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cache
 from html import escape
@@ -53,6 +54,20 @@ def part_bundle(state: RunState | None, part: str) -> dict[str, str]:
     }
     html = some[part]() if part in some else _render(state, picture)
     return {"text/html": html, "text/plain": summary(state)}
+
+
+def as_of(state: RunState | None, bundle: dict[str, str]) -> dict[str, str]:
+    """A picture that may be kept; of a run that goes on it says when it was drawn, for nothing may draw it again."""
+    if state is None or state.phase.ended:
+        return bundle
+    return drawn_at(bundle, f", when {state.name} had not ended")
+
+
+def drawn_at(bundle: dict[str, str], when: str = "") -> dict[str, str]:
+    """A picture with the time of now, and what was so ``when`` it was drawn."""
+    words = f"Drawn at {time.strftime('%Y-%m-%d %H:%M:%S')}{when}."
+    html = _fill("dated", text=escape(words)) + bundle["text/html"]
+    return {**bundle, "text/html": html, "text/plain": f"{bundle['text/plain']} ({words})"}
 
 
 def show_card(state: RunState) -> None:

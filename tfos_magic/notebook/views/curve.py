@@ -30,7 +30,10 @@ def draw_chart(chart: Chart) -> str:
     frame = _Frame(chart, min(values), max(values))
     body = frame.axes() + "".join(frame.path(line) for line in chart.lines)
     box = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" height="{HEIGHT:g}"'
-    return f'<svg role="img" aria-label="{escape(_label(chart))}" {box} fill="none" font-size="10">{body}</svg>'
+    label = escape(_label(chart))
+    # Where drawings are stripped and their texts are left, the words say what the numbers are.
+    words = f"<desc> {label}. Its axes end at </desc>"
+    return f'<svg role="img" aria-label="{label}" {box} fill="none" font-size="10">{words}{body}</svg>'
 
 
 class _Frame:
@@ -55,7 +58,7 @@ class _Frame:
         marks = [(LEFT - 4, at, "end", number(float(f"{value:.3g}"))) for at, value in ends]
         marks += [(LEFT, HEIGHT - 4, "start", unit(self._first)), (WIDTH - RIGHT, HEIGHT - 4, "end", unit(self._last))]
         texts = (f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
-        return f'{rules}<g fill="currentColor" fill-opacity="0.75">{"".join(texts)}</g>'
+        return f'{rules}<g fill="currentColor" fill-opacity="0.75">{" ".join(texts)} </g>'
 
     def path(self, line: Line) -> str:
         """Lines through the finite points, lifted over the gaps; a point alone is a dot."""

@@ -232,6 +232,8 @@ def feed_text(feed: FeedState) -> str:
 
 
 def _headline(state: RunState) -> str:
+    if state.phase is RunPhase.STOPPED and not state.begun:
+        return "Stopped before it began"
     return _HEADLINES[state.phase].format(workers=count_of(len(state.workers), "worker"))
 
 

@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 
 from tfos_magic.cluster.runs.state import FeedState, RunState
-from tfos_magic.notebook.views.card import card_bundle, render_card
+from tfos_magic.notebook.views.card import as_of, card_bundle, render_card
 
 from .simulated import finish, new_state, run_through
 
@@ -92,3 +92,16 @@ def test_the_bundle_holds_the_same_in_one_line_of_text() -> None:
     assert bundle["text/plain"].startswith("Trained on 2 workers in ")
     assert "\n" not in bundle["text/plain"]
     json.dumps(bundle)
+
+
+def test_a_picture_that_may_be_kept_says_when_it_was_drawn_unless_the_run_has_ended() -> None:
+    state = new_state()
+    kept = as_of(state, card_bundle(state))
+    assert re.search(r"Drawn at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, when digits had not ended", kept["text/html"])
+    ended = final_state()
+    assert as_of(ended, card_bundle(ended)) == card_bundle(ended)
+
+
+def test_where_drawings_are_stripped_and_their_texts_are_left_charts_are_sentences() -> None:
+    text = " ".join(Reader(render_card(final_state())).words)
+    assert re.search(r"loss by epoch: loss from 0\.5 to 0\.1667.* Its axes end at 0\.909 0\.167 0 3", text), text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -237,18 +238,28 @@ def test_a_launcher_keeps_its_runs_and_shows_what_went_wrong(sent: Sent, monkeyp
     assert "The function gave int, not a run" in wrong._error.value
 
 
+class ToldMap:
+    done = False
+    name, runs = "fit", (None,) * 4
+
+    def __repr__(self) -> str:
+        return "<fit: 1 of 4 items have ended, 2 under way>"
+
+
 class ToldCluster:
     size = 2
 
     def __init__(self) -> None:
         self.queue: RunQueue[Any] = RunQueue()
         self.asked: list[Any] = []
+        self.go_on = threading.Event()
 
     def status(self) -> ClusterStatus:
         worker = WorkerStatus(0, "127.0.0.1", 41, 40, "cpu", "idle", 512_000_000, 0)
         return ClusterStatus("running", "local[4]", 1, (worker,), "2.21.0", "3.15.0")
 
     def scale(self, workers: int) -> None:
+        self.go_on.wait(10)
         self.asked.append(workers)
         raise ClusterError("there is room for three.")
 
@@ -261,10 +272,19 @@ def test_a_cluster_is_shown_and_asked_for_another_size(sent: Sent) -> None:
         assert view.status["workers"] == [["0", "127.0.0.1 · pid 41", "idle", "cpu", "512 MB", "0 B"]]
         assert view.status["runs"] == "Nothing runs."
         assert "pid 41" in cluster.status()._repr_mimebundle_()["text/html"]
-        cluster.queue.join(SimpleNamespace(name="run 7", phase=SimpleNamespace(value="running")))
+        one = SimpleNamespace(name="run 7", done=False, phase=SimpleNamespace(value="running"))
+        one.runs = [one]
+        cluster.queue.join(one)
         view.look()
         assert view.status["runs"] == "run 7 is running."
+        cluster.queue.leave(one)
+        cluster.queue.join(ToldMap())
+        cluster.queue.join(one)
+        view.look()
+        assert view.status["runs"] == "fit: 1 of 4 items have ended, 2 under way; 1 run next."
         view._handle_custom_msg({"ask": "scale", "workers": 9}, [])
+        assert view.status["headline"] == "Scaling to 9 workers …"
+        cluster.go_on.set()
         deadline = time.monotonic() + 10
         while not view.status["error"] and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -145,3 +145,10 @@ def test_running_metrics_are_those_of_all_workers_by_their_rows() -> None:
         Progress(RUN, 0, "train", 1, 2, 2, 10, 34, {"loss": 0.5}),
     )
     assert state.metrics["loss"] == pytest.approx((0.9 * 36 + 0.5 * 24) / 60)
+
+
+def test_a_run_that_was_stopped_while_it_waited_never_was_on_workers() -> None:
+    state = new_state()
+    state.queue()
+    finish(state, "stopped")
+    assert take_picture(state).headline == "Stopped before it began"
