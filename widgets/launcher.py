@@ -21,6 +21,7 @@ from tfos_magic.widgets.compare import Compare
 from tfos_magic.widgets.parts import Progress, StopButton, under_way
 
 LOG_STEPS = 60
+LOG_STEP = 0.05
 _WIDEST = {"max_width": "520px"}
 _SIMPLE = (bool, int, float, str)
 _TONE = "color:var(--jp-error-color1,#d32f2f)"
@@ -179,7 +180,10 @@ def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]
             nearest = min(steps, key=lambda number: abs(number - value))
             return ipywidgets.SelectionSlider(options=steps, value=nearest, **look)
         ends = {"min": math.log10(low), "max": math.log10(high)}
-        return ipywidgets.FloatLogSlider(value=value, **ends, step=0.05, readout_format=".2g", **look)
+        # A page moves a value to the nearest step: the first one is to be on one.
+        steps_below = max(1, round((math.log10(value) - ends["min"]) / LOG_STEP))
+        step = (math.log10(value) - ends["min"]) / steps_below or LOG_STEP
+        return ipywidgets.FloatLogSlider(value=value, **ends, step=step, readout_format=".2g", **look)
     if all(isinstance(number, int) for number in numbers):
         return ipywidgets.IntSlider(value=default if inside else (low + high) // 2, min=low, max=high, **look)
     step = (high - low) / 100

@@ -40,6 +40,8 @@ class Panel(anywidget.AnyWidget):
     worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds ``[rank, line]``
     in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has
     none. ``detached`` says that the kernel is free while the run goes on, and hears ``{"ask": "stop"}``.
+    ``kept`` are the bundles that outputs are to have after the run, by their ``data-kept``: updates of displays do not
+    reach a page that was loaded anew, which puts them there itself.
     Of metrics beyond the first ones those in ``wanted`` have charts. ``shared`` says that parts show it too.
     """
 
@@ -53,6 +55,7 @@ class Panel(anywidget.AnyWidget):
     kernel_id = traitlets.Unicode().tag(sync=True)
     detached = traitlets.Bool(False).tag(sync=True)
     run_id = traitlets.Unicode().tag(sync=True)
+    kept = traitlets.Dict().tag(sync=True)
 
     def __init__(self, state: RunState | None = None, **values: Any) -> None:
         self.state = state

@@ -120,9 +120,10 @@ class Part(anywidget.AnyWidget):
     def bundle(self) -> dict[str, Any]:
         """The widget for pages that show it, and the picture for all others."""
         live, _ = self._repr_mimebundle_() or ({}, {})
-        return {**live, **self.kept()}
+        picture = self.kept()
+        return {**live, **picture, "text/html": f'<div data-kept="{self.key}">{picture["text/html"]}</div>'}
 
     def _ipython_display_(self, **_: Any) -> None:
         handle = display(self.bundle(), raw=True, display_id=True)
         if handle is not None:
-            SHOWN.add(handle, self, type(self).bundle, type(self).kept)
+            SHOWN.add(handle, self, self.key, type(self).bundle, type(self).kept)

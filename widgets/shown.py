@@ -12,9 +12,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.notebook.views.card import drawn_at
-from tfos_magic.widgets.spare_card import NO_ERROR
-
-_EMPTY = {"text/html": "", "text/plain": ""}
+from tfos_magic.widgets.spare_card import EMPTY, NO_ERROR
 
 Pictures = Callable[[Any], dict[str, Any]]
 
@@ -24,25 +22,30 @@ class Shown:
     those in the place of a part stand alone."""
 
     def __init__(self) -> None:
-        self._displays: list[tuple[Any, weakref.ref[Any], Pictures, Pictures]] = []
+        self._displays: list[tuple[Any, weakref.ref[Any], str, Pictures, Pictures]] = []
         self._known: set[tuple[int, str]] = set()
 
-    def add(self, handle: Any, widget: Any, going_on: Pictures, at_end: Pictures) -> None:
-        """Draw ``widget`` at ``handle`` by ``going_on`` as a run of it ends, and by ``at_end`` as the process does."""
+    def add(self, handle: Any, widget: Any, key: str, going_on: Pictures, at_end: Pictures) -> None:
+        """Draw ``widget`` at ``handle`` by ``going_on`` as a run of it ends, and by ``at_end`` as the process does.
+
+        ``key`` is the ``data-kept`` of the output.
+        """
         if not self._displays:
             close_at_exit(self)
-        self._displays.append((handle, weakref.ref(widget), going_on, at_end))
+        self._displays.append((handle, weakref.ref(widget), key, going_on, at_end))
 
     def ended(self, part: Any) -> None:
         """Show the end of the part's run, once, where pages that draw no widgets look."""
-        for handle, reference, going_on, _ in self._displays:
+        for handle, reference, key, going_on, _ in self._displays:
             known, widget = (id(handle), part.data.state.run_id), reference()
             if widget is not None and known not in self._known and part in parts_in(widget):
                 self._known.add(known)
-                handle.update(going_on(widget), raw=True)
+                bundle = going_on(widget)
+                handle.update(bundle, raw=True)
+                part.data.kept = {**part.data.kept, key: bundle}
 
     def close_quickly(self) -> None:
-        for handle, reference, _, at_end in self._displays:
+        for handle, reference, *_, at_end in self._displays:
             if (widget := reference()) is not None:
                 handle.update(at_end(widget), raw=True)
 
@@ -71,16 +74,17 @@ def _beside(box: Any) -> None:
     if any(parts_in(box)):
         handle = display(_pictures_of(box), raw=True, display_id=True)
         if handle is not None:
-            SHOWN.add(handle, box, _pictures_of, _pictures_of)
+            SHOWN.add(handle, box, _key_of(box), _pictures_of, _pictures_of)
+
+
+def _key_of(box: Any) -> str:
+    return " ".join(part.key for part in parts_in(box))
 
 
 def _pictures_of(box: Any) -> dict[str, str]:
     """The pictures of all parts; a page that draws one of these hides them."""
-    parts = list(parts_in(box))
-    html = "".join(part.picture().get("text/html", "") for part in parts)
-    if not html:
-        return _EMPTY
-    known = " ".join(part.key for part in parts)
-    opened = f'<div class="tfos-spare" data-parts="{known}"><style>{NO_ERROR}</style>'
-    dated = drawn_at({**_EMPTY, "text/html": html})["text/html"]
-    return {**_EMPTY, "text/html": f"{opened}{dated}</div>"}
+    html = "".join(part.picture()["text/html"] for part in parts_in(box))
+    key = _key_of(box)
+    opened = f'<div class="tfos-spare" data-parts="{key}" data-kept="{key}"><style>{NO_ERROR}</style>'
+    dated = drawn_at({**EMPTY, "text/html": html})["text/html"]
+    return {**EMPTY, "text/html": f"{opened}{dated}</div>"}

@@ -21,6 +21,7 @@ NO_ERROR = (
     f".jp-OutputArea-child:has(.tfos-spare) ~ .jp-OutputArea-child {_AN_ERROR} {{ display: none }}"
 )
 _NOTE = "The live panel needs its kernel, widgets, and a notebook that is trusted."
+EMPTY = {"text/html": "", "text/plain": ""}
 _MUTED = "color:var(--jp-ui-font-color2,inherit);font-size:13px;margin:4px 0"
 
 
@@ -45,15 +46,22 @@ class SpareCard:
 
     def close(self) -> None:
         if self._handle is not None:
-            self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
+            self._handle.update(EMPTY, raw=True)
 
 
 def without_panel(state: RunState) -> dict[str, str]:
     """What a page shows in the place of a panel that it cannot draw: a picture of the run comes below."""
-    return {"text/html": f'<p style="{_MUTED}">{escape(state.name)} is under way.</p>', "text/plain": summary(state)}
+    html = f'<p data-kept="{escape(state.run_id)}" style="{_MUTED}">{escape(state.name)} is under way.</p>'
+    return {"text/html": html, "text/plain": summary(state)}
+
+
+def kept_after(state: RunState) -> dict[str, dict[str, str]]:
+    """What the outputs of a run's panel and of its spare card are to be after the run, by their ``data-kept``."""
+    return {state.run_id: card_bundle(state), f"{state.run_id}-spare": EMPTY}
 
 
 def _bundle(state: RunState) -> dict[str, str]:
     card = as_of(state, card_bundle(state))
-    opened = f'<div class="tfos-spare" data-run="{escape(state.run_id)}"><style>{NO_ERROR}</style>'
+    run_id = escape(state.run_id)
+    opened = f'<div class="tfos-spare" data-run="{run_id}" data-kept="{run_id}-spare"><style>{NO_ERROR}</style>'
     return {**card, "text/html": f'{opened}{card["text/html"]}<p style="{_MUTED}">{_NOTE}</p></div>'}

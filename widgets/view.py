@@ -11,7 +11,7 @@ from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import card_bundle
 from tfos_magic.notebook.views.choice import kernel_id, kernel_is_ending
 from tfos_magic.notebook.views.html import BelowView
-from tfos_magic.widgets.spare_card import SpareCard, without_panel
+from tfos_magic.widgets.spare_card import SpareCard, kept_after, without_panel
 
 if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
@@ -87,6 +87,7 @@ class WidgetView(BelowView):
             # A page loaded meanwhile, another cell, or parts of a dashboard know the panel but not the display that
             # became the card: the panel stays there.
             self._panel.draw(state)
+            self._panel.kept = {**self._panel.kept, **kept_after(state)}
         else:
             self._panel.close()
         self._panel = self._answering = None

@@ -168,3 +168,28 @@ def test_curves_can_be_smoothed_and_compared_runs_ticked_off(context: BrowserCon
     expect(lines).to_have_count(2)
     assert nbformat.validate(notebook.save()) is None
     assert notebook.complaints == []
+
+
+@pytest.mark.soak
+def test_what_ends_after_the_page_was_loaded_anew_is_what_the_notebook_keeps(
+    context: BrowserContext, lab: Lab, told: str, artefacts: Path
+) -> None:
+    box = "HBox([VBox([Progress(run), LogView(run)]), VBox([Curves(run, metrics=['loss']), FeedTable(run)])])"
+    notebook = open_notebook(context, lab, lab.write("parts-anew", told, "Progress(run)", box))
+    notebook.start_run()
+    notebook.await_run()
+    headlines = notebook.output(".tfos-part .tfos-headline")
+    expect(headlines).to_have_text(["Training on 2 workers"] * 2)
+    columns = notebook.output(".widget-hbox > .widget-vbox").evaluate_all("nodes => nodes.map((n) => n.offsetWidth)")
+    assert min(columns) > 400, columns
+    notebook.save()
+    notebook.page.reload()
+    expect(headlines).to_have_text(["Training on 2 workers"] * 2, timeout=30_000)
+    run_more(notebook, "run.go_on()")
+    expect(headlines).to_have_text(["Trained on 2 workers"] * 2)
+    notebook.page.screenshot(path=artefacts / "parts-anew.png")
+    notebook.page.wait_for_timeout(500)
+    saved = "".join(out.data.get("text/html", "") for cell in notebook.save().cells for out in cell.get("outputs", ()))
+    assert saved.count("Trained on 2 workers") == 2
+    assert "Training on 2 workers" not in saved
+    assert notebook.complaints == []

@@ -171,6 +171,19 @@ function withoutSpare(run, part) {
   return node("style", "", {}, spares.map((spare) => `.tfos-spare${spare} { display: none }`).join(" "));
 }
 
+// Updates of displays do not find the outputs of a page that was loaded anew: it puts there itself what is to be kept.
+function keep(model, kept) {
+  for (const cell of model.widget_manager?.context?.model?.cells ?? []) {
+    const outputs = cell.outputs;
+    for (let at = 0; at < (outputs?.length ?? 0); at += 1) {
+      const output = outputs.get(at);
+      const html = String(output.data?.["text/html"] ?? "");
+      const bundle = kept[/data-kept="([^"]*)"/.exec(html)?.[1]];
+      if (bundle && bundle["text/html"] !== html) outputs.set(at, { ...output.toJSON(), data: bundle });
+    }
+  }
+}
+
 // Calls `died` when the kernel is. One that the server starts anew by itself, as after it was killed, leaves the widgets
 // as they are: JupyterLab cuts them off only where the user restarts it. Gives what ends the calls.
 function onDeath(model, died) {
@@ -222,11 +235,15 @@ function mount({ el, kind, model, data, runs = [] }) {
   root.append(withoutSpare(kind === "panel" ? data.get("run_id") : "", own.get("key", "")));
   el.append(root);
   draw();
+  const settle = () => setTimeout(() => keep(model, data.get("kept") ?? {})); // after the kernel's own updates
+  settle();
+  data.on("change:kept", settle);
   const watched = [...new Set([data, ...runs])];
   const names = VALUES.map((name) => `change:${name}`);
   watched.forEach((values) => names.forEach((name) => values.on(name, soon)));
   return () => {
     cancelAnimationFrame(asked);
+    data.off("change:kept", settle);
     watched.forEach((values) => names.forEach((name) => values.off(name, soon)));
     parts.forEach((part) => part.close?.());
     own.close();
