@@ -91,14 +91,19 @@ class FeedTable(Part):
     """
 
     kind = "feeds"
-    released: Any = traitlets.List(traitlets.Unicode(), read_only=True).tag(sync=True)
     error = traitlets.Unicode(read_only=True).tag(sync=True)
 
     def __init__(self, run: Run | None = None, cluster: TFCluster | None = None, **traits: Any) -> None:
         self.cluster = cluster
         super().__init__(run, **traits)
         self.on_msg(self._hear)
-        self.observe(lambda _: self._tell([], ""), "run")
+        self.observe(lambda _: self.set_trait("error", ""), "run")
+
+    @property
+    def released(self) -> list[str]:
+        """The names of those that are freed."""
+        state = self.data.state
+        return [feed.name for feed in state.feeds.values() if feed.released] if state else []
 
     def release(self, name: str) -> None:
         """Free the DataFrame of that name. Raises :class:`ClusterError` where a run goes on, or there is no cluster."""
@@ -106,7 +111,10 @@ class FeedTable(Part):
         if cluster is None:
             raise ClusterError("There is no cluster, and so nothing that a DataFrame takes on its workers.")
         cluster.release(self.run.request.frames[name].frame)
-        self._tell([*self.released, name], "")
+        state = self.data.state
+        state.feeds[name].released = True
+        self.data.draw(state, log=False)
+        self.set_trait("error", "")
 
     def _hear(self, _: Any, content: Any, __: Any) -> None:
         if self.run is None or not isinstance(content, dict) or content.get("ask") != "release":
@@ -116,12 +124,7 @@ class FeedTable(Part):
             if name in self.run.request.frames and name not in self.released:
                 self.release(name)
         except ClusterError as error:
-            self._tell(self.released, str(error))
-
-    def _tell(self, released: list[str], error: str) -> None:
-        with self.hold_sync():
-            self.set_trait("released", released)
-            self.set_trait("error", error)
+            self.set_trait("error", str(error))
 
 
 class RunPanel(Part):

@@ -104,8 +104,6 @@ const SAVE_MS = 100;
 
 function feedsOrNone(data, own) {
   const release = (item, feed) => {
-    const released = own.get("released", []).includes(feed.name);
-    if (released) write(item.children[2], "released");
     const button = item.children[3] ?? node("button", "tfos-stop", { type: "button" }, "Release");
     if (!button.parentNode) {
       button.addEventListener("click", () => own.model.send({ ask: "release", name: button.dataset.name }));
@@ -113,12 +111,12 @@ function feedsOrNone(data, own) {
     }
     button.dataset.name = feed.name;
     button.setAttribute("aria-label", `Release ${feed.name}`);
-    button.hidden = released || own.gone || !feed.done || !data.get("picture").ended;
+    button.hidden = feed.state === "released" || own.gone || !feed.done || !data.get("picture").ended;
   };
   const feeds = feedTable(data, release);
   const empty = node("p", "tfos-muted tfos-empty", {}, "No DataFrame has been fed.");
   const error = node("p", "tfos-error", { role: "alert" });
-  own.hear(["released", "error"], () => {});
+  own.hear(["error"], () => {});
   return {
     root: node("div", "", {}, empty, feeds.root, error),
     draw() {

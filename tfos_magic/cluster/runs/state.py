@@ -39,7 +39,8 @@ class RunPhase(str, Enum):
 class FeedState:
     """A DataFrame on its way to the workers; ``seconds`` runs until ``done``. ``reused`` feeds were there already.
 
-    ``streamed`` ones come anew in every epoch. ``columns`` tells dtype and shape of every column, each in words.
+    ``streamed`` ones come anew in every epoch. What a ``released`` one took is free again. ``columns`` tells dtype and
+    shape of every column, each in words.
     """
 
     name: str
@@ -50,6 +51,7 @@ class FeedState:
     reused: bool = False
     columns: tuple[str, ...] = ()
     streamed: bool = False
+    released: bool = False
 
 
 @dataclass(repr=False)

@@ -126,6 +126,8 @@ def _metrics(state: RunState) -> list[Metric]:
 
 
 def _fed(feed: FeedState, state: RunState) -> str:
+    if feed.released:
+        return "released"
     return "fed" if feed.done else "not fed" if state.phase.ended else "feeding"
 
 
