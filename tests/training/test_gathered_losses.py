@@ -122,6 +122,13 @@ PROGRAMS = {
     "a little, at first alike": "model, loss, labels = one(3), balanced, (total > 0).astype('int64')\n"
     "model.layers[-1].kernel.assign(np.zeros((6, 3)))\nmodel.add(layers.Softmax())",
     "in the batch": "model, loss, labels = one(3), contrast, rare",
+    "circles": "model, loss, labels = one(3), keras.losses.Circle(), (total[:, 0] > 0).astype('int64')\n"
+    "model.add(layers.UnitNormalization())\nkwargs = {'sample_weight': x[:, 1] ** 2}",
+    "a weighted overlap": "model, loss, labels = one(3), keras.losses.Dice(), (x[:, :3] > 0).astype('float64')\n"
+    "model.add(layers.Activation('sigmoid'))\nkwargs = {'sample_weight': x[:, 0] ** 2}",
+    "weighted overlaps added": "model, labels = one(3), (x[:, :3] > 0).astype('float64')\n"
+    "loss, kwargs = keras.losses.Tversky(0.3, 0.7, reduction='sum'), {'sample_weight': x[:, 0] ** 2}\n"
+    "model.add(layers.Activation('sigmoid'))",
     "row weights": "model, loss, kwargs = one(), hard, {'sample_weight': x[:, 0] ** 2}",
     "several": "model, labels = dense(a=1, b=3, c=1), {'a': total, 'b': rare, 'c': flagged}\n"
     "loss, compiled = {'a': flooded, 'b': contrast, 'c': unflagged}, {'loss_weights': {'a': 0.5, 'b': 1.0, 'c': 2.0}}",

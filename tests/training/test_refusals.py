@@ -6,11 +6,15 @@ import pytest
 
 from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
-from tests.training.harness import DATA
+from tests.training.harness import DATA, FED
 
 REFUSED = {
-    "circle": (
-        "model.compile('adam', keras.losses.Circle())\nmodel.fit(x, y, verbose=0)",
+    "circle, in a loop": (
+        FED.replace("SIZE", "2") + "loss, optimizer = keras.losses.Circle(), keras.optimizers.SGD()\n"
+        "for rows, labels in train:\n"
+        "    with tf.GradientTape() as tape:\n"
+        "        value = loss(labels, model(rows))\n"
+        "    optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)",
         "-n 1",
     ),
     "parameter-servers": (

@@ -17,6 +17,7 @@ from keras.src.losses import loss as loss_module
 from keras.src.trainers.compile_utils import CompileLoss
 
 from tfos_magic.training import refusals
+from tfos_magic.training.firststep.trial import TrialStep
 from tfos_magic.training.keras_seam.batch_normalization import global_moments
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.seams import wrap
@@ -89,8 +90,16 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
         session.first_step.gathered.note(values)
         if step is None or session.first_step.gathered.at_work:
             return reduced
-        refusals.refuse_circle(current[-1])
-        if len(getattr(values, "shape", (None,))) == 0 and not isinstance(current[-1], _OVERLAPS):
+        if not isinstance(step, TrialStep):  # which finds that it is to be gathered
+            refusals.refuse_circle(current[-1])
+        if len(getattr(values, "shape", (None,))) == 0:
+            if isinstance(current[-1], _OVERLAPS) and reduction not in (None, "none"):
+                if sample_weight is None and mask is None:
+                    return reduced
+                # One number for all rows times the mean, or the sum, of the weights of all rows.
+                weight = original(tf.ones_like(values), sample_weight=sample_weight, mask=mask, **kwargs)
+                weight = _of_all_rows(_globalised(weight, values, sample_weight, mask, reduction, step), step)
+                return tf.cast(values, weight.dtype) * weight
             if session.exact_step is None:
                 return _of_all_rows(reduced, step)
             return session.first_step.scaled("loss", current[-1], reduced, step)
