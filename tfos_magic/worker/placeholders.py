@@ -20,6 +20,10 @@ class TrainingHistory:
     params: dict[str, Any] = field(default_factory=dict)
     library: str = "keras"
 
+    def as_loaded(self) -> Any:
+        """A ``History``, where its library is loaded by now."""
+        return _history(self.history, self.epoch, self.params, self.library)
+
     def __reduce__(self) -> Any:
         return _history, (self.history, self.epoch, self.params, self.library)
 

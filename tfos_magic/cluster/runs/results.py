@@ -20,6 +20,7 @@ from tfos_magic.quiet import quiet_tensorflow
 from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
 from tfos_magic.values.models import ModelWeights
 from tfos_magic.values.unpickler import Unpickler
+from tfos_magic.worker.placeholders import TrainingHistory
 
 
 def kernels_keras() -> str:
@@ -116,6 +117,8 @@ class RunResults:
         for name, value in values.items():
             if isinstance(value, ModelWeights):
                 self._note_weights(name, value)
+            elif isinstance(value, TrainingHistory):  # read before what else came has loaded Keras
+                values[name] = value.as_loaded()
         if self._features:
             note_features(values, self._features)
         return values
