@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.soak import every
-from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
+from tests.training.conftest import assert_same_history, assert_same_weights, succeeded, told
 from tests.training.harness import DATA, FED
 
 COMPILE = """
@@ -561,3 +561,23 @@ weights = model.get_weights()
 def test_a_pipeline_draws_while_the_first_step_is_tried_and_traced(same_as_plain, source: str) -> None:
     """What steps draw is parted and put back; what an input pipeline draws meanwhile, in other threads, is not."""
     same_as_plain(DATA + f"SOURCE = {source!r}" + AHEAD, 2)
+
+
+PASSES = """
+rows = tf.data.Dataset.from_tensor_slices((x[:100], y[:100]))
+train = rows.shuffle(100).repeat().batch(20).prefetch(tf.data.AUTOTUNE)
+histories, weights = [], []
+for _ in range(2):
+    model = mlp()
+    model.compile("sgd", from_logits)
+    histories += [model.fit(train, steps_per_epoch=3, epochs=4, verbose=0).history]
+    weights += model.get_weights()
+"""
+
+
+def test_shuffled_passes_that_repeat_go_on_in_one_order_on_all_workers_and_time_is_said_to_decide(groups) -> None:
+    """Three batches are left of the pass in which a fit() ends: one process reads no further ahead than that."""
+    plain = groups.plain(DATA + PASSES, "weights").values["weights"]
+    outcomes, notices = told(groups[2], DATA + PASSES, "weights")
+    assert_same_weights(outcomes, plain, 1e-5)
+    assert any("repeats shuffled passes was left in the middle" in notice for notice in notices), notices

@@ -107,9 +107,10 @@ def refuse_other_values() -> None:
         "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
         "what it draws must not depend on the clock, the machine, the order of files or of threads: sort lists of "
         "files, seed with tfos.seed() instead of the time, and let Python code that draws random numbers run in turn "
-        "(in one map, without num_parallel_calls). Generators without a seed are alike on all workers by themselves. "
-        "What a loop over a fed DataFrame collects is of this worker's rows alone: give fit() the DataFrame itself, or "
-        "take df.toPandas()."
+        "(in one map, without num_parallel_calls). Shuffled passes that repeat() and that a fit() left in the middle "
+        "go on in an order that time decides: give each fit() a dataset of its own. Generators without a seed are "
+        "alike on all workers by themselves. What a loop over a fed DataFrame collects is of this worker's rows alone: "
+        "give fit() the DataFrame itself, or take df.toPandas()."
     )
 
 

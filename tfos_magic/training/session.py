@@ -19,6 +19,7 @@ from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.inputs.passes import BegunPasses
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.derived import Derived
 from tfos_magic.training.logs.progress import flat, nested
@@ -38,6 +39,7 @@ class Session(TrainingState):
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self.replicas = Replicas(self, self.building)
         self.first_step = FirstStep(self)
+        self.begun_passes = BegunPasses()
         with tf.device("CPU:0"):
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
         self._test_votes = False

@@ -221,6 +221,8 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if states:
         states.take_over(session.collectives)
+    if dataset is not None and loop.kind == "fit":
+        session.begun_passes.begin(dataset, session.reporter)
     if sharded and session.exact:
         own_reads.refuse_unlike(dataset)
         session.first_step.heed_maps(loop.model, dataset)
