@@ -17,6 +17,7 @@ from tfos_magic.errors import TFOSError, WorkerError
 if TYPE_CHECKING:
     from tfos_magic.cluster.cluster import TFCluster
     from tfos_magic.cluster.distributed import distributed
+    from tfos_magic.cluster.shared import current_cluster
     from tfos_magic.columns.missing import Missing
     from tfos_magic.feed.trainer.file_dataset import dataset
     from tfos_magic.spark.locations import absolute_path
@@ -32,6 +33,7 @@ __all__ = [
     "TFOSError",
     "WorkerError",
     "absolute_path",
+    "current_cluster",
     "dataset",
     "distributed",
     "errors",
@@ -51,6 +53,10 @@ def __getattr__(name: str) -> Any:
         from tfos_magic.cluster.distributed import distributed
 
         return distributed
+    if name == "current_cluster":
+        from tfos_magic.cluster.shared import current_cluster
+
+        return current_cluster
     if name == "Missing":
         from tfos_magic.columns.missing import Missing
 

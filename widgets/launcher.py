@@ -60,7 +60,7 @@ class Launcher(ipywidgets.VBox):
     @property
     def chosen(self) -> dict[str, Any]:
         """The values of the controls, by parameter."""
-        return {name: control.value for name, control in self.controls.items()}
+        return {name: _exact(control) for name, control in self.controls.items()}
 
     def train(self) -> Run:
         """Start a run with the values chosen, as the button does, behind those that go on."""
@@ -92,6 +92,12 @@ class Launcher(ipywidgets.VBox):
         except Exception as error:  # shown where the button is: a callback has no cell
             text = escape(f"{type(error).__name__}: {error}")
             self._error.value = f'<div role="alert" style="{_TONE}">{text}</div>'
+
+
+def _exact(control: Any) -> Any:
+    """The value of a control; of a logarithmic one without the rounding of the power that the page has sent."""
+    is_power = isinstance(control, ipywidgets.FloatLogSlider)
+    return float(f"{control.value:.12g}") if is_power else control.value
 
 
 def _name(number: int, chosen: dict[str, Any]) -> str:

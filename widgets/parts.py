@@ -11,6 +11,7 @@ from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import ClusterError
+from tfos_magic.notebook.views.card import part_bundle
 from tfos_magic.widgets.part import Part
 
 
@@ -50,6 +51,9 @@ class Curves(Part):
         super().__init__(run, shown=shown, smooth=smooth, log_y=log_y, **traits)
         self._want()
         self.observe(self._want, ["shown", "run"])
+
+    def picture(self) -> dict[str, str]:
+        return part_bundle(self.data.state, self.kind, self.shown)
 
     def _want(self, _: Any = None) -> None:
         if missing := set(self.shown) - self.data.wanted:

@@ -40,14 +40,17 @@ class Shown:
             known, widget = (id(handle), part.data.state.run_id), reference()
             if widget is not None and known not in self._known and part in parts_in(widget):
                 self._known.add(known)
-                bundle = going_on(widget)
-                handle.update(bundle, raw=True)
-                part.data.kept = {**part.data.kept, key: bundle}
+                self._draw(handle, key, going_on(widget), part)
+
+    @staticmethod
+    def _draw(handle: Any, key: str, bundle: dict[str, Any], part: Any) -> None:
+        handle.update(bundle, raw=True)
+        part.data.kept = {**part.data.kept, key: bundle}
 
     def close_quickly(self) -> None:
-        for handle, reference, *_, at_end in self._displays:
+        for handle, reference, key, _, at_end in self._displays:
             if (widget := reference()) is not None:
-                handle.update(at_end(widget), raw=True)
+                self._draw(handle, key, at_end(widget), next(parts_in(widget)))
 
 
 SHOWN = Shown()
@@ -83,7 +86,7 @@ def _key_of(box: Any) -> str:
 
 def _pictures_of(box: Any) -> dict[str, str]:
     """The pictures of all parts; a page that draws one of these hides them."""
-    html = "".join(part.picture()["text/html"] for part in parts_in(box))
+    html = "".join(dict.fromkeys(part.picture()["text/html"] for part in parts_in(box)))
     key = _key_of(box)
     opened = f'<div class="tfos-spare" data-parts="{key}" data-kept="{key}"><style>{NO_ERROR}</style>'
     dated = drawn_at({**EMPTY, "text/html": html})["text/html"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,11 @@ from tfos_magic.widgets.spare_card import SpareCard, kept_after, without_panel
 if TYPE_CHECKING:
     from tfos_magic.widgets.answering import Answering
     from tfos_magic.widgets.panel import Panel
+
+
+ENDED_KEPT = 8
+_ENDED: deque[Panel] = deque()
+"""The panels of the last runs that ended, for pages that come back after that."""
 
 
 class WidgetView(BelowView):
@@ -82,12 +88,13 @@ class WidgetView(BelowView):
             self._answering.close()
         if self._panel is None:
             return
+        # A page that is loaded anew, another cell, or parts of a dashboard know the panel but not the display that
+        # became the card: the panel stays there, and brings the card along.
+        self._panel.draw(state)
+        self._panel.kept = {**self._panel.kept, **kept_after(state)}
         asked = self._answering is not None and self._answering.asked
-        if self._stop is not None or asked or self._panel.shared:
-            # A page loaded meanwhile, another cell, or parts of a dashboard know the panel but not the display that
-            # became the card: the panel stays there.
-            self._panel.draw(state)
-            self._panel.kept = {**self._panel.kept, **kept_after(state)}
-        else:
-            self._panel.close()
+        if not (self._stop is not None or asked or self._panel.shared):
+            _ENDED.append(self._panel)
+            if len(_ENDED) > ENDED_KEPT:
+                _ENDED.popleft().close()
         self._panel = self._answering = None

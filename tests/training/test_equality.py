@@ -50,7 +50,7 @@ weights = model.get_weights()
 """
 
 
-@pytest.mark.parametrize("data", every(2, [FIT, GENERATED]))
+@pytest.mark.parametrize("data", every(2, [GENERATED, FIT]))
 def test_operations_that_are_to_be_deterministic_give_the_weights_of_one_process(same_as_plain, data: str) -> None:
     cell = DATA + "tf.config.experimental.enable_op_determinism()\nmodel = mlp()\n"
     cell += COMPILE.format(optimizer=OPTIMIZERS["adam"]) + data

@@ -44,6 +44,7 @@ again = model.evaluate(features, binary, batch_size=7, verbose=0, return_dict=Tr
         assert outcome.values["again"] == ranks[0].values["evaluated"][0]
 
 
+@pytest.mark.soak
 def test_early_stopping_and_schedules_act_alike_on_every_rank(same_as_plain) -> None:
     cell = DATA + (
         """
@@ -379,7 +380,7 @@ def test_a_history_has_its_keys_in_the_order_of_one_process(same_as_plain) -> No
     assert all(outcome.values["order"] == plain.values["order"] for outcome in ranks)
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", every(2, [True, False]))
 def test_what_a_step_returns_for_each_row_is_that_of_all_rows_in_their_order(groups, eager: bool) -> None:
     cell = f"""{DATA}
 class Own(keras.Model):

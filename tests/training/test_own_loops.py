@@ -75,7 +75,7 @@ CASES["divided by the global batch"] = (
 HISTORY = "weights, history = model.get_weights(), {}\n"
 
 
-@pytest.mark.parametrize("name", every(4, CASES))
+@pytest.mark.parametrize("name", every(6, CASES))
 def test_a_loop_of_the_cells_own_gives_the_weights_of_one_process(same_as_plain, name: str) -> None:
     model, loss, loop = CASES[name]
     same_as_plain(
@@ -139,7 +139,7 @@ BY_ROW = {
 }
 
 
-@pytest.mark.parametrize("how", every(2, BY_ROW))
+@pytest.mark.parametrize("how", every(len(BY_ROW), BY_ROW))
 def test_gradients_of_single_rows_stay_apart(same_as_plain, how: str) -> None:
     cell = f"""
 model = mlp()
@@ -198,7 +198,7 @@ history, weights = {}, model.get_weights()
     same_as_plain(DATA + SHARE + cell, 2)
 
 
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("shares", every(2, [True, False]))
 def test_steps_by_hand_give_the_weights_and_logs_of_one_process(same_as_plain, shares: bool) -> None:
     cell = (
         DATA

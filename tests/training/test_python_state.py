@@ -328,7 +328,9 @@ model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
 """
 
 
-@pytest.mark.parametrize(("metric", "named"), [("Largest()", True), ("keras.metrics.RootMeanSquaredError()", False)])
+@pytest.mark.parametrize(
+    ("metric", "named"), every(2, [("Largest()", True), ("keras.metrics.RootMeanSquaredError()", False)])
+)
 def test_a_metric_that_has_no_variables_is_told_of(groups: Any, metric: str, named: bool) -> None:
     _, notices = told(groups[2], BEGIN + LISTED.replace("METRIC", metric))
     assert any("Metric 'largest' (Largest) has no variables" in notice for notice in notices) is named

@@ -79,3 +79,10 @@ class SharedCluster:
 
 SHARED = SharedCluster()
 """That of this process."""
+
+
+def current_cluster() -> TFCluster:
+    """The cluster of magics, of decorated functions and of estimators. Raises :class:`ClusterError` without one."""
+    if SHARED.cluster is None or not SHARED.running:
+        raise ClusterError("There is no cluster: %tfos start makes one, and so does whatever trains.")
+    return SHARED.cluster

@@ -63,6 +63,8 @@ class Search(Iterator[tuple[int, Any]]):
             self._exit.callback(_stop, map_run)
             self._runs.update(zip(alike, map_run.runs, strict=True))
         self._trainings = trainings
+        for index, run in self._runs.items():  # by which tables tell them apart
+            run.state.settings = {**run.state.settings, "params": self._names[index]}
         if trainings[0].estimator.value("verbose"):
             show(trainings[0].estimator.uid, {self._names[index]: self._runs[index] for index in sorted(self._runs)})
 

@@ -114,7 +114,7 @@ function feedsOrNone(data, own) {
     button.hidden = feed.state === "released" || own.gone || !feed.done || !data.get("picture").ended;
   };
   const feeds = feedTable(data, release);
-  const empty = node("p", "tfos-muted tfos-empty", {}, "No DataFrame has been fed.");
+  const empty = node("p", "tfos-muted tfos-empty", {}, "");
   const error = node("p", "tfos-error", { role: "alert" });
   own.hear(["error"], () => {});
   return {
@@ -122,6 +122,7 @@ function feedsOrNone(data, own) {
     draw() {
       feeds.draw();
       empty.hidden = data.get("picture").feeds.length > 0;
+      write(empty, data.get("run_id") ? "No DataFrame has been fed." : "DataFrames are shown as soon as there is a run.");
       write(error, own.get("error", ""));
       error.hidden = !own.get("error", "");
     },

@@ -11,7 +11,7 @@ from dataclasses import replace
 from keyword import iskeyword
 from typing import Any, TypedDict
 
-from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use, switch
+from tfos_magic.cluster.runs.request import RETURNED, Observer, RunRequest, frame_use, simple_values, switch
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import Selection
 from tfos_magic.errors import CaptureError, UsageError, did_you_mean
@@ -169,6 +169,7 @@ def map_requests(
             name=f"{name} {index}",
             payload=payload,
             item=_packed_item(called, item, index),
+            simple={**request.simple, **simple_values({called: item})},
             log_dir=log_dir and f"{log_dir}/{index}",
             checkpoint_dir=checkpoint_dir and f"{checkpoint_dir}/{index}",
             detached=True,

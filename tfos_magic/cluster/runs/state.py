@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
-from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.runs.worker_state import WorkerState, over_workers
 from tfos_magic.transport.messages import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
 _DOING = {"train": "training", "validate": "validating", "checkpoint": "saving", "rest": "running the cell"}
@@ -222,20 +222,9 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
         state.enter(message.phase)
         if message.phase == "train":
             state.step, state.steps = message.step, message.steps
-            running = _over_workers(state, message)
+            running = over_workers(state.workers, message)
             state.metrics.update(running)
             _trace(state, message, running)
-
-
-def _over_workers(state: RunState, message: Progress) -> dict[str, float]:
-    """What rank 0 has in this epoch so far, averaged over the workers by the rows that each has seen in it."""
-    there = [worker for worker in state.workers if worker.epoch == message.epoch and worker.epoch_rows > 0]
-    averaged = dict(message.metrics)
-    for name in averaged:
-        samples = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
-        if samples:
-            averaged[name] = sum(value * rows for value, rows in samples) / sum(rows for _, rows in samples)
-    return averaged
 
 
 def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> None:

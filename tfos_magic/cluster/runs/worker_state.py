@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tfos_magic.transport.messages import Progress
@@ -70,3 +72,14 @@ class WorkerState:
         """Note a line, the ``order``-th of the run; of a very long one the last part."""
         self.log.append(line[-LINE_CHARACTERS:])
         self.log_order.append(order)
+
+
+def over_workers(workers: Sequence[WorkerState], message: Progress) -> dict[str, float]:
+    """What rank 0 has in this epoch so far, averaged over the workers by the rows that each has seen in it."""
+    there = [worker for worker in workers if worker.epoch == message.epoch and worker.epoch_rows > 0]
+    averaged = dict(message.metrics)
+    for name in averaged:
+        samples = [(w.metrics[name], w.epoch_rows) for w in there if math.isfinite(w.metrics.get(name, math.nan))]
+        if samples:
+            averaged[name] = sum(value * rows for value, rows in samples) / sum(rows for _, rows in samples)
+    return averaged

@@ -7,6 +7,7 @@ GitHub, what is left still reads in order: headline, metrics, one table row per 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from html import escape
@@ -38,14 +39,15 @@ def card_bundle(state: RunState) -> dict[str, str]:
     return {"text/html": render_card(state), "text/plain": summary(state)}
 
 
-def part_bundle(state: RunState | None, part: str) -> dict[str, str]:
+def part_bundle(state: RunState | None, part: str, metrics: Sequence[str] = ()) -> dict[str, str]:
     """One side of a run, as the widget of that name shows it: ``progress``, ``curves``, ``workers``, ``feeds`` or
-    ``log``; all else is the card. Without a run it says so."""
+    ``log``; all else is the card. Without a run it says so. Curves are those of ``metrics``, if any are named."""
     if state is None:
         return {"text/html": "<p>No run yet.</p>", "text/plain": "No run yet."}
-    picture = take_picture(state)
+    picture = take_picture(state, metrics)
+    charts = [chart for chart in picture.charts if not metrics or chart.name in metrics]
     some = {
-        "curves": lambda: _curves(picture),
+        "curves": lambda: _curves(replace(picture, charts=charts)),
         "workers": lambda: _table(replace(picture, feeds=[])),
         "feeds": lambda: _table(replace(picture, workers=[])),
         "log": lambda: _lines(state),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tfos_magic.transport.messages import Output
-from tfos_magic.widgets import WidgetView
 from tfos_magic.widgets.panel import Panel, last_lines
+from tfos_magic.widgets.view import ENDED_KEPT, WidgetView
 
 from .simulated import RUN, new_state, run_through, tell
 
@@ -78,12 +78,16 @@ def test_the_panel_brings_its_module_and_style_sheet(sent: list[tuple[str, Any]]
     assert ".tfos-panel" in state["_css"]
 
 
-def test_a_closed_view_leaves_no_model_in_the_kernel(sent: list[tuple[str, Any]]) -> None:
-    view = WidgetView()
-    state = new_state()
-    view.open(state)
-    opened = sum(kind == "comm_open" for kind, _ in sent)
-    view.close(state)
-    view.update(state)
-    assert opened == sum(kind == "comm_close" for kind, _ in sent) > 0
-    assert sent[-1][0] == "comm_close"
+def test_the_kernel_keeps_the_models_of_the_last_views_that_were_closed(sent: list[tuple[str, Any]]) -> None:
+    """A page that comes back after the run's end finds the panel, and with it the card."""
+    opened = 0
+    for number in range(ENDED_KEPT + 2):
+        view, state = WidgetView(), new_state()
+        view.open(state)
+        opened = opened or sum(kind == "comm_open" for kind, _ in sent)
+        view.close(state)
+        view.update(state)
+        closed = sum(kind == "comm_close" for kind, _ in sent)
+        assert closed == opened * max(0, number + 1 - ENDED_KEPT)
+    kept = [data["state"]["kept"] for _, data in sent if "kept" in data.get("state", {}) and data["state"]["kept"]]
+    assert "tfos-card" in kept[-1][new_state().run_id]["text/html"]
