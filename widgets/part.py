@@ -91,8 +91,7 @@ class Part(anywidget.AnyWidget):
             self._tell_of("epoch", state.epoch)
             self._tell_of("fraction", round(state.fraction, 4))
             self._tell_of("metrics", dict(state.metrics))
-        if state.phase.ended:
-            SHOWN.ended(self)
+        SHOWN.follow(self)
 
     def _tell_of(self, trait: str, value: Any) -> None:
         """Set a trait; an observer of the user's own that raises holds nothing up, and is told of once."""

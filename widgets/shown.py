@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import ipywidgets
@@ -12,45 +15,65 @@ from IPython.display import display
 
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.notebook.views.card import drawn_at
-from tfos_magic.widgets.spare_card import EMPTY, NO_ERROR
+from tfos_magic.widgets.spare_card import EMPTY, FIRST_SECONDS, NO_ERROR, SECONDS_BETWEEN
 
 Pictures = Callable[[Any], dict[str, Any]]
 
 
+@dataclass
+class _Display:
+    """Where a part or a box is displayed, and what draws it as a run goes on, or ends, and as the process does.
+
+    ``key`` is the ``data-kept`` of the output. From ``due`` on it is drawn anew while runs go on.
+    """
+
+    handle: Any
+    widget: weakref.ref[Any]
+    key: str
+    going_on: Pictures
+    at_end: Pictures
+    due: float = math.inf
+    ended: set[str] = field(default_factory=set)
+
+    def draw(self, bundle: dict[str, Any], part: Any) -> None:
+        self.handle.update(bundle, raw=True)
+        part.data.kept = {**part.data.kept, self.key: bundle}
+
+
 class Shown:
     """The displays of parts and of boxes of parts. Their pictures follow as runs end, and as this process ends, when
-    those in the place of a part stand alone."""
+    those in the place of a part stand alone; those beside boxes are at most ten seconds old."""
 
     def __init__(self) -> None:
-        self._displays: list[tuple[Any, weakref.ref[Any], str, Pictures, Pictures]] = []
-        self._known: set[tuple[int, str]] = set()
+        self._displays: list[_Display] = []
 
-    def add(self, handle: Any, widget: Any, key: str, going_on: Pictures, at_end: Pictures) -> None:
-        """Draw ``widget`` at ``handle`` by ``going_on`` as a run of it ends, and by ``at_end`` as the process does.
-
-        ``key`` is the ``data-kept`` of the output.
-        """
+    def add(
+        self, handle: Any, widget: Any, key: str, going_on: Pictures, at_end: Pictures, spare: bool = False
+    ) -> None:
+        """``handle`` displays ``widget``, or, ``spare``, what stands beside it."""
         if not self._displays:
             close_at_exit(self)
-        self._displays.append((handle, weakref.ref(widget), key, going_on, at_end))
+        due = time.monotonic() + FIRST_SECONDS if spare else math.inf
+        self._displays.append(_Display(handle, weakref.ref(widget), key, going_on, at_end, due))
 
-    def ended(self, part: Any) -> None:
-        """Show the end of the part's run, once, where pages that draw no widgets look."""
-        for handle, reference, key, going_on, _ in self._displays:
-            known, widget = (id(handle), part.data.state.run_id), reference()
-            if widget is not None and known not in self._known and part in parts_in(widget):
-                self._known.add(known)
-                self._draw(handle, key, going_on(widget), part)
-
-    @staticmethod
-    def _draw(handle: Any, key: str, bundle: dict[str, Any], part: Any) -> None:
-        handle.update(bundle, raw=True)
-        part.data.kept = {**part.data.kept, key: bundle}
+    def follow(self, part: Any) -> None:
+        """The part's run has gone on, or has ended: draw it where pages look that draw no widgets."""
+        run_id, has_ended, now = part.data.state.run_id, part.data.state.phase.ended, time.monotonic()
+        for shown in self._displays:
+            if not (has_ended and run_id not in shown.ended) and now < shown.due:
+                continue
+            widget = shown.widget()
+            if widget is None or part not in parts_in(widget):
+                continue
+            if has_ended:
+                shown.ended.add(run_id)
+            shown.due = now + SECONDS_BETWEEN if shown.due < math.inf else math.inf
+            shown.draw(shown.going_on(widget), part)
 
     def close_quickly(self) -> None:
-        for handle, reference, key, _, at_end in self._displays:
-            if (widget := reference()) is not None:
-                self._draw(handle, key, at_end(widget), next(parts_in(widget)))
+        for shown in self._displays:
+            if (widget := shown.widget()) is not None:
+                shown.draw(shown.at_end(widget), next(parts_in(widget)))
 
 
 SHOWN = Shown()
@@ -77,7 +100,7 @@ def _beside(box: Any) -> None:
     if any(parts_in(box)):
         handle = display(_pictures_of(box), raw=True, display_id=True)
         if handle is not None:
-            SHOWN.add(handle, box, _key_of(box), _pictures_of, _pictures_of)
+            SHOWN.add(handle, box, _key_of(box), _pictures_of, _pictures_of, spare=True)
 
 
 def _key_of(box: Any) -> str:
