@@ -35,9 +35,10 @@ class _Display:
     due: float = math.inf
     ended: set[str] = field(default_factory=set)
 
-    def draw(self, bundle: dict[str, Any], part: Any) -> None:
+    def draw(self, bundle: dict[str, Any], part: Any, last: bool = True) -> None:
         self.handle.update(bundle, raw=True)
-        part.data.kept = {**part.data.kept, self.key: bundle}
+        if last:
+            part.data.kept = {**part.data.kept, self.key: bundle}
 
 
 class Shown:
@@ -68,7 +69,7 @@ class Shown:
             if has_ended:
                 shown.ended.add(run_id)
             shown.due = now + SECONDS_BETWEEN if shown.due < math.inf else math.inf
-            shown.draw(shown.going_on(widget), part)
+            shown.draw(shown.going_on(widget), part, last=has_ended)
 
     def close_quickly(self) -> None:
         for shown in self._displays:
