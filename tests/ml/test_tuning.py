@@ -20,9 +20,11 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
 from tfos_magic import TFCluster
+from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.ml import KerasClassifier, KerasRegressor
 from tfos_magic.notebook.signals import interruptible
+from tfos_magic.notebook.views.run_table import run_table
 
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
@@ -50,8 +52,11 @@ def test_folds_of_a_grid_train_side_by_side_and_the_best_is_found(cluster: TFClu
     search = CrossValidator(
         estimator=asked, estimatorParamMaps=grid, evaluator=RegressionEvaluator(), numFolds=2, seed=3, parallelism=2
     )
+    known = KnownRuns(SHARED.queue)
     fitted = search.fit(df)
     assert fitted.avgMetrics[1] < fitted.avgMetrics[0]
+    told = run_table(known.states)["text/plain"]
+    assert told.count("epochs 1, modelParams {'rate': 0.1}") == told.count("epochs 4, modelParams") == 2
     assert len(fitted.bestModel.summary.history["loss"]) == 4
     assert SHARED.running
 
