@@ -19,6 +19,8 @@ from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.ml import KerasClassifier, KerasEstimator, KerasRegressor
+from tfos_magic.ml.scores import Scores
+from tfos_magic.ml.training import Facts
 
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
@@ -87,6 +89,15 @@ CLASSES: list[tuple[str, dict[str, Any], list[float]]] = [
 ]
 
 
+@pytest.mark.parametrize("logits", [[[1.0, 3.0], [5.0, 6.0]], [[2.0], [1.0]]])
+def test_raw_predictions_of_two_classes_are_a_margin(logits: list[list[float]]) -> None:
+    """Spark's evaluators rank rows by the second of them."""
+    facts = Facts((len(logits[0]),), classifies=True, logits=True)
+    made = Scores(None, (), (), ("output",), (), False, "", facts, {}).of(logits)
+    assert made["rawPrediction"].numpy().tolist() == [[-2.0, 2.0], [-1.0, 1.0]]
+    np.testing.assert_allclose(made["probability"].numpy()[:, 1], 1 / (1 + np.exp([-2.0, -1.0])))
+
+
 @pytest.mark.parametrize(("label", "params", "names"), every(2, CLASSES))
 def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
     options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}
@@ -143,6 +154,11 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
         "one-hot",
     ),
     "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
+    "no indicator": (
+        {"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "heldd"},
+        DataError,
+        "no column 'heldd'. Did you mean 'held'",
+    ),
     "no booleans": ({"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "a"}, DataError, "booleans"),
     "too large": ({"modelFn": classes, "labelCol": "two", "numWorkers": 3}, Exception, "The cluster has 2 workers"),
 }

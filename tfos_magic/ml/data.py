@@ -131,7 +131,8 @@ def _split(df: Any, indicator: str) -> dict[str, Any]:
 
     if not indicator:
         return {"train": df}
-    if indicator not in df.columns or df.schema[indicator].dataType.typeName() != "boolean":
+    check_columns(df, [indicator])
+    if df.schema[indicator].dataType.typeName() != "boolean":
         raise DataError(
             f"validationIndicatorCol {indicator!r} is no column of booleans, true for rows to validate with."
         )

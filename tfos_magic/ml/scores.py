@@ -41,7 +41,9 @@ class Scores(Prediction):
         two = value.shape[-1] == 1
         raw = probability = tf.concat([1.0 - value, value], axis=1) if two else value
         if self.facts.logits:
-            raw = tf.concat([-value, value], axis=1) if two else value
+            # Of two classes a margin, as Spark's evaluators rank rows by the second of the raw predictions.
+            margin = value[:, 1:] - value[:, :1] if value.shape[-1] == 2 else value
+            raw = tf.concat([-margin, margin], axis=1) if margin.shape[-1] == 1 else value
             probability = tf.concat([tf.sigmoid(-value), tf.sigmoid(value)], axis=1) if two else tf.nn.softmax(value)
         known = len(self.facts.classes) or None  # a model may have outputs for which there was no label
         place = tf.argmax(probability[:, :known], axis=1)
