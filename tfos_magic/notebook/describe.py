@@ -41,7 +41,7 @@ def describe_feeds(feeds: Sequence[FeedState]) -> str:
     """A few lines on each DataFrame that was fed: its size, and dtype and shape of every column."""
     lines = []
     for feed in feeds:
-        held = f"{feed.rows:,} rows, {feed.bytes / _MEGABYTE:.1f} MB in the spools"
+        held = f"{feed.rows:,} rows, {feed.bytes / _MEGABYTE:.1f} MB were fed"
         lines.append(f"DataFrame {feed.name}: {'streamed anew in every epoch' if feed.streamed else held}.")
         lines += [f"  {column}" for column in feed.columns]
     return "\n".join(lines)

@@ -77,7 +77,7 @@ def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
 def test_the_status_shows_dtype_and_shape_of_every_column() -> None:
     feed = FeedState("train", 60_000, 188_400_000, 2.0, done=True, columns=("x float32 (rows, 784)", "y int64 (rows,)"))
     assert describe_feeds([feed]).splitlines() == [
-        "DataFrame train: 60,000 rows, 188.4 MB in the spools.",
+        "DataFrame train: 60,000 rows, 188.4 MB were fed.",
         "  x float32 (rows, 784)",
         "  y int64 (rows,)",
     ]
