@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
 from tests.ml import model_kinds
@@ -70,6 +71,7 @@ def test_rows_weigh_and_those_held_back_validate(cluster: TFCluster, df: Any, va
     assert gap(fitted.keras, expected) < 1e-5
     assert fitted.summary.history.keys() == history.keys()
     assert fitted.summary.history["val_loss"] == pytest.approx(history["val_loss"], rel=1e-5)
+    assert fitted.evaluate(df.where("held"))["loss"] == pytest.approx(history["val_loss"][-1], rel=1e-5)
 
 
 def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
@@ -104,6 +106,7 @@ def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params:
     asked = KerasClassifier(modelFn=classes, modelParams=params, **options)
     fitted = asked.fit(df)
     predicted = fitted.transform(df)
+    assert fitted.classes == names
     assert fitted.numClasses == len(names)
     assert "accuracy" in fitted.summary.history
     assert MulticlassClassificationEvaluator(labelCol=label, metricName="accuracy").evaluate(predicted) > 0.8
@@ -153,6 +156,16 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
         UsageError,
         "one-hot",
     ),
+    "text weights": (
+        {"modelFn": classes, "labelCol": "two", "weightCol": "kind"},
+        DataError,
+        "'kind' weighs rows, and is no column of numbers",
+    ),
+    "several columns": (
+        {"modelFn": classes, "labelCol": "two", "featuresCols": ["a", "b"]},
+        UsageError,
+        "has one input, and featuresCols are a, b: put a VectorAssembler",
+    ),
     "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
     "no indicator": (
         {"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "heldd"},
@@ -173,6 +186,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "sizes": ("if(id = 3, array(1.0), array(1.0, 2.0)) features", "'features' has from 1 to 2 values in a row"),
     "width": ("array(1.0, 2.0) features", "The model takes 3 values for a row, and the features have 2"),
     "label": ("array(1.0, 2.0, 3.0) features, if(id = 3, null, 1) label", "'label' has nulls"),
+    "text": ("string(id) features", "takes numbers, and the features are texts"),
     "indicator": (
         "array(1.0, 2.0, 3.0) features, if(id = 3, null, id > 5) held",
         "validationIndicatorCol 'held' has nulls",
@@ -192,6 +206,13 @@ def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster
         KerasRegressor(modelFn=linear, verbose=0, **given).fit(spark.sql(query))
 
 
+def test_a_vector_that_is_null_is_refused(cluster: TFCluster, spark: Any) -> None:
+    vector = array_to_vector(F.array(*[F.lit(1.0)] * 3))
+    df = spark.range(9).select(F.when(F.col("id") != 3, vector).alias("features"), F.col("id").alias("label"))
+    with pytest.raises(DataError, match="'features' has nulls, NaN or infinite numbers in 1 of 9"):
+        KerasRegressor(modelFn=linear, verbose=0).fit(df)
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_trained_is_refused_by_name(cluster: TFCluster, df: Any, case: str) -> None:
     given, kind, words = WRONG[case]
@@ -207,7 +228,20 @@ def test_parameters_are_told_copied_and_refused() -> None:
     assert "validationIndicatorCol" in asked.explainParams()
     with pytest.raises(UsageError, match=r"no parameter 'epoch'\. Did you mean 'epochs'"):
         KerasClassifier(epoch=3)
-    wrong = {"epochs": "three", "callbacks": 5, "modelParams": [1], "modelFn": "classes", "model": classes}
+    with pytest.raises(UsageError, match="modelParams are what modelFn makes a model of"):
+        KerasClassifier(model=classes({}), modelParams={"outputs": 2}).training(None)
+    with pytest.raises(UsageError, match="list is no DataFrame of Spark"):
+        KerasClassifier(modelFn=classes).fit([1, 2])
+    wrong = {
+        "epochs": -1,
+        "numWorkers": 0,
+        "strategy": "foo",
+        "batchSize": "many",
+        "callbacks": ["es"],
+        "modelParams": [1],
+        "modelFn": "classes",
+        "model": classes,
+    }
     for name, value in wrong.items():
         with pytest.raises(TypeError, match=name):
             KerasClassifier(**{name: value})

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from pyspark.sql.types import NumericType
+
 from tfos_magic.columns.schema_plan import suggestion
-from tfos_magic.errors import DataError
+from tfos_magic.errors import DataError, UsageError
+from tfos_magic.spark.session import is_dataframe
 
 MOST_CLASSES = 10_000
 MOST_EXACT = 2**53
@@ -28,6 +31,8 @@ class Rows:
     """A DataFrame as estimators read it. What was looked at once is known: DataFrames too, which are fed but once."""
 
     def __init__(self, frame: Any) -> None:
+        if not is_dataframe(frame):
+            raise UsageError(f"{type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one.")
         self.frame = frame
         self._checked: set[str] = set()
         self._labels: dict[str, tuple[int, ...]] = {}
@@ -42,6 +47,8 @@ class Rows:
         check_columns(self.frame, names)
         if self.frame.schema[label].dataType.typeName() == "string":
             raise DataError(f"Column {label!r} has texts, and labels are numbers: put a StringIndexer before.")
+        if weight and not isinstance(self.frame.schema[weight].dataType, NumericType):
+            raise DataError(f"Column {weight!r} weighs rows, and is no column of numbers.")
         if new := [name for name in names if name not in self._checked]:
             _check_values(self.frame, new, weight)
             self._checked.update(new)
@@ -95,7 +102,7 @@ def _looks_at(df: Any, name: str, is_weight: bool) -> list[Any]:
     kind, column = df.schema[name].dataType, F.col(f"`{name}`")
     is_list, text = kind.typeName() in ("vectorudt", "array"), kind.simpleString()
     if kind.typeName() == "vectorudt":
-        column = vector_to_array(column)
+        column = F.when(column.isNotNull(), vector_to_array(column))
     is_float = any(known in text for known in ("vector", "double", "float"))
 
     def no_number(value: Any) -> Any:

@@ -85,6 +85,8 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained."""
         if self.isDefined("model") == self.isDefined("modelFn"):
             raise UsageError(f"{type(self).__name__} takes one of model and modelFn.")
+        if self.isDefined("model") and self.value("modelParams"):
+            raise UsageError("modelParams are what modelFn makes a model of, and there is a model: give modelFn.")
         StrategyOptions.of(self.value("strategy"), self.value("strategyOptions"))  # refuses others
         rows.check(self.features, self.getLabelCol(), self.value("weightCol"))
         asked = Fit(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pyspark.ml import Model
+from pyspark.ml.param.shared import HasWeightCol
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
@@ -30,7 +31,7 @@ class TrainingSummary:
 
 
 @with_accessors
-class KerasModel(KerasColumns, Model, MLWritable, MLReadable[Any]):
+class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any]):
     """What :class:`KerasEstimator` gives. ``transform`` is lazy, and adds the model's output as ``predictionCol``: a
     number, or an array where there are more in a row. ``summary`` says how the training went; None where the model was
     loaded by others.
@@ -56,12 +57,14 @@ class KerasModel(KerasColumns, Model, MLWritable, MLReadable[Any]):
         return made.item() if made.ndim == 0 else made
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
-        """The loss and the metrics that the model was compiled with, by name, over the rows of ``dataset``.
+        """The loss and the metrics that the model was compiled with, by name, over the rows of ``dataset``, which
+        ``weightCol`` weighs where it is set.
 
         The cluster computes them. Raises what ``fit`` raises.
         """
         rows = Rows(dataset)
-        rows.check(self.features, self.getLabelCol())
+        weight = {"weight": self.value("weightCol")} if self.value("weightCol") else {}
+        rows.check(self.features, self.getLabelCol(), *weight.values())
         if self.facts.classifies:
             rows.refuse_labels_but(self.facts.known_classes, self.getLabelCol())
         names = {"model": self.keras, "facts": self.facts}
@@ -74,6 +77,7 @@ class KerasModel(KerasColumns, Model, MLWritable, MLReadable[Any]):
                 features=self.features,
                 label=self.getLabelCol(),
                 outputs=["metrics"],
+                **weight,
             )
             metrics: dict[str, float] = wait_for(run.wait, run.stop)["metrics"]
         return metrics
@@ -120,8 +124,13 @@ class KerasClassificationModel(KerasModel, ClassColumns):
     made = ("rawPrediction", "probability", "prediction")
 
     @property
+    def classes(self) -> list[int]:
+        """The classes that the model tells apart, in the order of its probabilities."""
+        return list(self.facts.known_classes)
+
+    @property
     def numClasses(self) -> int:
-        """How many classes the model tells apart."""
+        """How many these are."""
         return len(self.facts.known_classes)
 
 

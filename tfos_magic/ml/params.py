@@ -49,6 +49,30 @@ def _getter(name: str) -> Any:
     return get_param
 
 
+STRATEGIES = ("sync", "async", "local")
+
+
+def _to_count(value: Any) -> int:
+    """A whole number from 1. Spark says of a TypeError which parameter it is about."""
+    number = TypeConverters.toInt(value)
+    if number < 1:
+        raise TypeError(f"It is {number}: give a whole number from 1.")
+    return number
+
+
+def _to_strategy(value: Any) -> str:
+    if value not in STRATEGIES:
+        raise TypeError(f"There is no strategy {value!r}: give {', '.join(STRATEGIES)}.")
+    return str(value)
+
+
+def _to_callbacks(value: Any) -> list[Any]:
+    callbacks = TypeConverters.toList(value)
+    if others := [each for each in callbacks if not hasattr(each, "set_model")]:
+        raise TypeError(f"{others[0]!r} is no callback of Keras.")
+    return callbacks
+
+
 def _to_dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{value!r} is no dict.")
@@ -117,16 +141,16 @@ class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
     model = _param("model", "a Keras model; compiled, unless the kind of estimator says for what", _to_model)
     modelFn = _param("modelFn", "a function that makes the model of modelParams, a dict; for model", _to_function)
     modelParams = _param("modelParams", "a dict, what modelFn is called with", _to_dict)
-    batchSize = _param("batchSize", "rows in a step, of all workers together", TypeConverters.toInt)
-    epochs = _param("epochs", "how often all rows are trained on", TypeConverters.toInt)
-    numWorkers = _param("numWorkers", "how many workers train a model together; all there are", TypeConverters.toInt)
-    strategy = _param("strategy", "sync, async or local", TypeConverters.toString)
+    batchSize = _param("batchSize", "rows in a step, of all workers together", _to_count)
+    epochs = _param("epochs", "how often all rows are trained on", _to_count)
+    numWorkers = _param("numWorkers", "how many workers train a model together; all there are", _to_count)
+    strategy = _param("strategy", "sync, async or local", _to_strategy)
     strategyOptions = _param("strategyOptions", "a dict, the options of the strategy", _to_dict)
     shuffle = _param("shuffle", "whether rows come in another order in each epoch", TypeConverters.toBoolean)
     seed = _param("seed", "of the weights, the order of rows and what else is random", TypeConverters.toInt)
     checkpointDir = _param("checkpointDir", "a path or URL for checkpoints", TypeConverters.toString)
     resume = _param("resume", "whether to go on from the newest checkpoint there", TypeConverters.toBoolean)
-    callbacks = _param("callbacks", "a list of Keras's callbacks", TypeConverters.toList)
+    callbacks = _param("callbacks", "a list of Keras's callbacks", _to_callbacks)
     verbose = _param("verbose", "0 shows nothing, 1 how far the training is", TypeConverters.toInt)
     keepCluster = _param("keepCluster", "whether a cluster that fit starts stays", TypeConverters.toBoolean)
 

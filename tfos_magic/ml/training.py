@@ -80,10 +80,24 @@ def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
 
 
 def _check_width(model: Any, data: Any) -> None:
-    """Raise :class:`UsageError` where a model of one input takes other rows than there are."""
+    """Raise :class:`UsageError` where a model takes other inputs, or one of other rows, than there are."""
     inputs, spec = getattr(model, "inputs", None) or [], data.element_spec[0]
+    given = len(spec) if isinstance(spec, dict) else 1
+    if inputs and (given > 1) != (len(inputs) > 1):
+        names = ", ".join(each.name for each in inputs)
+        raise UsageError(
+            f"The model has the inputs {names}: name their columns, which are called so, by featuresCols."
+            if len(inputs) > 1
+            else f"The model has one input, and featuresCols are {', '.join(spec)}: put a VectorAssembler before, and "
+            "set featuresCol, or give the model an input of that name for each."
+        )
     if len(inputs) != 1 or isinstance(spec, dict) or spec.shape.rank is None:
         return
+    if spec.dtype.name == "string" and inputs[0].dtype != "string":
+        raise UsageError(
+            "The model takes numbers, and the features are texts: put a StringIndexer before, or let the model begin "
+            "with keras.Input((1,), dtype='string') and a TextVectorization."
+        )
     taken, given = (math.prod(length or 0 for length in of.shape[1:]) for of in (inputs[0], spec))
     if taken and given and taken != given:
         raise UsageError(
