@@ -25,4 +25,18 @@ def classes(params: dict[str, Any]) -> Any:
     return model
 
 
-__all__ = ["Fit", "classes", "linear"]
+def subclassed(params: dict[str, Any]) -> Any:
+    import keras
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.last = keras.layers.Dense(8, "tanh"), keras.layers.Dense(3, "softmax")
+
+        def call(self, rows: Any) -> Any:
+            return self.last(self.hidden(rows))
+
+    return Own()
+
+
+__all__ = ["Fit", "classes", "linear", "subclassed"]

@@ -14,7 +14,7 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
 from tests.ml import model_kinds
-from tests.ml.model_kinds import classes, linear
+from tests.ml.model_kinds import classes, linear, subclassed
 from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
@@ -126,6 +126,13 @@ def test_a_model_is_not_evaluated_on_classes_that_it_does_not_know(cluster: TFCl
         fitted.evaluate(df.withColumn("gaps", F.expr("gaps - 1 + int(gaps <> 5)")))
 
 
+def test_a_model_that_is_built_by_its_rows_is_compiled_for_its_classes(cluster: TFCluster, df: Any) -> None:
+    fitted = KerasClassifier(modelFn=subclassed, labelCol="place", epochs=30, batchSize=8, seed=1, verbose=0).fit(df)
+    assert fitted.classes == [0, 1, 2]
+    predicted = fitted.transform(df)
+    assert MulticlassClassificationEvaluator(labelCol="place", metricName="accuracy").evaluate(predicted) > 0.8
+
+
 def test_inputs_go_by_name_and_columns_may_be_left_out(cluster: TFCluster, df: Any) -> None:
     inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Concatenate()(list(inputs.values()))))
@@ -165,6 +172,11 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
         {"modelFn": classes, "labelCol": "two", "featuresCols": ["a", "b"]},
         UsageError,
         "has one input, and featuresCols are a, b: put a VectorAssembler",
+    ),
+    "outputs without a class": (
+        {"modelFn": classes, "labelCol": "gaps", "modelParams": {"outputs": 9}},
+        UsageError,
+        "has 9 classes, and the labels have 3: 2, 5, 9. Give it as many outputs, or put a StringIndexer before",
     ),
     "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
     "no indicator": (

@@ -45,8 +45,7 @@ class Scores(Prediction):
             margin = value[:, 1:] - value[:, :1] if value.shape[-1] == 2 else value
             raw = tf.concat([-margin, margin], axis=1) if margin.shape[-1] == 1 else value
             probability = tf.concat([tf.sigmoid(-value), tf.sigmoid(value)], axis=1) if two else tf.nn.softmax(value)
-        known = len(self.facts.classes) or None  # a model may have outputs for which there was no label
-        place = tf.argmax(probability[:, :known], axis=1)
+        place = tf.argmax(probability, axis=1)
         chosen = tf.gather(tf.constant(self.facts.classes, tf.int64), place) if self.facts.classes else place
         return {"rawPrediction": raw, "probability": probability, "prediction": tf.cast(chosen, tf.float64)}
 

@@ -60,7 +60,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     if not hasattr(model, "fit"):
         raise UsageError(f"modelFn gave {type(model).__name__}: let it return a Keras model.")
     _check_width(model, train)
-    shape = _shape_of(model, train) if _is_plain(model) else None
+    shape = _shape_of(model, train) if _is_plain(model) or not getattr(model, "compiled", False) else None
     classes = _check(asked, model, shape)
     logits = _gives_logits(model)
     _compile(model, asked.kind, shape, logits)
@@ -69,8 +69,10 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
         train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
     )
     values = {name: [float(value) for value in series] for name, series in history.history.items()}
-    classifies = asked.kind == CLASSIFY
-    return model, values, Facts(_shape_of(model, train), classifies, classifies and logits, classes)
+    classifies, shape = asked.kind == CLASSIFY, _shape_of(model, train)
+    if classes:
+        _refuse_other_outputs(classes, shape)  # of a model that was built in its first step
+    return model, values, Facts(shape, classifies, classifies and logits, classes)
 
 
 def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
@@ -168,12 +170,18 @@ def _classes(labels: tuple[int, ...], shape: tuple[int | None, ...]) -> tuple[in
     outputs = shape[-1] if len(shape) == 1 else None
     if outputs is None:
         raise UsageError(f"A classifier's model has one output for each class, and this one's are {_words(shape)}.")
-    outputs = max(outputs, 2)
-    if labels[0] >= 0 and labels[-1] < outputs:
+    if labels[0] >= 0 and labels[-1] < max(outputs, 2):
         return ()
-    if len(labels) > outputs:
-        raise UsageError(f"The model has {outputs} classes, and the labels have {len(labels)}: {_few(labels)}.")
+    _refuse_other_outputs(labels, shape)
     return labels
+
+
+def _refuse_other_outputs(labels: Sequence[int], shape: Sequence[int | None]) -> None:
+    if (outputs := max(shape[-1] or 0, 2)) != len(labels):
+        raise UsageError(
+            f"The model has {outputs} classes, and the labels have {len(labels)}: {_few(labels)}. Give it as many "
+            "outputs, or put a StringIndexer before, which counts classes through."
+        )
 
 
 def _few(labels: Sequence[int]) -> str:
@@ -209,7 +217,7 @@ def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits
 
     if getattr(model, "compiled", False):
         return
-    if not kind or (shape is None and kind == CLASSIFY):
+    if not kind:
         raise UsageError("The model is not compiled: give it an optimizer and a loss by model.compile(…).")
     if kind == REGRESS or shape is None:
         model.compile("adam", "mse", metrics=["mae"])
