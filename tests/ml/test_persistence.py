@@ -20,6 +20,7 @@ from tests.ml.model_kinds import classes, linear
 from tfos_magic import TFCluster
 from tfos_magic.errors import UsageError
 from tfos_magic.ml import KerasClassificationModel, KerasClassifier, KerasRegressor
+from tfos_magic.ml.persistence import _archive
 
 cloudpickle.register_pickle_by_value(model_kinds)
 ELSEWHERE = """
@@ -116,3 +117,20 @@ def test_all_of_it_works_on_a_connect_session(tmp_path: Path) -> None:
     assert outcome["same"]
     assert 0 < outcome["accuracy"] < 1
     assert len(outcome["metrics"]) == 2
+
+
+def test_layers_that_a_program_has_registered_for_itself_are_not_left_to_others_to_know() -> None:
+    import keras
+
+    class Twice(keras.layers.Layer):
+        def call(self, rows: Any) -> Any:
+            return 2 * rows
+
+    Twice.__module__ = "__main__"
+    registered = keras.saving.get_custom_objects()
+    keras.saving.register_keras_serializable("tests")(Twice)
+    try:
+        assert _archive(keras.Sequential([keras.Input((3,)), Twice()])) == b""
+        assert _archive(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    finally:
+        del registered["tests>Twice"]

@@ -110,8 +110,14 @@ def _archive(value: Any) -> bytes:
         from_archive(data)
     except Exception:  # its get_config, and its classes, may raise anything
         return b""
+    import keras
+
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if b'"__lambda__"' in archive.read("config.json"):
+        config = archive.read("config.json").decode()
+        registered = keras.saving.get_custom_objects()
+        if any(value.__module__ == "__main__" and f'"{name}"' in config for name, value in registered.items()):
+            return b""  # other programs have not what this one has registered
+        if '"__lambda__"' in config:
             warnings.warn("The Keras model has a Lambda layer, whose code runs when it is used.", stacklevel=5)
     return data
 
