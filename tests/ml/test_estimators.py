@@ -179,6 +179,11 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
         "has 9 classes, and the labels have 3: 2, 5, 9. Give it as many outputs, or put a StringIndexer before",
     ),
     "no model": ({"modelFn": len, "labelCol": "place"}, UsageError, "modelFn gave int"),
+    "a column there": (
+        {"modelFn": classes, "labelCol": "two", "predictionCol": "kind"},
+        UsageError,
+        "a column 'kind' already: set predictionCol to another name",
+    ),
     "no indicator": (
         {"modelFn": classes, "labelCol": "two", "validationIndicatorCol": "heldd"},
         DataError,

@@ -115,8 +115,9 @@ def _archive(value: Any) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         config = archive.read("config.json").decode()
         registered = keras.saving.get_custom_objects()
-        if any(value.__module__ == "__main__" and f'"{name}"' in config for name, value in registered.items()):
-            return b""  # other programs have not what this one has registered
+        own = [name for name, value in registered.items() if not value.__module__.startswith("keras.")]
+        if any(f'"{name}"' in config for name in own):
+            return b""  # a process that loads it, and Python workers, have not what this one has registered
         if '"__lambda__"' in config:
             warnings.warn("The Keras model has a Lambda layer, whose code runs when it is used.", stacklevel=5)
     return data
