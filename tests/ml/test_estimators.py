@@ -100,7 +100,7 @@ def test_raw_predictions_of_two_classes_are_a_margin(logits: list[list[float]]) 
     np.testing.assert_allclose(made["probability"].numpy()[:, 1], 1 / (1 + np.exp([-2.0, -1.0])))
 
 
-@pytest.mark.parametrize(("label", "params", "names"), every(2, CLASSES))
+@pytest.mark.parametrize(("label", "params", "names"), every(4, CLASSES))
 def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
     options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}
     asked = KerasClassifier(modelFn=classes, modelParams=params, **options)
@@ -126,6 +126,7 @@ def test_a_model_is_not_evaluated_on_classes_that_it_does_not_know(cluster: TFCl
         fitted.evaluate(df.withColumn("gaps", F.expr("gaps - 1 + int(gaps <> 5)")))
 
 
+@pytest.mark.soak
 def test_a_model_that_is_built_by_its_rows_is_compiled_for_its_classes(cluster: TFCluster, df: Any) -> None:
     fitted = KerasClassifier(modelFn=subclassed, labelCol="place", epochs=30, batchSize=8, seed=1, verbose=0).fit(df)
     assert fitted.classes == [0, 1, 2]

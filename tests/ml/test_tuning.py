@@ -37,6 +37,7 @@ def pipeline(**options: Any) -> Pipeline:
     return Pipeline(stages=[StringIndexer(inputCol="kind", outputCol="index"), columns, scaled, keras])
 
 
+@pytest.mark.soak
 def test_a_pipeline_of_spark_and_keras(cluster: TFCluster, df: Any) -> None:
     fitted = pipeline(epochs=50, batchSize=8).fit(df)
     predicted = fitted.transform(df)
