@@ -565,7 +565,7 @@ def test_a_pipeline_draws_while_the_first_step_is_tried_and_traced(same_as_plain
 
 PASSES = """
 rows = tf.data.Dataset.from_tensor_slices((x[:100], y[:100]))
-train = rows.shuffle(100).repeat().batch(20).prefetch(tf.data.AUTOTUNE)
+train = rows.shuffle(100).repeat().batch(10).prefetch(tf.data.AUTOTUNE)
 histories, weights = [], []
 for _ in range(2):
     model = mlp()
@@ -576,7 +576,7 @@ for _ in range(2):
 
 
 def test_shuffled_passes_that_repeat_go_on_in_one_order_on_all_workers_and_time_is_said_to_decide(groups) -> None:
-    """Three batches are left of the pass in which a fit() ends: one process reads no further ahead than that."""
+    """Eight batches are left of the pass in which a fit() ends: one process reads no further ahead than that."""
     plain = groups.plain(DATA + PASSES, "weights").values["weights"]
     outcomes, notices = told(groups[2], DATA + PASSES, "weights")
     assert_same_weights(outcomes, plain, 1e-5)
