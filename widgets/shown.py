@@ -7,7 +7,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import ipywidgets
 from IPython.core.getipython import get_ipython
@@ -73,8 +75,9 @@ class Shown:
 
     def close_quickly(self) -> None:
         for shown in self._displays:
-            if (widget := shown.widget()) is not None:
-                shown.draw(shown.at_end(widget), next(parts_in(widget)))
+            widget = shown.widget()
+            if (part := next(parts_in(widget), None)) is not None:  # a box may have been emptied
+                shown.draw(shown.at_end(widget), part)
 
 
 SHOWN = Shown()
@@ -99,19 +102,17 @@ def follow_boxes() -> None:
 def _beside(box: Any) -> None:
     """Display, above a box that is displayed now, what stands in for its parts; of the box itself there is no HTML."""
     if any(parts_in(box)):
-        handle = display(_pictures_of(box), raw=True, display_id=True)
+        key = uuid4().hex[:8]
+        pictures = partial(_pictures_of, key=key)
+        handle = display(pictures(box), raw=True, display_id=True)
         if handle is not None:
-            SHOWN.add(handle, box, _key_of(box), _pictures_of, _pictures_of, spare=True)
+            SHOWN.add(handle, box, key, pictures, pictures, spare=True)
 
 
-def _key_of(box: Any) -> str:
-    return " ".join(part.key for part in parts_in(box))
-
-
-def _pictures_of(box: Any) -> dict[str, str]:
+def _pictures_of(box: Any, key: str) -> dict[str, str]:
     """The pictures of all parts; a page that draws one of these hides them."""
     html = "".join(dict.fromkeys(part.picture()["text/html"] for part in parts_in(box)))
-    key = _key_of(box)
-    opened = f'<div class="tfos-spare" data-parts="{key}" data-kept="{key}"><style>{NO_ERROR}</style>'
+    known = " ".join(part.key for part in parts_in(box))
+    opened = f'<div class="tfos-spare" data-parts="{known}" data-kept="{key}"><style>{NO_ERROR}</style>'
     dated = drawn_at({**EMPTY, "text/html": html})["text/html"]
     return {**EMPTY, "text/html": f"{opened}{dated}</div>"}
