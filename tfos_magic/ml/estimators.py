@@ -113,8 +113,9 @@ class KerasClassifier(KerasEstimator, ClassColumns):
     """As :class:`KerasEstimator`, of a model with one output for each class, or one for the second of two.
 
     The classes are the labels there are, which are whole numbers; those that are no places among the outputs are
-    counted through, and have an output each. Outputs are probabilities or, where the loss says ``from_logits`` or there is none and the last
-    activation is neither softmax nor sigmoid, logits. A model that is not compiled learns by Adam and cross-entropy.
+    counted through, and have an output each. Outputs are probabilities or, where the loss says ``from_logits`` or
+    there is none and the last activation is neither softmax nor sigmoid, logits. A model that is not compiled
+    learns by Adam and cross-entropy.
     """
 
     kind = CLASSIFY
