@@ -50,7 +50,7 @@ class ClusterView(Part):
         if kernel_is_ending():
             return
         cluster = self.cluster or SHARED.cluster
-        runs = [queued for queued in cluster.queue.runs if not queued.done] if cluster else []
+        runs = cluster.queue.runs if cluster else []
         self.status = {**values_of(cluster, runs, self._busy), "error": self._error, "busy": bool(self._busy)}
 
     def picture(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import ipywidgets
 
+from tfos_magic.cluster.runs.request import simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError, did_you_mean
 from tfos_magic.values.suggestions import Suggestion, choosing, suggestions_in
@@ -23,7 +24,6 @@ from tfos_magic.widgets.parts import Progress, StopButton, under_way
 LOG_STEPS = 60
 LOG_STEP = 0.05
 _WIDEST = {"max_width": "520px"}
-_SIMPLE = (bool, int, float, str)
 _TONE = "color:var(--jp-error-color1,#d32f2f)"
 
 
@@ -126,7 +126,7 @@ def _controls(
     """The controls by name, of parameters in the order of the signature, and the values that have none."""
     parameters = inspect.signature(train).parameters
     defaults = {name: known.default for name, known in parameters.items() if known.default is not known.empty}
-    offered: dict[str, Any] = {name: default for name, default in defaults.items() if isinstance(default, _SIMPLE)}
+    offered: dict[str, Any] = simple_values(defaults)
     for name, suggestion in suggested.items():
         offered[name], defaults[name] = _range_of(suggestion), suggestion.usual
     _refuse_unknown(train, values, {*parameters, *suggested})
@@ -187,8 +187,8 @@ def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]
             return ipywidgets.SelectionSlider(options=steps, value=nearest, **look)
         ends = {"min": math.log10(low), "max": math.log10(high)}
         # A page moves a value to the nearest step: the first one is to be on one.
-        steps_below = max(1, round((math.log10(value) - ends["min"]) / LOG_STEP))
-        step = (math.log10(value) - ends["min"]) / steps_below or LOG_STEP
+        below = math.log10(value) - ends["min"]
+        step = below / max(1, round(below / LOG_STEP)) or LOG_STEP
         return ipywidgets.FloatLogSlider(value=value, **ends, step=step, readout_format=".2g", **look)
     if all(isinstance(number, int) for number in numbers):
         return ipywidgets.IntSlider(value=default if inside else (low + high) // 2, min=low, max=high, **look)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -175,11 +175,7 @@ class TFCluster(WorkerGroup):
             "session stopped" if sessions.is_stopped(self.spark) else sessions.master_of(self.spark)
         )
         first = next(iter(self.queue.runs), None)
-        if isinstance(first, MapRun):
-            busy: Container[int] = first.busy
-        else:  # one that has ended and reads what came back leaves them to themselves
-            busy = () if first is None or first.phase.ended else range(self.size)
-        return status.with_busy(busy)
+        return status.with_busy(first.busy) if first else status
 
     def logs(self, rank: int | None = None, tail: int = 50) -> dict[int, list[str]]:
         """The last ``tail`` lines that each worker printed, by rank; of one rank where given."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.options import RunOptions, check_names, numbered, request_of
-from tfos_magic.cluster.runs.request import RETURNED
+from tfos_magic.cluster.runs.request import RETURNED, simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import UsageError
@@ -19,8 +19,6 @@ from tfos_magic.spark.session import is_dataframe
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_SIMPLE = (bool, int, float, str)
 
 
 @overload
@@ -120,9 +118,9 @@ class Distributed:
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self._function)
         given = dict(signature.bind(*args, **kwargs).arguments)
-        for parameter in signature.parameters.values():  # what runs are told apart by
-            if isinstance(parameter.default, _SIMPLE) and parameter.kind is not parameter.POSITIONAL_ONLY:
-                given.setdefault(parameter.name, parameter.default)
+        named = [each for each in signature.parameters.values() if each.kind is not each.POSITIONAL_ONLY]
+        for name, value in simple_values({each.name: each.default for each in named}).items():
+            given.setdefault(name, value)  # by which runs are told apart
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 given.update(given.pop(parameter.name, {}))

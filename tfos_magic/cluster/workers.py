@@ -135,9 +135,12 @@ class ClusterStatus:
 
     def with_busy(self, ranks: Container[int]) -> ClusterStatus:
         """The same, where the workers of these ``ranks`` that are ready have work."""
-        busy = {each for each in self.workers if each.state == "ready" and each.role == "worker" and each.rank in ranks}
-        workers = (replace(each, state="busy") if each in busy else each for each in self.workers)
-        return replace(self, workers=tuple(workers))
+
+        def seen(worker: WorkerStatus) -> WorkerStatus:
+            has_work = worker.rank in ranks and worker.role == "worker" and worker.state == "ready"
+            return replace(worker, state="busy") if has_work else worker
+
+        return replace(self, workers=tuple(map(seen, self.workers)))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.cluster_table:cluster_bundle")(self)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql.types import NumericType
 
 from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError, UsageError
+from tfos_magic.ml.training import few
 from tfos_magic.spark.session import is_dataframe
 
 MOST_CLASSES = 10_000
@@ -59,10 +60,10 @@ class Rows:
             self._labels[name] = _classes(self.frame, name)
         return self._labels[name]
 
-    def refuse_labels_but(self, classes: Collection[int], name: str) -> None:
+    def refuse_labels_but(self, classes: Sequence[int], name: str) -> None:
         """Raise :class:`DataError` for a label that is none of the ``classes`` of a model."""
         if others := [label for label in self.labels(name) if label not in classes]:
-            known = f"{', '.join(map(str, [*classes][:8]))}{', …' if len(classes) > 8 else ''}"
+            known = few(classes)
             raise DataError(f"Column {name!r} has {others[0]}, and the model's classes are {known}: drop these rows.")
 
     def split(self, indicator: str) -> dict[str, Any]:

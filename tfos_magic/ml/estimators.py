@@ -11,13 +11,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
 from tfos_magic.ml.data import Rows
-from tfos_magic.ml.models import (
-    KerasClassificationModel,
-    KerasModel,
-    KerasRegressionModel,
-    columns_made,
-    refuse_taken,
-)
+from tfos_magic.ml.models import KerasClassificationModel, KerasModel, KerasRegressionModel, new_columns
 from tfos_magic.ml.params import ClassColumns, KerasParams, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
 from tfos_magic.ml.search import Search
@@ -94,7 +88,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         if self.isDefined("model") and self.value("modelParams"):
             raise UsageError("modelParams are what modelFn makes a model of, and there is a model: give modelFn.")
         StrategyOptions.of(self.value("strategy"), self.value("strategyOptions"))  # refuses others
-        refuse_taken(columns_made(self, self.model_class.made), rows.frame)
+        new_columns(self, self.model_class.made, rows.frame)  # refuses those that are there
         rows.check(self.features, self.getLabelCol(), self.value("weightCol"))
         asked = Fit(
             self.kind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -31,15 +31,12 @@ class TrainingSummary:
     bytes: int
 
 
-def columns_made(stage: KerasColumns, made: Sequence[str]) -> dict[str, str]:
-    """The names of the columns that a model adds, by what they hold."""
-    return {what: stage.value(f"{what}Col") for what in made if stage.value(f"{what}Col")}
-
-
-def refuse_taken(columns: Mapping[str, str], dataset: Any) -> None:
-    """Raise :class:`UsageError` for a column that is to be added and is there."""
+def new_columns(stage: KerasColumns, made: Sequence[str], dataset: Any) -> dict[str, str]:
+    """The columns that a model adds, by what they hold. Raises :class:`UsageError` for one that is there already."""
+    columns = {what: stage.value(f"{what}Col") for what in made if stage.value(f"{what}Col")}
     if taken := [(what, name) for what, name in columns.items() if name in dataset.columns]:
         raise UsageError(f"There is a column {taken[0][1]!r} already: set {taken[0][0]}Col to another name.")
+    return columns
 
 
 @with_accessors
@@ -118,8 +115,7 @@ class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any])
 
     def _transform(self, dataset: Any) -> Any:
         check_columns(dataset, self.features)
-        columns = columns_made(self, self.made)
-        refuse_taken(columns, dataset)
+        columns = new_columns(self, self.made, dataset)
         return self._scores(columns).transform(dataset) if columns else dataset
 
     def _scores(self, columns: dict[str, str]) -> Scores:

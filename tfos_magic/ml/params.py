@@ -18,6 +18,7 @@ from pyspark.ml.param.shared import (
 )
 
 from tfos_magic.errors import UsageError, did_you_mean
+from tfos_magic.transport.messages import STRATEGIES
 
 Stage = TypeVar("Stage", bound=type)
 
@@ -47,9 +48,6 @@ def _getter(name: str) -> Any:
 
     get_param.__doc__ = f"The value of ``{name}``, or its default."
     return get_param
-
-
-STRATEGIES = ("sync", "async", "local")
 
 
 def _to_count(value: Any) -> int:

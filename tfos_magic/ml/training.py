@@ -48,7 +48,7 @@ class Facts:
     @property
     def known_classes(self) -> Sequence[int]:
         """The classes that a classifier tells apart."""
-        return self.classes or range(max(self.shape[-1] or 0, 2))
+        return self.classes or range(_classes_of(self.shape))
 
 
 def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, list[float]], Facts]:
@@ -59,7 +59,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     model = asked.model if asked.make is None else asked.make(dict(asked.params))
     if not hasattr(model, "fit"):
         raise UsageError(f"modelFn gave {type(model).__name__}: let it return a Keras model.")
-    _check_width(model, train)
+    _check_inputs(model, train)
     shape = _shape_of(model, train) if _is_plain(model) or not getattr(model, "compiled", False) else None
     classes = _check(asked, model, shape)
     logits = _gives_logits(model)
@@ -69,9 +69,11 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
         train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
     )
     values = {name: [float(value) for value in series] for name, series in history.history.items()}
-    classifies, shape = asked.kind == CLASSIFY, _shape_of(model, train)
-    if classes:
-        _refuse_other_outputs(classes, shape)  # of a model that was built in its first step
+    classifies = asked.kind == CLASSIFY
+    if shape is None:  # it was built in its first step
+        shape = _shape_of(model, train)
+        if classes:
+            _refuse_other_outputs(classes, shape)
     return model, values, Facts(shape, classifies, classifies and logits, classes)
 
 
@@ -81,7 +83,7 @@ def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
     return metrics
 
 
-def _check_width(model: Any, data: Any) -> None:
+def _check_inputs(model: Any, data: Any) -> None:
     """Raise :class:`UsageError` where a model takes other inputs, or one of other rows, than there are."""
     inputs, spec = getattr(model, "inputs", None) or [], data.element_spec[0]
     given = len(spec) if isinstance(spec, dict) else 1
@@ -167,24 +169,29 @@ def _gives_logits(model: Any) -> bool:
 
 def _classes(labels: tuple[int, ...], shape: tuple[int | None, ...]) -> tuple[int, ...]:
     """The class of each output; none where the classes are the places of the outputs."""
-    outputs = shape[-1] if len(shape) == 1 else None
-    if outputs is None:
+    if len(shape) != 1 or shape[-1] is None:
         raise UsageError(f"A classifier's model has one output for each class, and this one's are {_words(shape)}.")
-    if labels[0] >= 0 and labels[-1] < max(outputs, 2):
+    if labels[0] >= 0 and labels[-1] < _classes_of(shape):
         return ()
     _refuse_other_outputs(labels, shape)
     return labels
 
 
+def _classes_of(shape: Sequence[int | None]) -> int:
+    """How many classes outputs of that shape tell apart: one output is that of the second of two."""
+    return max(shape[-1] or 0, 2)
+
+
 def _refuse_other_outputs(labels: Sequence[int], shape: Sequence[int | None]) -> None:
-    if (outputs := max(shape[-1] or 0, 2)) != len(labels):
+    if (outputs := _classes_of(shape)) != len(labels):
         raise UsageError(
-            f"The model has {outputs} classes, and the labels have {len(labels)}: {_few(labels)}. Give it as many "
+            f"The model has {outputs} classes, and the labels have {len(labels)}: {few(labels)}. Give it as many "
             "outputs, or put a StringIndexer before, which counts classes through."
         )
 
 
-def _few(labels: Sequence[int]) -> str:
+def few(labels: Sequence[int]) -> str:
+    """The first of them, in words."""
     return ", ".join(map(str, labels[:8])) + (", …" if len(labels) > 8 else "")
 
 
@@ -219,9 +226,9 @@ def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits
         return
     if not kind:
         raise UsageError("The model is not compiled: give it an optimizer and a loss by model.compile(…).")
-    if kind == REGRESS or shape is None:
+    if kind == REGRESS:
         model.compile("adam", "mse", metrics=["mae"])
-    elif shape[-1] == 1:
+    elif shape and shape[-1] == 1:
         threshold = 0.0 if logits else 0.5
         loss = keras.losses.BinaryCrossentropy(from_logits=logits)
         model.compile("adam", loss, metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=threshold)])

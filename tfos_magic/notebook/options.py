@@ -18,7 +18,7 @@ from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
 from tfos_magic.notebook.texts import for_column, names, of_unknown, pair, ranks, unquoted
 from tfos_magic.notebook.views.choice import CHOICES
-from tfos_magic.transport.messages import StrategyOptions
+from tfos_magic.transport.messages import STRATEGIES, StrategyOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -73,7 +73,7 @@ strategy_options = grouped(
     argument_group("strategy"),
     argument(
         "--strategy",
-        choices=["sync", "async", "local"],
+        choices=STRATEGIES,
         default="sync",
         help="sync: every step is that of one process on the global batch. async: gradients go to parameter servers. "
         "local: each worker trains by itself, and weights are averaged now and then.",

@@ -28,9 +28,12 @@ class RunHooks(_Hooks):
     def begin(self) -> None:
         """What there is to do more when a training begins."""
 
+    def _count(self, name: str) -> int:
+        """A count among Keras's ``params``, a number of NumPy's too; 0 for none, which Keras refuses by itself."""
+        return int(self.params.get(name) or 0)
+
     def on_train_begin(self, logs: Any = None) -> None:
-        self._loop.epochs = int(self.params.get("epochs") or 0)
-        self._loop.steps = int(self.params.get("steps") or 0)  # which Keras refuses by itself where it is none
+        self._loop.epochs, self._loop.steps = self._count("epochs"), self._count("steps")
         self._session.reporter.begin_fit()
         self._session.checkpointer.begin(self._loop)
         if self._session.replicas.may_wait(self._loop):
@@ -73,7 +76,7 @@ class RunHooks(_Hooks):
             return
         self._session.replicas.prepare(loop)
         if loop is self._loop:
-            loop.steps = int(self.params.get("steps") or 0)  # which Keras refuses by itself where it is none
+            loop.steps = self._count("steps")
             self.take_over()
         else:
             loop.epoch, loop.epochs = self._loop.epoch, self._loop.epochs

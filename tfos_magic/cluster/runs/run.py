@@ -150,6 +150,11 @@ class Run(Observer):
         return [self]
 
     @property
+    def busy(self) -> set[int]:
+        """The workers that have it, or are to have it; one that has ended and reads what came back leaves them."""
+        return set() if self.phase.ended else {worker.rank for worker in self.state.workers}
+
+    @property
     def result(self) -> RunResult:
         """The names that came back. Looking into it waits for the end."""
         return RunResult(self.name, self._end)

@@ -67,13 +67,13 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
         with tf.control_dependencies([tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="tfos_in_turn")]):
             return cut(*element)
 
+    # What has state runs no further ahead than in one process, where TensorFlow adds a prefetch to what does not end
+    # with one.
     if any(repeated_shuffles(dataset)):
         while type(dataset).__name__ == "_PrefetchDataset":
             dataset = dataset._inputs()[0]
         return dataset.map(cut_in_turn).prefetch(1)
     if _runs_python(dataset):
-        # What has state runs no further ahead than in one process: TensorFlow adds a prefetch to what does not end with
-        # one.
         return dataset.map(cut_in_turn).prefetch(0 if type(dataset).__name__ == "_PrefetchDataset" else 1)
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 

@@ -63,10 +63,11 @@ from tfos_magic.transport.messages.feeds import (
 )
 from tfos_magic.transport.messages.fitting import encode_fitting, failed, refusal
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
-from tfos_magic.transport.messages.strategy_options import StrategyOptions
+from tfos_magic.transport.messages.strategy_options import STRATEGIES, StrategyOptions
 
 __all__ = [
     "MAX_HEADER_BYTES",
+    "STRATEGIES",
     "AgentEnded",
     "AgentFailed",
     "Alive",

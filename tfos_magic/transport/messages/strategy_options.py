@@ -10,6 +10,7 @@ from typing import Any
 from tfos_magic.errors import TrainingError, UsageError
 from tfos_magic.limits import above_zero, counting, momentum, positive
 
+STRATEGIES = ("sync", "async", "local")
 COMPRESSIONS = ("none", "float16", "bfloat16")
 
 
