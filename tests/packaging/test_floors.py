@@ -39,6 +39,7 @@ FLOORS = {
     "tfos_magic.notebook": 8,
     "tfos_magic.widgets": 9,
     "tfos_magic.ml": 9,
+    "tfos_magic.tensorflowonspark": 9,
     "tfos_magic": 10,  # the front door hands out what the house has
 }
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from tfos_magic import TFCluster
 from tfos_magic.errors import ClusterError, FeedError
 from tfos_magic.feed.access import FeedAccess
-from tfos_magic.feed.agent.flight_server import decode_error
+from tfos_magic.feed.agent.flight_messages import decode_error
 from tfos_magic.transport.identity import FEEDER, Authority
 from tfos_magic.transport.messages import FeedEndpoint, Register, encode
 

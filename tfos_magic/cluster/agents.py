@@ -16,7 +16,7 @@ from tfos_magic.spark.failures import has_ended, with_remedy
 from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import Session, is_stopped
 from tfos_magic.spark.slots import await_slots
-from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.agent_config import DETACHED, AgentConfig
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.identity import Authority, worker_name
 
@@ -45,7 +45,8 @@ class Agents:
 
     def await_slots(self, deadline: float, released: int = 0) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        await_slots(self._spark, self._membership.size, self._spec.cores, deadline, released=released)
+        feeding = int(self._spec.hold_slots)
+        await_slots(self._spark, self._membership.size, self._spec.cores, deadline, released=released, feeding=feeding)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""
@@ -77,6 +78,7 @@ class Agents:
             heartbeat_timeout=self._membership.heartbeat_timeout,
             home=home_of(self._spark),
             hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
+            detached=not spec.hold_slots,
         )
         return AgentJob(self._spark, config, cores=spec.cores, gpus=spec.gpus, on_end=self._on_end)
 
@@ -113,7 +115,7 @@ class Agents:
 
     def _on_end(self, tag: str, reason: str) -> None:
         slot = self._membership.slot_of(tag)
-        if slot is None:
+        if slot is None or (not self._spec.hold_slots and reason == DETACHED):
             return
         if has_ended(reason) or is_stopped(self._spark):
             self._membership.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")

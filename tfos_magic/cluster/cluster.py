@@ -32,6 +32,8 @@ class TFCluster(WorkerGroup):
     half of what is free; a DataFrame larger than that is streamed anew in every epoch. What gives no sign of life for
     ``heartbeat_timeout`` seconds is replaced. ``nccl`` has GPUs sum gradients by TensorFlow's own collectives: whoever
     reaches their port on a worker commands it, and reads and writes files of the executor's user through it.
+    Without ``hold_slots`` the workers leave their Spark tasks once they run, for others to have the slots; one that is
+    lost then ends the run.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 

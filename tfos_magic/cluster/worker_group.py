@@ -58,6 +58,7 @@ class WorkerGroup(TrainerGroup):
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         nccl: bool = False,
         encrypt: Encrypt = "auto",
+        hold_slots: bool = True,
     ) -> None:
         self.spec = ClusterSpec(
             workers=workers,
@@ -72,6 +73,7 @@ class WorkerGroup(TrainerGroup):
             heartbeat_timeout=heartbeat_timeout,
             nccl=nccl,
             encrypt=encrypt,
+            hold_slots=hold_slots,
         )
         if spark is None:
             tell("a Spark session")

@@ -40,6 +40,7 @@ class ClusterSpec:
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT
     nccl: bool = False
     encrypt: Encrypt = "auto"
+    hold_slots: bool = True
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:
@@ -56,7 +57,7 @@ class ClusterSpec:
     @property
     def slots(self) -> int:
         """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
-        return (self.workers + self.servers) * self.cores + 1
+        return (self.workers + self.servers) * self.cores + int(self.hold_slots)
 
 
 class ClusterPhase(str, Enum):

@@ -47,11 +47,11 @@ class Disk:
         with ExitStack() as stack:
             stack.callback(os.chdir, self._outside)
             view = None
-            if self._rank > 0 and cell.strategy != "none":
+            if self._rank > 0 and not cell.apart:
                 view = self._view(stack, directory, temporary, notice)
                 directory = view.directory
                 stack.enter_context(listed_as(view.order_of))
-            elif self._local_size > 1 and cell.strategy != "none":
+            elif self._local_size > 1 and not cell.apart:
                 stack.enter_context(guarded([directory, *_others(directory, temporary)]))  # others have links to files
             stack.enter_context(_temporary(self._private if view and not view.covers else temporary))
             os.chdir(directory)

@@ -41,3 +41,17 @@ def _spark_socket() -> int | None:
             sockets[fd] = status.st_ino
     shared = [inode for inode, count in Counter(sockets.values()).items() if count > 1]
     return next(fd for fd, inode in sockets.items() if inode == shared[0]) if len(shared) == 1 else None
+
+
+class ExecutorLiveness:
+    """Whether the process of the executor with ``pid`` has ended: what an agent has that has left its task."""
+
+    known = True
+
+    def __init__(self, pid: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(os.pidfd_open(pid), select.POLLIN)
+
+    @property
+    def cut(self) -> bool:
+        return bool(self._poll.poll(0))

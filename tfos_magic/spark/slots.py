@@ -11,12 +11,20 @@ POLL_SECONDS = 0.2
 
 
 def await_slots(
-    spark: Session, workers: int, cores: int, deadline: float, *, patient: bool = False, released: int = 0
+    spark: Session,
+    workers: int,
+    cores: int,
+    deadline: float,
+    *,
+    patient: bool = False,
+    released: int = 0,
+    feeding: int = 1,
 ) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
     Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
-    have just been cancelled may still be ending. ``released`` cores are about to be free. Raises :class:`StartTimeout`
+    have just been cancelled may still be ending. ``released`` cores are about to be free. ``feeding`` is 0 where no
+    slot is needed for feeding. Raises :class:`StartTimeout`
     with the numbers. A Connect session does not tell its slots: nothing is checked there.
     """
     while True:
@@ -24,20 +32,20 @@ def await_slots(
         if total is None:
             return
         free = total - busy_cores(spark) + released
-        if free >= workers * cores + 1:
+        if free >= workers * cores + feeding:
             return
         if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:
-            raise StartTimeout(_missing_slots(spark, workers, cores, total, free))
+            raise StartTimeout(_missing_slots(spark, workers, cores, total, free, feeding))
         time.sleep(POLL_SECONDS)
 
 
-def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int) -> str:
+def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int, feeding: int) -> str:
     each = f" of {cores} cores" if cores > 1 else ""
     master = master_of(spark)
-    more = workers * cores + 1
+    more = workers * cores + feeding
     anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
     fix = anew if master.startswith("local[") else "add executor cores"
     return (
-        f"{workers} workers{each} and 1 feed slot asked, {free} slots free ({total} in all on {master}): "
-        f"{fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
+        f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked, {free} slots free ({total} in all on "
+        f"{master}): {fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
     )

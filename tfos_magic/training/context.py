@@ -10,7 +10,7 @@ from typing import Any
 from tfos_magic.checkpoints.checkpoint import Checkpoint
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.parameter_server.client import ServerGroup
-from tfos_magic.transport.messages import Message, StrategyOptions
+from tfos_magic.transport.messages import Message, RowsHandle, StrategyOptions
 
 
 class StopSignal:
@@ -66,7 +66,8 @@ class RunContext:
     sends on what the cell writes for TensorBoard. ``owns`` tells whether a file that this rank writes to a path is
     apart from those of the others, and ``refresh`` takes over what rank 0 has written meanwhile. ``calls`` is filled in
     while the cell runs. ``feeds`` holds, by the names of DataFrames, what tells their rows from others, and ``random``
-    the random states to begin with, where these are not those of ``seed``; checkpoints keep both."""
+    the random states to begin with, where these are not those of ``seed``; checkpoints keep both. ``rows`` is the
+    channel of a program that is fed rows."""
 
     run_id: str
     collectives: Collectives
@@ -85,3 +86,4 @@ class RunContext:
     refresh: Callable[[], None] = lambda: None
     feeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
     random: Mapping[str, Any] = field(default_factory=dict)
+    rows: RowsHandle | None = None

@@ -33,6 +33,13 @@ def current(context: RunContext) -> Iterator[None]:
         _runs.pop()
 
 
+def context() -> RunContext:
+    """Give the run that this process is in. Raises :class:`TrainingError` outside of one."""
+    if not _runs:
+        raise TrainingError("there is no run here: this is for programs that workers run")
+    return _runs[-1]
+
+
 def rank() -> int:
     """Give the number of this worker, from 0."""
     _calls().rank = True

@@ -115,7 +115,7 @@ class Session(TrainingState):
         if self.many:
             if loop.step == 0 and not loop.kind.endswith("_on_batch"):
                 loop.metrics_before = metrics.begun(model)
-            self.votes.cast(bool(model.stop_training))
+            self.votes.cast(bool(model.stop_training) or self._is_out_of_rows(loop))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
                 iterator = self.first_step.check(model, iterator, loop)
@@ -125,6 +125,10 @@ class Session(TrainingState):
             logs = inner(iterator)
         loop.step += steps
         return loop, logs
+
+    def _is_out_of_rows(self, loop: Loop) -> bool:
+        """Whether this rank's own rows ended with the step before."""
+        return loop.ends_by_rows and loop.step > 0 and not self._last_rows.numpy()
 
     def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap the function that Keras calls for each training step, or each ``steps_per_execution`` of them."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from tfos_magic.transport.identity import Identity
 
 HEARTBEAT_TIMEOUT = 20.0
+DETACHED = "its agent has left the Spark task"
+"""The outcome of the task of an agent that goes on by itself."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class AgentConfig:
     take ``spool_gb`` (of 2**30 bytes) of the disk of ``spool_dir``; None means half of what is free. A trainer that
     gives no sign of life for ``heartbeat_timeout`` seconds is ended. ``home`` is the URL of the driver's working
     directory, which paths in cells are relative to. ``hash_seed`` is Python's in trainers, so that sets of strings have
-    one order.
+    one order. With ``detached`` the agent leaves the task once its trainer starts.
     """
 
     endpoint: str
@@ -33,3 +35,4 @@ class AgentConfig:
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT
     home: str = ""
     hash_seed: str = "0"
+    detached: bool = False

@@ -25,7 +25,7 @@ import tfos_magic
 from tfos_magic.feed.agent.feed_service import FeedService
 from tfos_magic.processes.child_process import TrainerProcess
 from tfos_magic.processes.fork_client import ForkClient
-from tfos_magic.spark.liveness import SparkLiveness
+from tfos_magic.spark.liveness import ExecutorLiveness, SparkLiveness
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.log_once import LogOnce
@@ -69,7 +69,7 @@ class Agent:
     def __init__(self, config: AgentConfig, place: HostSlot) -> None:
         self._config = config
         self.place = place
-        self._lifeline = SparkLiveness()
+        self._lifeline: SparkLiveness | ExecutorLiveness = SparkLiveness()
         self._client = ControlClient(config)
         self._poller = zmq.Poller()
         self._outbox: WakeQueue[Message] = WakeQueue()

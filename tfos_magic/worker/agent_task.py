@@ -9,7 +9,7 @@ from typing import Any
 
 from tfos_magic.spark.locations import HOME
 from tfos_magic.transport.agent_config import AgentConfig
-from tfos_magic.worker.host import find_place, missing_packages
+from tfos_magic.worker.host import HostSlot, find_place, missing_packages
 
 RESULT_SCHEMA = "slot bigint, outcome string"
 
@@ -30,9 +30,7 @@ class AgentTask:
         place = find_place(BarrierTaskContext.get(), self._config.endpoint, self._config.slot)
         missing = missing_packages()
         if not missing:
-            from tfos_magic.worker.agent import Agent
-
-            outcome = Agent(self._config, place).run()
+            outcome = self._run(place)
         else:
             outcome = missing
             if importlib.util.find_spec("zmq") and importlib.util.find_spec("psutil"):
@@ -40,3 +38,12 @@ class AgentTask:
 
                 report_failure(self._config, place.host, missing)
         yield pa.RecordBatch.from_pydict({"slot": [place.slot], "outcome": [outcome]})
+
+    def _run(self, place: HostSlot) -> str:
+        if self._config.detached:
+            from tfos_magic.worker.detached_agent import detach_agent
+
+            return detach_agent(self._config, place)
+        from tfos_magic.worker.agent import Agent
+
+        return Agent(self._config, place).run()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LIFE_SECONDS = 1.0
 QUERY_PATIENCE = 7 * 24 * 3600.0
-"""Seconds that a step may take where its rows come from a query, which may have none for long."""
+"""Seconds that a step may take where its rows come from a query, or a program's feed, which may have none for long."""
 
 
 class Trainer:
@@ -233,13 +233,13 @@ class Trainer:
             event_files=cell.event_files,
             feeds={name: use.mark for name, use in cell.feeds.items()},
             random=cell.random,
+            rows=cell.rows,
+            **({} if view is None else {"owns": view.owns, "refresh": view.refresh}),
         )
-        if view is not None:
-            context = replace(context, owns=view.owns, refresh=view.refresh)
-        live = any(use.stream and use.stream.live for use in cell.feeds.values())
-        self._collectives.timeout = QUERY_PATIENCE if live else self._step_timeout
+        patient = cell.rows or any(use.stream and use.stream.live for use in cell.feeds.values())
+        self._collectives.timeout = QUERY_PATIENCE if patient else self._step_timeout
         keras_state.go_on(keras_state.names(), cell.notebook.names_given)
-        if cell.strategy == "none":
+        if cell.apart:
             with ranks.current(context), self._interrupts.allowed():
                 execute(cell, namespace, unbuilt)
             return
@@ -251,7 +251,7 @@ class Trainer:
 
     def _speaks(self, cell: RunCell) -> bool:
         """Whether the notebook wants what this rank made: rank 0's, or all where none trains with another."""
-        return self._rank == 0 or cell.strategy == "none"
+        return self._rank == 0 or cell.apart
 
     def _show(self, cell: RunCell, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Show something in the notebook; of a cell that trains, what rank 0 shows."""

@@ -19,7 +19,8 @@ from tests.feed_access import TOKEN, feed_access
 from tfos_magic.columns.columns import Column, FeedPlan
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent import uncalled
-from tfos_magic.feed.agent.flight_server import FeedFlightServer, PutCommand
+from tfos_magic.feed.agent.flight_messages import PutCommand
+from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 

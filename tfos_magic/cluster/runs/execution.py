@@ -190,7 +190,7 @@ class Execution:
             ranks=ranks,
             elastic=request.strategy == "async",
             replacements=request.max_restarts - self.state.restarts,
-            alone=request.alone,
+            alone=request.strategy == "none",
         )
         try:
             self._send(attempt, feeds)

@@ -15,7 +15,7 @@ from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.spark.session import is_dataframe, is_stopped
-from tfos_magic.transport.messages import StrategyOptions
+from tfos_magic.transport.messages import APART, StrategyOptions
 
 RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
@@ -193,7 +193,7 @@ class RunRequest:
     @property
     def alone(self) -> bool:
         """Whether each worker runs the cell by itself."""
-        return self.strategy == "none"
+        return self.strategy in APART
 
     def ranks_of(self, size: int) -> tuple[int, ...]:
         """Where the cell runs, of ``size`` workers. Raises :class:`UsageError` where there is no such worker."""

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from tfos_magic.errors import FeedError, SpoolFull
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.agent.disk_quota import GIGABYTE
-from tfos_magic.feed.agent.flight_server import FeedFlightServer, error_of
+from tfos_magic.feed.agent.flight_messages import error_of
+from tfos_magic.feed.agent.flight_server import FeedFlightServer
+from tfos_magic.feed.agent.row_channels import RowChannels
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.messages import (
+    AS_WRITTEN,
     CommitFeed,
     ConfirmStream,
     EndStream,
@@ -26,6 +29,7 @@ from tfos_magic.transport.messages import (
     OpenStream,
     RefuseFeed,
     ReleaseFeed,
+    RowsHandle,
     RunCell,
 )
 
@@ -38,7 +42,10 @@ class FeedService:
         self.spool = Spool(config.spool_dir, limit)
         self.spool.need_room = lambda feed_id, held: tell(NeedRoom(feed_id, held))
         self.streams = StreamBuffers(self.spool, tell)
-        self.receiver = FeedFlightServer(host, FeedAccess(config.feed_token, config.identity), self.spool, self.streams)
+        self.channels = RowChannels()
+        self.receiver = FeedFlightServer(
+            host, FeedAccess(config.feed_token, config.identity), self.spool, self.streams, self.channels
+        )
         self._token, self._tell = config.feed_token, tell
 
     def obey(self, message: Message) -> None:
@@ -61,12 +68,17 @@ class FeedService:
                 if (stream := self.streams.get(message.stream)) is not None:
                     stream.confirm(message.partitions)
             case ReleaseFeed():
-                if not self.streams.release(message.feed_id):
+                if not (self.streams.release(message.feed_id) or self.channels.release(message.feed_id)):
                     self.spool.release(message.feed_id)
 
     def prepared(self, cell: RunCell, rank: int) -> RunCell:
         """The cell with all that the trainer of ``rank`` needs to read its feeds: for its private link alone."""
-        return dataclasses.replace(cell, feeds={name: self._prepared(use, rank) for name, use in cell.feeds.items()})
+        rows = None
+        if cell.strategy == AS_WRITTEN:
+            self.channels.open(cell.run_id)
+            rows = RowsHandle(cell.run_id, self.receiver.endpoint.socket, self._token)
+        feeds = {name: self._prepared(use, rank) for name, use in cell.feeds.items()}
+        return dataclasses.replace(cell, feeds=feeds, rows=rows)
 
     def rows(self) -> dict[str, int]:
         """Rows that have come, by feed and by stream."""
@@ -74,6 +86,7 @@ class FeedService:
 
     def close(self) -> None:
         self.streams.close()
+        self.channels.close()
         self.receiver.close()
         self.spool.close()
 
@@ -104,10 +117,12 @@ class FeedService:
             self._tell(FeedAttached(message.feed_id, 0, 0, str(error)))
 
     def _end(self, message: EndStream) -> None:
+        reason = error_of(message.kind, message.error) if message.error else None
         stream = self.streams.get(message.stream)
         if stream is None:
+            self.channels.end(message.stream, reason)
             return
-        if message.error:
-            stream.fail(error_of(message.kind, message.error))
+        if reason is not None:
+            stream.fail(reason)
         else:
             stream.finish(message.partitions)

@@ -2,7 +2,8 @@
 
 One ``DoPut`` call brings a run of rows of one task, its command naming feed, partition and attempt; gRPC's flow control
 holds back feeders that are faster than the disk, or than the trainer where a feed is streamed. One ``DoGet`` call gives
-the trainer its rows of one epoch of a streamed feed.
+the trainer its rows of one epoch of a streamed feed. By ``DoExchange`` a task sends blocks of rows to a program, and
+gets its answers.
 """
 
 from __future__ import annotations
@@ -15,95 +16,42 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from tfos_magic.columns.arrow import agree
-from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
+from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.feed.access import FeedAccess, socket_uri
+from tfos_magic.feed.agent.flight_messages import (
+    FAIL_ACTION,
+    LEAVE_ACTION,
+    ROWS_SCHEMA,
+    PutCommand,
+    RowsCall,
+    block_message,
+    block_of,
+    decode_end,
+    decode_error,
+    decode_ticket,
+    encode_end,
+    encode_error,
+)
+from tfos_magic.feed.agent.row_channels import PARTITION_END, RowBlock, RowChannels, RowQueue
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
-from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
+from tfos_magic.feed.agent.stream_parts import NextRows
 from tfos_magic.feed.agent.uncalled import UncalledConnections
 from tfos_magic.processes.temporary_folder import PrivateFolder
 from tfos_magic.transport.identity import host_id
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import FeedEndpoint
 
-FAIL_ACTION = "fail-feed"
 CLOSE_TIMEOUT = 5.0
 SOCKET_FOLDER_BYTES = 96
 _LOG = logging.getLogger("tfos_magic.worker")
-
-
-@dataclass(frozen=True)
-class PutCommand:
-    """What a ``DoPut`` call brings."""
-
-    feed_id: str
-    partition: int
-    attempt: int
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, command: bytes | None) -> PutCommand:
-        try:
-            fields = json.loads(command or b"")
-            return cls(str(fields["feed_id"]), int(fields["partition"]), int(fields["attempt"]))
-        except (ValueError, KeyError, TypeError):
-            raise FeedError(
-                "a stream of rows came without feed, partition and attempt: it is no feed of tfos_magic"
-            ) from None
-
-
-def encode_ticket(lease: str, epoch: int) -> bytes:
-    """Give the ticket by which a trainer reads one epoch of a streamed feed."""
-    return json.dumps({"lease": lease, "epoch": epoch}).encode()
-
-
-def decode_ticket(ticket: bytes) -> tuple[str, int]:
-    """Read what :func:`encode_ticket` gave."""
-    try:
-        fields = json.loads(ticket)
-        return str(fields["lease"]), int(fields["epoch"])
-    except (ValueError, KeyError, TypeError):
-        raise FeedError("a reader came without lease and epoch: it is no trainer of tfos_magic") from None
-
-
-def encode_end(rows: int) -> bytes:
-    """Give what accompanies the last message of a partition of ``rows`` rows, whose batch is the partition's tail."""
-    return json.dumps({"rows": rows}).encode()
-
-
-def decode_end(metadata: Any) -> int | None:
-    """Read what :func:`encode_end` gave; ``None`` for a message that is not the last."""
-    return None if metadata is None else int(json.loads(metadata.to_pybytes())["rows"])
-
-
-def encode_error(error: TFOSError) -> bytes:
-    """Give an error as bytes that cross Flight beside the message gRPC makes of it."""
-    return json.dumps({"kind": type(error).__name__, "message": str(error)}).encode()
-
-
-def error_of(kind: str, message: str) -> DataError | FeedError:
-    """Make an error of a feed anew from the name of its class and its text."""
-    known: dict[str, type[DataError | FeedError]] = {kind.__name__: kind for kind in (DataError, SpoolFull, Superseded)}
-    return known.get(kind, FeedError)(message)
-
-
-def decode_error(info: bytes | None) -> TFOSError | None:
-    """Read what :func:`encode_error` gave; ``None`` for anything else."""
-    try:
-        fields = json.loads(info or b"")
-        return error_of(fields["kind"], str(fields["message"]))
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 class FeedFlightServer:
@@ -114,11 +62,17 @@ class FeedFlightServer:
     read from there by ``DoGet`` calls.
     """
 
-    def __init__(self, host: str, access: FeedAccess, spool: Spool, streams: StreamBuffers | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        access: FeedAccess,
+        spool: Spool,
+        streams: StreamBuffers | None = None,
+        channels: RowChannels | None = None,
+    ) -> None:
         self._host = f"[{host}]" if ":" in host else host
         self._access = access
-        self._spool = spool
-        self._streams = streams or StreamBuffers(spool, lambda message: None)
+        self._stores = spool, streams or StreamBuffers(spool, lambda message: None), channels or RowChannels()
         self._servers: list[_Server] = []
         self._uncalled: UncalledConnections | None = None
         self._folder: PrivateFolder | None = None
@@ -144,7 +98,7 @@ class FeedFlightServer:
             _silence_strangers()
             for location, options in ((f"grpc+tls://{self._host}:0", by_tls), (socket_uri(path), {})):
                 guard = {"token": _TokenGuard(self._access.token)}
-                self._servers.append(_Server(location, self._spool, self._streams, middleware=guard, **options))
+                self._servers.append(_Server(location, self._stores, middleware=guard, **options))
         except (pa.ArrowException, OSError) as error:
             self.close()
             raise FeedError(
@@ -218,9 +172,9 @@ class _TokenGuard(flight.ServerMiddlewareFactory):
 
 
 class _Server(flight.FlightServerBase):
-    def __init__(self, location: str, spool: Spool, streams: StreamBuffers, **options: Any) -> None:
+    def __init__(self, location: str, stores: tuple[Spool, StreamBuffers, RowChannels], **options: Any) -> None:
         super().__init__(location, **options)
-        self._spool, self._streams = spool, streams
+        self._spool, self._streams, self._channels = stores
         self.uncalled: UncalledConnections | None = None
 
     def _note(self, context: Any) -> None:
@@ -230,6 +184,11 @@ class _Server(flight.FlightServerBase):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._note(context)
         with _flight_errors():
+            if (call := RowsCall.decode(descriptor.command)) is not None:
+                queue = self._channels.queue(call.channel, call.queue)
+                for chunk in reader:
+                    queue.answer(RowBlock(*block_of(chunk.data)))
+                return
             command = PutCommand.decode(descriptor.command)
             if (stream := self._streams.get(command.feed_id)) is not None:
                 _put_stream(stream, command, reader, context.is_cancelled)
@@ -248,13 +207,35 @@ class _Server(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: Any) -> Any:
         self._note(context)
         with _flight_errors():
+            if (call := RowsCall.decode(ticket.ticket)) is not None:
+                blocks = _blocks(self._channels.queue(call.channel, call.queue), context.is_cancelled)
+                return flight.GeneratorStream(ROWS_SCHEMA, blocks)
             lease, epoch = decode_ticket(ticket.ticket)
             stream = self._streams.begin(lease, epoch, context.is_cancelled)
             deliveries = self._streams.read(lease, epoch, stream, context.is_cancelled)
             return flight.GeneratorStream(stream.schema, _outgoing(deliveries))
 
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._note(context)
+        with _flight_errors():
+            if (call := RowsCall.decode(descriptor.command)) is None:
+                raise FeedError("rows came without the name of a program's queue: it is no feed of tfos_magic")
+            queue, cancelled = self._channels.queue(call.channel, call.queue), context.is_cancelled
+            if not call.answers:
+                _put_rows(queue, call, reader, cancelled)
+                queue.await_taken(call.timeout, cancelled)
+                return
+            with queue.asking(call.timeout, cancelled):
+                rows = _put_rows(queue, call, reader, cancelled)
+                writer.begin(ROWS_SCHEMA)
+                for answer in queue.answers(rows, call.timeout, cancelled):
+                    writer.write_batch(block_message(answer.rows, answer.data))
+
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         self._note(context)
+        if action.type == LEAVE_ACTION:
+            self._channels.leave(action.body.to_pybytes().decode())
+            return []
         if action.type != FAIL_ACTION:
             raise flight.FlightServerError(f"there is no action {action.type!r}")
         body = json.loads(action.body.to_pybytes())
@@ -278,6 +259,27 @@ def _put_stream(stream: StreamBuffer, command: PutCommand, reader: Any, cancelle
             stream.append(*task, chunk.data, cancelled)
         else:
             stream.end_partition(*task, chunk.data, rows)
+
+
+def _put_rows(queue: RowQueue, call: RowsCall, reader: Any, cancelled: Cancelled) -> int:
+    """Put the rows of a partition, with its end; gives how many there were."""
+    rows = 0
+    for chunk in reader:
+        block = RowBlock(*block_of(chunk.data))
+        rows += block.rows
+        queue.put(block, call.timeout, cancelled)
+    if rows:
+        queue.put(PARTITION_END, call.timeout, cancelled)
+    return rows
+
+
+def _blocks(queue: RowQueue, cancelled: Cancelled) -> Iterator[Any]:
+    """What a program takes off its queue; once it reads no more, nobody waits for it."""
+    try:
+        while (block := queue.take(cancelled)) is not None:
+            yield block_message(block.rows, block.data)
+    finally:
+        queue.close()
 
 
 def _outgoing(deliveries: Iterator[NextRows]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError
 from tfos_magic.feed.access import FeedAccess
-from tfos_magic.feed.agent.flight_server import error_of
+from tfos_magic.feed.agent.flight_messages import error_of
 from tfos_magic.feed.driver.parquet_scan import feed_scan, find_scan
 from tfos_magic.feed.task.feed_partition import (
     MEASURE_SCHEMA,

@@ -61,7 +61,7 @@ class FeedStore:
         access: FeedAccess,
         tell: Callable[[int, Message], None],
     ) -> None:
-        self._spark, self._endpoints, self._access, self._tell = spark, list(endpoints), access, tell
+        self._spark, self._endpoints, self.access, self._tell = spark, list(endpoints), access, tell
         self._feeds: dict[FeedKey, SpooledFeed] = {}
         self._lost: dict[FeedKey, tuple[RowsDigest, ...]] = {}
         self._turn = threading.Lock()
@@ -239,7 +239,7 @@ class FeedStore:
                 plan,
                 feed_id=feed_id,
                 endpoints=self._endpoints,
-                access=self._access,
+                access=self.access,
                 ranks=ranks,
                 world=world,
             )

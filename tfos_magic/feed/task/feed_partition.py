@@ -24,7 +24,7 @@ from tfos_magic.columns.digest import RowsDigest, digest_of
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.feed.access import FeedAccess
-from tfos_magic.feed.agent.flight_server import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
+from tfos_magic.feed.agent.flight_messages import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
 from tfos_magic.feed.agent.stream_parts import Superseded
 from tfos_magic.feed.task.row_partitioner import RowPartitioner, Shares
 from tfos_magic.transport.messages import FeedEndpoint

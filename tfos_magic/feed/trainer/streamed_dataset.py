@@ -18,7 +18,7 @@ from tfos_magic.columns.row_buffer import RowBuffer
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.access import bearer, socket_uri
-from tfos_magic.feed.agent.flight_server import decode_end, decode_error, encode_ticket
+from tfos_magic.feed.agent.flight_messages import decode_end, decode_error, encode_ticket
 from tfos_magic.feed.row_assignment import BatchSizes
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled

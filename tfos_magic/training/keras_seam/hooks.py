@@ -31,6 +31,7 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
+from tfos_magic.training.inputs.own_rows import is_own
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras, trials
@@ -217,7 +218,9 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     batches, rows = adapter.num_batches, getattr(adapter, "_num_samples", None)
     digest = of_arrays(tree.flatten(adapter._inputs)) if rows is not None else len(states)
     input_summary = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
-    known = steps is not None or (sharded and ends_alike(dataset))
+    own = sharded and is_own(dataset)
+    loop.ends_by_rows = loop.ends_by_rows or (own and loop.kind == "fit")
+    known = steps is not None or own or (sharded and ends_alike(dataset))
     refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if states:
         states.take_over(session.collectives)

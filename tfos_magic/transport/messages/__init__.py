@@ -58,14 +58,17 @@ from tfos_magic.transport.messages.feeds import (
     OpenStream,
     RefuseFeed,
     ReleaseFeed,
+    RowsHandle,
     SpoolHandle,
     StreamHandle,
 )
 from tfos_magic.transport.messages.fitting import encode_fitting, failed, refusal
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
-from tfos_magic.transport.messages.strategy_options import STRATEGIES, StrategyOptions
+from tfos_magic.transport.messages.strategy_options import APART, AS_WRITTEN, STRATEGIES, StrategyOptions
 
 __all__ = [
+    "APART",
+    "AS_WRITTEN",
     "MAX_HEADER_BYTES",
     "STRATEGIES",
     "AgentEnded",
@@ -102,6 +105,7 @@ __all__ = [
     "RefuseFeed",
     "Register",
     "ReleaseFeed",
+    "RowsHandle",
     "RunCell",
     "RunFinished",
     "RunStarted",

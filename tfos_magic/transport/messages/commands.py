@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_magic.transport.identity import Identity
-from tfos_magic.transport.messages.feeds import FeedUse
+from tfos_magic.transport.messages.feeds import FeedUse, RowsHandle
 from tfos_magic.transport.messages.message import Message
-from tfos_magic.transport.messages.strategy_options import StrategyOptions
+from tfos_magic.transport.messages.strategy_options import APART, StrategyOptions
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class RunCell(Message):
     packed. ``place`` tells where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources``
     are the texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them,
     as :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with,
-    as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``.
+    as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``. The agent adds
+    the channel of ``rows`` of a program that asks for them.
     """
 
     run_id: str
@@ -81,7 +82,13 @@ class RunCell(Message):
     sources: dict[str, str] = field(default_factory=dict)
     module_states: dict[str, str] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
+    rows: RowsHandle | None = None
     payload: bytes = b""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each worker runs the cell as it is, unless the cell itself asks for more."""
+        return self.strategy in APART
 
 
 @dataclass(frozen=True)

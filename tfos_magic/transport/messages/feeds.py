@@ -51,6 +51,15 @@ class StreamHandle:
 
 
 @dataclass(frozen=True)
+class RowsHandle:
+    """The row ``channel`` of a program, and the ``socket`` and ``token`` of the Flight server of its agent."""
+
+    channel: str
+    socket: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class FeedUse:
     """How a cell reads a DataFrame: in global batches of ``batch_size`` rows of the ``selection``. ``mark`` tells its
     rows from others. The agent adds where they are: ``spool``, or to ``stream``."""

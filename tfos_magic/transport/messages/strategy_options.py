@@ -11,6 +11,10 @@ from tfos_magic.errors import TrainingError, UsageError
 from tfos_magic.limits import above_zero, counting, momentum, positive
 
 STRATEGIES = ("sync", "async", "local")
+AS_WRITTEN = "as written"
+"""Of programs that say by ``tf.distribute`` how they are distributed, and that may be fed rows."""
+APART = ("none", AS_WRITTEN)
+"""What else a run may be: each worker runs the cell by itself."""
 COMPRESSIONS = ("none", "float16", "bfloat16")
 
 

@@ -1,0 +1,72 @@
+"""Rows of Spark partitions as a program in a trainer takes them, and its answers on their way back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.access import bearer, socket_uri
+from tfos_magic.feed.agent.flight_messages import (
+    LEAVE_ACTION,
+    ROWS_SCHEMA,
+    RowsCall,
+    block_message,
+    block_of,
+    decode_error,
+)
+from tfos_magic.transport.messages import RowsHandle
+
+
+class RowFeed:
+    """The queue ``name`` of the channel of ``handle``: rows in, answers out. For one thread."""
+
+    def __init__(self, handle: RowsHandle, name: str) -> None:
+        self._call = RowsCall(handle.channel, name)
+        self._client = flight.connect(socket_uri(handle.socket))
+        self._options = flight.FlightCallOptions(headers=bearer(handle.token))
+        self._reader: Any = None
+        self._writer: Any = None
+
+    def blocks(self) -> Iterator[list[Any]]:
+        """Give the rows in blocks, an empty one at the end of a partition; waits for them, and ends with them.
+
+        Raises :class:`FeedError` where the rows cannot come any more.
+        """
+        try:
+            self._reader = self._client.do_get(flight.Ticket(self._call.encode()), self._options)
+            for message in self._reader:
+                rows, data = block_of(message.data)
+                yield pickle.loads(data) if rows else []
+        except (pa.ArrowException, OSError) as error:
+            raise decode_error(getattr(error, "extra_info", None)) or FeedError(
+                f"the rows of this program cannot come any more ({error})"
+            ) from error
+
+    def answer(self, results: Sequence[Any]) -> None:
+        """Send the answers to the next rows, one for each."""
+        if self._writer is None:
+            descriptor = flight.FlightDescriptor.for_command(self._call.encode())
+            self._writer, _ = self._client.do_put(descriptor, ROWS_SCHEMA, self._options)
+        self._writer.write_batch(block_message(len(results), pickle.dumps(list(results), pickle.HIGHEST_PROTOCOL)))
+
+    def close(self) -> None:
+        """Read no more: what waits, and what comes, is dropped."""
+        with suppress(pa.ArrowException, OSError):
+            if self._writer is not None:
+                self._writer.close()
+            if self._reader is not None:
+                self._reader.cancel()
+        self._client.close()
+
+
+def leave(handle: RowsHandle) -> None:
+    """The program has ended: nobody waits for it any more."""
+    with suppress(pa.ArrowException, OSError), flight.connect(socket_uri(handle.socket)) as client:
+        options = flight.FlightCallOptions(timeout=10, headers=bearer(handle.token))
+        list(client.do_action(flight.Action(LEAVE_ACTION, handle.channel.encode()), options))

@@ -1,0 +1,128 @@
+"""What a program finds on its node: rows that Spark feeds it, paths, and names of old that say what to write."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from tfos_magic.feed.trainer.row_feed import RowFeed
+from tfos_magic.transport.messages import RowsHandle
+
+logger = logging.getLogger(__name__)
+_SCHEMES = (
+    *("abfs", "abfss", "adl", "file", "gs", "hdfs", "oss", "s3", "s3a", "s3n"),
+    *("swift", "viewfs", "wasb", "wasbs", "webhdfs"),
+)
+
+
+def hdfs_path(ctx: Any, path: str) -> str:
+    """Give ``path`` with the scheme of the default file system, below the working directory where it is relative."""
+    if path.split("://")[0] in _SCHEMES and "://" in path:
+        return path
+    if path.startswith("/"):
+        return f"{ctx.defaultFS}{path}"
+    if ctx.defaultFS.startswith(("hdfs://", "viewfs://")):
+        return f"{ctx.defaultFS}/user/{getpass.getuser()}/{path}"
+    if ctx.defaultFS.startswith("file://"):
+        return f"{ctx.defaultFS}{ctx.working_dir}/{path}"
+    logger.warning("%s has a scheme that relative paths such as %s are not known of", ctx.defaultFS, path)
+    return f"{ctx.defaultFS}/{path}"
+
+
+class RowsManager:
+    """What ``ctx.mgr`` is: the way to this node's rows. One of its queues is a :class:`RowFeed`."""
+
+    def __init__(self, handle: RowsHandle | None) -> None:
+        self._handle = handle
+        self._feeds: dict[str, RowFeed] = {}
+
+    def feed(self, name: str) -> RowFeed:
+        """The queue of that name, opened when it is first asked for."""
+        if self._handle is None:
+            raise RuntimeError("this program is fed no rows: run it with input_mode=InputMode.SPARK")
+        if name not in self._feeds:
+            self._feeds[name] = RowFeed(self._handle, name)
+        return self._feeds[name]
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+
+
+class DataFeed:
+    """The rows of ``TFCluster.train`` and ``TFCluster.inference`` on this node, and the answers to them.
+
+    ``input_mapping`` (column: tensor) makes batches dicts of columns by tensor. With ``train_mode=False`` no batch
+    reaches over the end of a partition. They are taken by one thread.
+    """
+
+    def __init__(
+        self,
+        mgr: RowsManager,
+        train_mode: bool = True,
+        qname_in: str = "input",
+        qname_out: str = "output",
+        input_mapping: Mapping[str, str] | None = None,
+    ) -> None:
+        self.mgr, self.train_mode = mgr, train_mode
+        self.done_feeding = False
+        self.input_tensors = [tensor for _, tensor in sorted(input_mapping.items())] if input_mapping else None
+        self._feed = mgr.feed(qname_in)
+        self._blocks: Iterator[list[Any]] = self._feed.blocks()
+        self._rows: list[Any] = []
+        self._next = 0
+
+    def next_batch(self, batch_size: int) -> Any:
+        """Take the next ``batch_size`` rows, fewer at the end: a list of rows, or a dict of columns by tensor."""
+        rows: list[Any] = []
+        while len(rows) < batch_size and not self.done_feeding:
+            if self._next == len(self._rows) and self._is_at_an_end(bool(rows)):
+                break
+            taken = self._rows[self._next : self._next + batch_size - len(rows)]
+            self._next += len(taken)
+            rows += taken
+        if self.input_tensors is None:
+            return rows
+        return {tensor: [row[place] for row in rows] for place, tensor in enumerate(self.input_tensors)}
+
+    def should_stop(self) -> bool:
+        """Whether all rows have come."""
+        return self.done_feeding
+
+    def batch_results(self, results: Iterable[Any]) -> None:
+        """Answer the rows of the last batch, each with one of ``results``."""
+        if answers := list(results):
+            self._feed.answer(answers)
+
+    def terminate(self) -> None:
+        """Take no more: what is still fed is dropped."""
+        self.done_feeding = True
+        self._feed.close()
+
+    def _is_at_an_end(self, begun: bool) -> bool:
+        """Take the next block; True where a batch that was ``begun`` ends with its partition, and at the end of all."""
+        block = next(self._blocks, None)
+        self._rows, self._next = block or [], 0
+        self.done_feeding = block is None
+        return block is None or (not block and begun and not self.train_mode)
+
+
+def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> NoReturn:
+    """Gone with TensorFlow 1."""
+    raise RuntimeError("start_cluster_server is of TensorFlow 1: write tf.distribute.MultiWorkerMirroredStrategy()")
+
+
+def export_saved_model(sess: Any, export_dir: str, tag_set: str, signatures: Any) -> NoReturn:
+    """Gone with TensorFlow 1."""
+    raise RuntimeError("sessions are of TensorFlow 1: write compat.export_saved_model(model, export_dir, is_chief)")
+
+
+def release_port(ctx: Any) -> None:
+    """Free the port that was reserved for this node, for a server of the program's own."""
+    held, ctx.tmp_socket = ctx.tmp_socket, None
+    if held is None:
+        logger.warning("release_port() was called, and no port is reserved")
+    else:
+        held.close()

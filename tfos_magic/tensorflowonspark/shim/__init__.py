@@ -1,0 +1,1 @@
+"""The module by the name of the original package, which executors get as a file."""

@@ -1,0 +1,95 @@
+"""What programs for Keras 2 ask of Keras 3: names of checkpoints, SavedModels, steps that are no whole number."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+from tfos_magic.training.keras_seam.seams import replace, wrap
+
+_FILES = (".keras", ".h5", ".hdf5")
+_ALIASES = {"int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex}
+_STEPS = ("steps_per_epoch", "validation_steps", "steps")
+
+
+def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
+    """Let Keras take, until ``stack`` closes, what it took in TensorFlow 2.15; ``notice`` is told of what differs."""
+
+    def checkpoint(original: Any, callback: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        ending = ".weights.h5" if kwargs.get("save_weights_only") or (len(args) > 3 and args[3]) else ".keras"
+        if not str(filepath).endswith((ending, ".h5")):
+            notice(f"Checkpoints are written to {filepath}{ending}: Keras 3 wants this ending.")
+            filepath = f"{filepath}{ending}"
+        kwargs.pop("options", None)
+        return original(callback, filepath, *args, **kwargs)
+
+    def save(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.pop("save_format", None)
+        kwargs.pop("include_optimizer", None)
+        if wanted == "tf" or (wanted is None and not str(filepath).endswith(_FILES)):
+            kwargs.pop("signatures", None)
+            return export_as_keras2(model, str(filepath))
+        return original(model, filepath, *args, **kwargs)
+
+    wrap(stack, keras.callbacks.ModelCheckpoint, "__init__", checkpoint)
+    wrap(stack, keras.Model, "save", save)
+    for name in ("fit", "evaluate", "predict"):
+        replace(stack, keras.Model, name, _loop(name))
+    for name, kind in _ALIASES.items():
+        if name not in vars(np):
+            setattr(np, name, kind)
+            stack.callback(delattr, np, name)
+
+
+def _loop(name: str) -> Callable[..., Any]:
+    """A loop of models, which goes on as that of their trainer: a run that trains together may replace it meanwhile."""
+
+    def loop(model: Any, *args: Any, **kwargs: Any) -> Any:
+        for steps in _STEPS:
+            if isinstance(kwargs.get(steps), float):
+                kwargs[steps] = math.ceil(kwargs[steps])
+        for gone in ("workers", "use_multiprocessing", "max_queue_size"):
+            kwargs.pop(gone, None)
+        return getattr(TensorFlowTrainer, name)(model, *args, **kwargs)
+
+    return loop
+
+
+def export_as_keras2(model: Any, path: str) -> None:
+    """Write a SavedModel whose signature has the names that Keras 2 gave: ``conv2d_input``, and ``dense_1`` for what
+    the layer of that name puts out. Raises ``ValueError`` for a model that has no inputs yet."""
+    if not getattr(model, "inputs", None):
+        raise ValueError("the model has no inputs yet: call fit(), or give its first layer an input_shape")
+    structure = [tf.TensorSpec(x.shape, x.dtype, name) for x, name in zip(model.inputs, _inputs(model), strict=True)]
+    names = _outputs(model)
+
+    @tf.function(input_signature=structure)
+    def serve(*inputs: Any) -> dict[str, Any]:
+        made = model(list(inputs) if len(inputs) > 1 else inputs[0], training=False)
+        return dict(zip(names, tf.nest.flatten(made), strict=True))
+
+    module = tf.Module()
+    module.variables_of_model = [variable.value for variable in model.variables]
+    module.serve = serve
+    os.makedirs(path, exist_ok=True) if "://" not in path else tf.io.gfile.makedirs(path)
+    tf.saved_model.save(module, path, signatures={"serving_default": serve})
+
+
+def _inputs(model: Any) -> Sequence[str]:
+    if isinstance(model, keras.Sequential):
+        return [f"{model.layers[0].name}_input"]
+    names = [tensor.name for tensor in model.inputs]
+    return [f"input_{i}" if name.startswith("keras_tensor") else name for i, name in enumerate(names, 1)]
+
+
+def _outputs(model: Any) -> Sequence[str]:
+    names = [y._keras_history.operation.name for y in model.outputs]
+    return [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]

@@ -1,0 +1,68 @@
+"""An agent that leaves its Spark task: a process of its own, so that the task's slot is free for others.
+
+TensorFlowOnSpark leaves TensorFlow on executors in this way, so that a job may feed it where there are no more slots
+than workers. It goes with its executor, and with the kernel as any agent.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import psutil
+
+from tfos_magic.spark.liveness import ExecutorLiveness
+from tfos_magic.transport.agent_config import DETACHED, AgentConfig
+from tfos_magic.transport.messages import StartTrainer
+from tfos_magic.worker.agent import Agent
+from tfos_magic.worker.host import HostSlot
+
+
+def detach_agent(config: AgentConfig, place: HostSlot) -> str:
+    """Run an agent in a child process; returns when it starts its trainer, and all agents of the cluster are there.
+
+    Until then the task keeps its slot, so that each agent gets one.
+    """
+    executor = _executor()
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        os.close(ready)
+        _live(config, place, executor, told)
+    os.close(told)
+    try:
+        return DETACHED if os.read(ready, 1) else "its agent has ended"
+    finally:
+        os.close(ready)
+
+
+class DetachedAgent(Agent):
+    """An agent that lives as long as the executor ``executor``; the first order for a trainer is told to ``told``."""
+
+    def __init__(self, config: AgentConfig, place: HostSlot, executor: ExecutorLiveness, told: int) -> None:
+        super().__init__(config, place)
+        self._lifeline = executor
+        self._told = told
+
+    def _start_trainer(self, message: StartTrainer) -> None:
+        super()._start_trainer(message)
+        told, self._told = self._told, -1
+        if told >= 0:
+            os.write(told, b"1")
+            os.close(told)
+
+
+def _executor() -> int:
+    """The process that holds Spark's workers: above their daemon, where Spark uses one."""
+    parent = psutil.Process(os.getppid())
+    return parent.ppid() if any("daemon" in part for part in parent.cmdline()) else parent.pid
+
+
+def _live(config: AgentConfig, place: HostSlot, executor: int, told: int) -> NoReturn:
+    """Run the agent in this process, which keeps nothing of the Spark worker's but its output."""
+    try:
+        os.setsid()  # the daemon hangs up on its group
+        os.closerange(3, told)
+        os.closerange(told + 1, 1 << 16)
+        DetachedAgent(config, place, ExecutorLiveness(executor), told).run()
+    finally:
+        os._exit(0)
