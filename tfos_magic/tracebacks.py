@@ -98,3 +98,13 @@ def _library_of(line: str) -> str:
         return "autograph"
     places = [place for place, part in enumerate(parts[:-1]) if part in _INSTALLED]
     return parts[places[-1] + 1].removesuffix(".py") if places else ""
+
+
+def mark_lines(source: str, marked: Collection[int]) -> str:
+    """The lines of ``source`` around those ``marked`` (from 1); empty where none is."""
+    lines = source.splitlines()
+    near = {n for line in marked if line for n in range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)}
+    shown = sorted(n for n in near if 0 < n <= len(lines))
+    texts = [f"{'-->' if n in marked else '   '} {n:3d} {lines[n - 1]}" for n in shown]
+    gaps = [n > 1 and n - 1 not in near and n != shown[0] for n in shown]
+    return "\n".join(f"    ...\n{text}" if gap else text for text, gap in zip(texts, gaps, strict=True))

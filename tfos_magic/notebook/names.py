@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from tfos_magic.errors import UsageError
-from tfos_magic.worker.cell_excerpt import mark_lines
+from tfos_magic.tracebacks import mark_lines
 
 # IPython adds two names to the built-in ones: get_ipython means this notebook, and workers have a display of their own.
 _ALWAYS_THERE = (frozenset(dir(builtins)) - {"display", "get_ipython"}) | {

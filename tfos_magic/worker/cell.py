@@ -18,11 +18,10 @@ import tfos_magic
 from tfos_magic.errors import RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
-from tfos_magic.tracebacks import essence, lines_in_message
+from tfos_magic.tracebacks import essence, lines_in_message, mark_lines
 from tfos_magic.transport.messages import RunCell
 from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
-from tfos_magic.worker.cell_excerpt import mark_lines
 from tfos_magic.worker.display import display, stand_in_for_ipython
 from tfos_magic.worker.feed_hints import hint_of_columns
 

@@ -234,7 +234,7 @@ class Trainer:
             feeds={name: use.mark for name, use in cell.feeds.items()},
             random=cell.random,
             rows=cell.rows,
-            **({} if view is None else {"owns": view.owns, "refresh": view.refresh}),
+            **dict[str, Any]({} if view is None else {"owns": view.owns, "refresh": view.refresh}),
         )
         patient = cell.rows or any(use.stream and use.stream.live for use in cell.feeds.values())
         self._collectives.timeout = QUERY_PATIENCE if patient else self._step_timeout
