@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 
+CONTEXT_LINES = 2
 _FRAME = re.compile(r'(?P<indent> {2,})File "(?P<path>[^"]+)", line (?P<line>\d+)')
 _OURS = "tfos_magic"
 _INSTALLED = ("site-packages", "dist-packages")
