@@ -15,6 +15,7 @@ from ipywidgets import widget_serialization
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import as_of, part_bundle
+from tfos_magic.notebook.views.choice import has_page, in_kernel
 from tfos_magic.widgets.module import LOADER
 from tfos_magic.widgets.panel import PANELS, Panel
 from tfos_magic.widgets.shown import SHOWN, follow_boxes
@@ -43,7 +44,8 @@ class Part(anywidget.AnyWidget):
     It fills what it is put in, and all parts of a run together cost what one does. ``phase``, ``epoch`` (from 0),
     ``fraction`` (0 to 1) and ``metrics`` (values by name) are those of the run, for ``observe`` and ``jslink``; they
     change at most four times a second, in the run's thread. In a saved notebook a part that was displayed by itself
-    becomes a picture when the kernel ends; pictures of those in boxes stand beside the box.
+    becomes a picture when the kernel ends, and is one from the first where there is no page; pictures of those in boxes
+    stand beside the box.
     """
 
     kind: ClassVar[str]
@@ -123,6 +125,7 @@ class Part(anywidget.AnyWidget):
         return {**live, **picture, "text/html": f'<div data-kept="{self.key}">{picture["text/html"]}</div>'}
 
     def _ipython_display_(self, **_: Any) -> None:
-        handle = display(self.bundle(), raw=True, display_id=True)
-        if handle is not None:
-            SHOWN.add(handle, self, self.key, type(self).bundle, type(self).kept)
+        drawn = type(self).bundle if has_page() else type(self).kept
+        handle = display(drawn(self), raw=True, display_id=True)
+        if handle is not None and in_kernel():
+            SHOWN.add(handle, self, self.key, drawn, type(self).kept)

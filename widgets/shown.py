@@ -17,6 +17,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.lifecycle import close_at_exit
 from tfos_magic.notebook.views.card import drawn_at
+from tfos_magic.notebook.views.choice import has_page, in_kernel
 from tfos_magic.widgets.spare_card import EMPTY, FIRST_SECONDS, NO_ERROR, SECONDS_BETWEEN
 
 Pictures = Callable[[Any], dict[str, Any]]
@@ -26,7 +27,8 @@ Pictures = Callable[[Any], dict[str, Any]]
 class _Display:
     """Where a part or a box is displayed, and what draws it as a run goes on, or ends, and as the process does.
 
-    ``key`` is the ``data-kept`` of the output. From ``due`` on it is drawn anew while runs go on.
+    ``key`` is the ``data-kept`` of the output. From ``due`` on it is drawn anew while runs go on. ``heard`` is what a
+    client has that has no page.
     """
 
     handle: Any
@@ -36,6 +38,14 @@ class _Display:
     at_end: Pictures
     due: float = math.inf
     ended: set[str] = field(default_factory=set)
+    heard: dict[str, Any] = field(default_factory=dict)
+
+    def tell(self) -> None:
+        """Draw what has changed since this was called last."""
+        widget = self.widget()
+        if any(parts_in(widget)) and (bundle := self.at_end(widget)) != self.heard:
+            self.heard = bundle
+            self.handle.update(bundle, raw=True)
 
     def draw(self, bundle: dict[str, Any], part: Any, last: bool = True) -> None:
         self.handle.update(bundle, raw=True)
@@ -45,7 +55,10 @@ class _Display:
 
 class Shown:
     """The displays of parts and of boxes of parts. Their pictures follow as runs end, and as this process ends, when
-    those in the place of a part stand alone; those beside boxes are at most ten seconds old."""
+    those in the place of a part stand alone; those beside boxes are at most ten seconds old.
+
+    Clients without a page hear of outputs only while a cell runs: theirs follow with every cell.
+    """
 
     def __init__(self) -> None:
         self._displays: list[_Display] = []
@@ -56,6 +69,7 @@ class Shown:
         """``handle`` displays ``widget``, or, ``spare``, what stands beside it."""
         if not self._displays:
             close_at_exit(self)
+            get_ipython().events.register("post_run_cell", self._after_cell)  # type: ignore[union-attr]
         due = time.monotonic() + FIRST_SECONDS if spare else math.inf
         self._displays.append(_Display(handle, weakref.ref(widget), key, going_on, at_end, due))
 
@@ -72,6 +86,11 @@ class Shown:
                 shown.ended.add(run_id)
             shown.due = now + SECONDS_BETWEEN if shown.due < math.inf else math.inf
             shown.draw(shown.going_on(widget), part, last=has_ended)
+
+    def _after_cell(self, _: Any) -> None:
+        if not has_page():
+            for shown in self._displays:
+                shown.tell()
 
     def close_quickly(self) -> None:
         for shown in self._displays:
@@ -105,14 +124,16 @@ def _beside(box: Any) -> None:
         key = uuid4().hex[:8]
         pictures = partial(_pictures_of, key=key)
         handle = display(pictures(box), raw=True, display_id=True)
-        if handle is not None:
+        if handle is not None and in_kernel():
             SHOWN.add(handle, box, key, pictures, pictures, spare=True)
 
 
 def _pictures_of(box: Any, key: str) -> dict[str, str]:
     """The pictures of all parts; a page that draws one of these hides them."""
-    html = "".join(dict.fromkeys(part.picture()["text/html"] for part in parts_in(box)))
+    pictures = [part.picture()["text/html"] for part in parts_in(box)]
+    bundle = {**EMPTY, "text/html": "".join(dict.fromkeys(pictures))}
+    if pictures != [part.kept()["text/html"] for part in parts_in(box)]:  # some are not the last
+        bundle = drawn_at(bundle)
     known = " ".join(part.key for part in parts_in(box))
     opened = f'<div class="tfos-spare" data-parts="{known}" data-kept="{key}"><style>{NO_ERROR}</style>'
-    dated = drawn_at({**EMPTY, "text/html": html})["text/html"]
-    return {**EMPTY, "text/html": f"{opened}{dated}</div>"}
+    return {**EMPTY, "text/html": f"{opened}{bundle['text/html']}</div>"}

@@ -64,6 +64,17 @@ def detected() -> str:
     return detect(request_of_cell(), bool(kernel_id()))
 
 
+def in_kernel() -> bool:
+    """Whether there are outputs of cells, which can be drawn anew."""
+    return _kernel() is not None
+
+
+def has_page() -> bool:
+    """Whether the client that runs the present cell may show widgets: terminals, nbclient, papermill and nbconvert
+    never do."""
+    return detected() != "text"
+
+
 def detect(request: dict[str, Any] | None, served: bool = False) -> str:
     """Name the view for the client that sent this ``execute_request``; None where there is no kernel.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +79,38 @@ def test_the_card_has_its_curves_where_the_notebook_becomes_a_page() -> None:
 def ended() -> RunState:
     *_, state = run_through(new_state())
     return state
+
+
+TOLD = """
+import sys; sys.path.insert(0, {folder!r})
+from contextvars import copy_context
+from ipywidgets import VBox
+from simulated import ToldRun
+from tfos_magic.widgets import Curves, Progress
+run, here = ToldRun().go_on(25), copy_context()
+"""
+
+
+def test_a_notebook_run_without_a_page_ends_with_the_last_pictures_of_parts() -> None:
+    cells = [
+        TOLD.format(folder=str(HERE)),
+        "Progress(run)",
+        "VBox([Progress(run), Curves(run)])",
+        "here.run(run.go_on)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    (alone,), (beside, _) = (notebook.cells[place].outputs for place in (1, 2))
+    assert set(alone.data) == {"text/html", "text/plain"}
+    for picture in (alone, beside):
+        assert "Trained on 2 workers" in picture.data["text/html"]
+        assert "Drawn at" not in picture.data["text/html"]
+    assert "<svg" in beside.data["text/html"]
+
+
+def test_a_terminal_with_parts_exits_quietly() -> None:
+    script = "from tfos_magic.widgets import Progress\nProgress()\nexit()\n"
+    command = [sys.executable, "-m", "IPython", "--no-banner", "--simple-prompt", "--quick"]
+    ended = subprocess.run(command, input=script, text=True, capture_output=True, timeout=60, check=True)
+    assert "No run yet." in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
