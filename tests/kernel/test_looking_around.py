@@ -35,6 +35,13 @@ def test_only_the_chosen_workers_run_it_and_values_come_back_by_rank(kernel: Ker
     assert "There is no worker 7: the cluster has workers 0 to 1." in refused.traceback
 
 
+def test_of_very_many_prints_the_first_are_shown_and_the_others_counted(kernel: Kernel) -> None:
+    result = kernel.run("%%tfos_run\nprint(*range(1500), sep='\\n')\n")
+    assert not result.error, result.traceback
+    assert len(result.text.splitlines()) == 2001
+    assert result.text.endswith("… 1,000 lines left out; %tfos logs has the last.\n")
+
+
 def test_figures_and_dataframes_of_each_worker_are_shown_as_such(kernel: Kernel) -> None:
     result = kernel.run("""%%tfos_run
 import matplotlib.pyplot as plt, pandas as pd

@@ -29,7 +29,7 @@ from tfos_magic.notebook.options import (
 )
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
-from tfos_magic.notebook.views.choice import choose_view, request_of_cell, shows_frames
+from tfos_magic.notebook.views.choice import choose_view, detected, request_of_cell, shows_frames, throttled
 from tfos_magic.notebook.views.prefixed import PrefixedView
 from tfos_magic.notebook.views.view import View
 from tfos_magic.tensorboard.server_process import Serving, embed
@@ -152,7 +152,7 @@ class TFOSMagics(Magics):
         )
         if not self.runtime.running:
             print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)
-        self._execute(request, args, PrefixedView())
+        self._execute(request, args, throttled(PrefixedView(), detected()))
 
     @line_cell_magic
     @map_options

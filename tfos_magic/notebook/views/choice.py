@@ -54,9 +54,12 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
     if name == "text" and detached and kernel is None:
         name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
-    if name == "text":  # with a kernel, what papermill and nbconvert keep
-        return Throttled(made(card=kernel is not None), lines=TEXT_LINES if kernel is not None else LINES)
-    return Throttled(made())
+    return throttled(made(card=kernel is not None) if name == "text" else made(), name)
+
+
+def throttled(view: View, name: str) -> Throttled:
+    """The view of that name as it is used: papermill and nbconvert keep less text."""
+    return Throttled(view, lines=TEXT_LINES if name == "text" and in_kernel() else LINES)
 
 
 def detected() -> str:

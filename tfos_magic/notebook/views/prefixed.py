@@ -38,6 +38,11 @@ class PrefixedView(View):
         self._print(rank, "stdout", [""])
         display(data, metadata=metadata, raw=True)
 
+    def left_out(self, text: str) -> None:
+        """Say so of all workers together."""
+        self._finish_lines()
+        print(text, end="")
+
     def close(self, state: RunState) -> None:
         """Print what did not end with a line's end, and what the user should know."""
         self._finish_lines()

@@ -80,7 +80,7 @@ class Throttled(View):
             self._closed = True
             if self._cut:
                 left = f"{self._left_out:,} lines" if self._left_out else "text"
-                self.view.output(f"… {left} left out; %tfos logs has the last.\n", "stdout")
+                self.view.left_out(f"… {left} left out; %tfos logs has the last.\n")
             self.view.close(state)
 
     def _kept(self, text: str) -> str:

@@ -30,6 +30,10 @@ class View(Observer):
         All else comes from another thread then, and ``stop`` ends the run.
         """
 
+    def left_out(self, text: str) -> None:
+        """Say that not all was shown of what the cell printed."""
+        self.output(text, "stdout")
+
     def again(self, state: RunState) -> None:
         """Show the run once more, in another cell."""
         print(f"{state.name}: {summary(state)}")

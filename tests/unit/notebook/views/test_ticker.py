@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.prefixed import PrefixedView
 from tfos_magic.notebook.views.ticker import Throttled
+from tfos_magic.notebook.views.view import View
 
 from .simulated import Clock, finish, new_state
 
 
-class Recorder:
+class Recorder(View):
     """A view that writes down what it is asked to do, and may be slow at it."""
 
     def __init__(self, clock: Clock, seconds: float = 0.0) -> None:
@@ -108,6 +112,19 @@ def test_of_text_so_many_lines_are_passed_on_and_the_rest_is_counted() -> None:
         "stdout:line 3\nline 4\n",
         "stdout:… 7 lines left out; %tfos logs has the last.\n",
         "close:done",
+    ]
+
+
+def test_text_of_all_workers_is_cut_and_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
+    throttled = Throttled(PrefixedView(), lines=3)
+    for rank in (0, 1, 0):
+        throttled.output("one\ntwo\n", "stdout", rank)
+    throttled.close(new_state())
+    assert capsys.readouterr().out.splitlines() == [
+        "[worker:0] one",
+        "[worker:0] two",
+        "[worker:1] one",
+        "… 3 lines left out; %tfos logs has the last.",
     ]
 
 
