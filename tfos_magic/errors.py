@@ -158,10 +158,10 @@ class ItemError(TFOSError):
     def __init__(self, index: int, item: object, ranks: Sequence[int], cause: BaseException) -> None:
         shown = repr(item)
         shown = shown if len(shown) <= ITEM_LENGTH else f"{shown[:ITEM_LENGTH]}…"
-        where = f" on worker {', '.join(map(str, ranks))}" if ranks else ""
+        where = f", on worker {', '.join(map(str, ranks))}" if ranks else ""
         # An item's workers count from 0, and are called here by their ranks in the cluster.
         said = cause.told(f"{cause.kind}: {cause.args[0]}") if isinstance(cause, WorkerError) else str(cause)
-        super().__init__(f"Item {index}, {shown}{where}: {said}")
+        super().__init__(f"items[{index}] = {shown}{where}: {said}")
         self.index, self.item, self.ranks, self.cause = index, item, tuple(ranks), cause
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, map_requests, numbered, request_of
+from tfos_magic.cluster.runs.known_runs import NAMES
+from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
 from tfos_magic.cluster.runs.request import RETURNED, Observer, whole_number
 from tfos_magic.cluster.runs.run import Run, end_runs
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
@@ -99,6 +100,7 @@ class TFCluster(WorkerGroup):
         if not 1 <= workers_per_item <= self.size:
             raise UsageError(f"workers_per_item is {workers_per_item}, and the cluster has {self.size} workers.")
         observer, items = given.pop("observer", None), list(items)
+        given["name"] = NAMES.give(given.get("name", "map"))
         return MapRun(self, items, map_requests(cell, items, **given), workers_per_item, observer).start()
 
     def scale(self, workers: int) -> None:
@@ -140,10 +142,8 @@ class TFCluster(WorkerGroup):
     def _run_of(
         self, cell: str | Callable[..., Any], *, detached: bool, observer: Observer | None = None, **options: Any
     ) -> Run:
-        name = "run" if isinstance(cell, str) else getattr(cell, "__name__", "run")
-        self.queue.names[name] += 1
-        name = numbered(name, self.queue.names[name])
-        request = request_of(cell, detached=detached, **{"name": name, **self._taken(options)})
+        given = {"name": getattr(cell, "__name__", ""), **self._taken(options)}
+        request = request_of(cell, detached=detached, **{**given, "name": NAMES.give(given["name"])})
         return Run(Execution(request, self.size, lambda _: self), self.queue, observer)
 
     def _taken(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.options import RunOptions, check_names, numbered, request_of
+from tfos_magic.cluster.runs.known_runs import NAMES
+from tfos_magic.cluster.runs.options import RunOptions, check_names, request_of
 from tfos_magic.cluster.runs.request import RETURNED, simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
@@ -69,7 +69,6 @@ class Distributed:
         functools.update_wrapper(self, function)
         self._function, self._cluster, self._options = function, cluster, options
         self._workers, self._servers = workers, servers
-        self._runs = itertools.count(1)
 
     def __repr__(self) -> str:
         return f"<distributed {self._function.__name__}{inspect.signature(self._function)}>"
@@ -96,8 +95,7 @@ class Distributed:
         frames = {name: value for name, value in given.items() if is_dataframe(value)}
         names = {name: value for name, value in given.items() if name not in frames}
         self._refuse_unfed(given, frames)
-        name = numbered(self._function.__name__, next(self._runs))
-        return {"name": name, **self._options, "names": names, "frames": frames}
+        return {"name": self._function.__name__, **self._options, "names": names, "frames": frames}
 
     def _refuse_unfed(self, given: dict[str, Any], frames: dict[str, Any]) -> None:
         """Refuse options of fed DataFrames where there is a table of this process among the arguments, and no other."""
@@ -112,7 +110,8 @@ class Distributed:
 
     def _shared_run(self, options: dict[str, Any], *, detached: bool) -> Run:
         observer = options.pop("observer", None)
-        request = request_of(self._function, detached=detached, **options)
+        name = NAMES.give(options.pop("name"))
+        request = request_of(self._function, detached=detached, name=name, **options)
         return Run(Execution(request, SHARED.size_for(self._workers, 2), self._connect), SHARED.queue, observer)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

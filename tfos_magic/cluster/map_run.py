@@ -65,7 +65,9 @@ class MapRun:
     def __repr__(self) -> str:
         ended = sum(run.done for run in self.runs)
         under_way = sum(run.phase is not RunPhase.QUEUED and not run.done for run in self.runs)
-        return f"<{self.name}: {ended} of {len(self.runs)} items have ended, {under_way} under way>"
+        failed = sum(run.phase is RunPhase.FAILED for run in self.runs)
+        counts = [f"{ended} of {len(self.runs)} items have ended", *([f"{failed} failed"] if failed else [])]
+        return f"<{self.name}: {', '.join(counts)}, {under_way} under way>"
 
     @property
     def name(self) -> str:

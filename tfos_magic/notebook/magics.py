@@ -10,6 +10,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
+from tfos_magic.cluster.runs.known_runs import NAMES
 from tfos_magic.cluster.runs.request import RunRequest, simple_values
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.shared import SHARED
@@ -88,7 +89,7 @@ class TFOSMagics(Magics):
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
-        name = self.runtime.next_name()
+        name = NAMES.give()
         request = RunRequest(
             source=source,
             name=name,

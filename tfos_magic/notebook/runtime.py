@@ -1,4 +1,4 @@
-"""What lives as long as the kernel: the cluster, TensorBoard and the count of runs. One object, closed at the end."""
+"""What lives as long as the kernel: the cluster, TensorBoard and the known runs. One object, closed at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Runtime:
         self.known = KnownRuns(self.shared.queue)
         self.last_run: Run | None = None
         self.known.on_new(self._note)
-        self._runs = 0
         close_at_exit(self)
 
     def known_session(self) -> Any:
@@ -185,11 +184,6 @@ class Runtime:
             return None
         check_installed()
         return partial(log_to_mlflow, experiment=experiment or "")
-
-    def next_name(self) -> str:
-        """A name for the next run, unique in this kernel."""
-        self._runs += 1
-        return f"run {self._runs}"
 
     def log_dir_for(self, base: str | None, name: str) -> str:
         """The own folder of the run called ``name`` under the log directory asked for, or empty when none is."""

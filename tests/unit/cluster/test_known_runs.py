@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfos_magic.cluster.runs.known_runs import KnownRuns
+from tfos_magic.cluster.runs.known_runs import KnownRuns, RunNames
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.errors import UsageError
 
@@ -37,9 +37,23 @@ def test_runs_are_found_by_name_and_number_and_others_refused() -> None:
     for made in runs:
         queue.join(made)
     assert heard == known.runs == [runs[0], runs[2], runs[3]]
-    assert known.find("run 1") is runs[3]
+    assert known.find("run 2") is runs[2]
+    with pytest.raises(UsageError, match=r"2 runs are called 'run 1': say which by its number in %tfos runs, 1, 3\."):
+        known.find("run 1")
     assert known.find("1") is runs[0]
     with pytest.raises(UsageError, match=r"no run 'run2'\. Did you mean 'run 2'\?"):
         known.find("run2")
     with pytest.raises(UsageError, match=r"no run '9'\. %tfos runs lists"):
         known.find("9")
+
+
+def test_a_name_is_given_once() -> None:
+    names = RunNames()
+    assert [names.give() for _ in range(2)] == ["run 1", "run 2"]
+    assert [names.give(name) for name in ("fit", "fit 2", "fit", "fit", "run 1")] == [
+        "fit",
+        "fit 2",
+        "fit 3",
+        "fit 4",
+        "run 1 2",
+    ]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, tell
+from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, progress, tell
+from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.options import call_of, request_of
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
@@ -331,10 +332,40 @@ def test_names_and_frames_are_dicts() -> None:
 def test_an_items_error_names_the_worker_of_the_cluster_alone() -> None:
     cause = WorkerError("boom", rank=0, host="127.0.0.1", kind="ValueError", cell_lines="-> 1 raise")
     told = str(ItemError(2, 5, [1], cause))
-    assert told.startswith("Item 2, 5 on worker 1: ValueError: boom")
+    assert told.startswith("items[2] = 5, on worker 1: ValueError: boom")
     assert "raise" in told
     assert "worker 0" not in told
 
 
 def test_a_state_shows_itself_in_a_line() -> None:
     assert len(repr(new_state())) < 120
+    state = tell(new_state(), epoch_end(0), epoch_end(0, fit=1), progress(0, 0, 1, epochs=0, phase="validate"))
+    assert repr(state) == "<state of digits: starting, 1 of 3 epochs>"
+
+
+def test_runs_that_wait_know_how_many_are_before_them() -> None:
+    queue: RunQueue[Run] = RunQueue()
+    executions = [Scripted(stopped) for _ in range(3)]
+    runs = [Run(execution, queue).start() for execution in executions]  # type: ignore[arg-type]
+    assert [run.state.ahead for run in runs] == [0, 1, 2]
+    runs[0].stop()
+    deadline = time.monotonic() + 10
+    while runs[2].state.ahead > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert runs[2].state.ahead == 1
+    for run in runs[1:]:
+        run.stop()
+
+
+def test_a_map_shows_how_many_of_its_items_failed() -> None:
+    def item(_: Scripted) -> dict[str, Any]:
+        _.state.phase = RunPhase.FAILED
+        raise ValueError("no such luck")
+
+    mapped = object.__new__(MapRun)
+    mapped.request = request_of("1", name="fit 0")
+    mapped.runs = [run_of(item), run_of(lambda _: {})]
+    assert repr(mapped) == "<fit: 0 of 2 items have ended, 2 under way>"
+    with pytest.raises(ValueError, match="no such luck"):
+        mapped.runs[0].execute()
+    assert repr(mapped) == "<fit: 1 of 2 items have ended, 1 failed, 1 under way>"

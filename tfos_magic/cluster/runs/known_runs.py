@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,32 @@ from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import UsageError, did_you_mean
 
 KEPT = 200
+
+
+class RunNames:
+    """Names for the runs of a process, each given once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._given: set[str] = set()
+
+    def give(self, name: str = "") -> str:
+        """That name, or with a number where it was given before; a run that has none is a numbered ``run``."""
+        with self._lock:
+            while (called := self._next(name)) in self._given:
+                pass
+            self._given.add(called)
+            return called
+
+    def _next(self, name: str) -> str:
+        self._counts[name] += 1
+        count = self._counts[name]
+        return name if name and count == 1 else f"{name or 'run'} {count}"
+
+
+NAMES = RunNames()
+"""Those of this process."""
 
 
 class EndedRun:
@@ -53,10 +81,15 @@ class KnownRuns:
         return [run.state for run in self._runs]
 
     def find(self, name: str) -> Run | EndedRun:
-        """The last run called ``name``, or the one with that number, from 1. Raises :class:`UsageError`."""
-        for run in reversed(self._runs):
-            if run.name == name:
-                return run
+        """The run called ``name``, or the one with that number, from 1. Raises :class:`UsageError`."""
+        places = [place for place, run in enumerate(self._runs) if run.name == name]
+        if len(places) > 1:
+            numbers = ", ".join(str(place + 1) for place in places)
+            raise UsageError(
+                f"{len(places)} runs are called {name!r}: say which by its number in %tfos runs, {numbers}."
+            )
+        if places:
+            return self._runs[places[0]]
         if name.isdigit() and 1 <= int(name) <= len(self._runs):
             return self._runs[int(name) - 1]
         hint = did_you_mean(name, [run.name for run in self._runs], "%tfos runs lists what there is.")

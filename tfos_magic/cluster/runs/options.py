@@ -70,11 +70,6 @@ def check_names(unknown: Collection[str]) -> None:
         raise UsageError(f"A run has no option {min(unknown)!r}. {hint}")
 
 
-def numbered(name: str, number: int) -> str:
-    """What the ``number``-th run of that name is called."""
-    return name if number == 1 else f"{name} {number}"
-
-
 def request_of(
     cell: str | Callable[..., Any],
     *,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +50,7 @@ class Run(Observer):
         if waits or queue.runs:
             self.state.queue()
         queue.join(self)
+        self.state.ahead = queue.ahead(self)
 
     def start(self) -> Run:
         """Go on in a thread of its own, in this one's context: what is shown finds the cell it belongs to by that."""
@@ -65,7 +65,7 @@ class Run(Observer):
         self._thread = threading.get_ident()
         try:
             with heard_by(self._await):
-                values = self._execution.execute(self, partial(self._queue.await_turn, self))
+                values = self._execution.execute(self, self._await_turn)
         except BaseException as error:
             self._close()
             self._waited = self._waiting > 0
@@ -254,6 +254,15 @@ class Run(Observer):
         self._queue.leave(self)
         if not self._muted:
             self.observer.close(self.state)
+
+    def _await_turn(self, meanwhile: Callable[[], None]) -> None:
+        def look() -> None:
+            if (ahead := self._queue.ahead(self)) != self.state.ahead:
+                self.state.ahead = ahead
+                self.update(self.state)
+            meanwhile()
+
+        self._queue.await_turn(self, look)
 
     def _await(self, what: str) -> None:
         self.state.awaited = what

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -13,13 +12,9 @@ Queued = TypeVar("Queued")
 
 
 class RunQueue(Generic[Queued]):
-    """The runs that have the workers of one cluster or wait for them; the first has them.
-
-    ``names`` counts how often runs were called what; it outlives a cluster where the queue does.
-    """
+    """The runs that have the workers of one cluster or wait for them; the first has them."""
 
     def __init__(self) -> None:
-        self.names: Counter[str] = Counter()
         self._runs: list[Queued] = []
         self._changed = threading.Condition()
         self._callbacks: list[Callable[[Queued], object]] = []
@@ -47,6 +42,11 @@ class RunQueue(Generic[Queued]):
         """All that have not ended, in their order."""
         with self._changed:
             return list(self._runs)
+
+    def ahead(self, run: Queued) -> int:
+        """How many have the workers before it."""
+        with self._changed:
+            return self._runs.index(run) if run in self._runs else 0
 
     def await_turn(self, run: Queued, meanwhile: Callable[[], None]) -> None:
         """Wait until the workers are the run's own, and call ``meanwhile`` now and then; it may raise."""

@@ -64,7 +64,8 @@ class RunState:
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
     ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
     ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
-    ``awaited`` is what it waited for last while workers were started. ``begun`` is false while its turn is to come.
+    ``awaited`` is what it waited for last while workers were started. ``begun`` is false while its turn is to come, and
+    ``ahead`` of it are so many.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class RunState:
     phase: RunPhase = RunPhase.STARTING
     awaited: str = ""
     begun: bool = True
+    ahead: int = 0
     started: float = 0.0
     ended: float = 0.0
     epoch: int = 0
@@ -109,7 +111,8 @@ class RunState:
         self._times = Stopwatch("start", self.started)
 
     def __repr__(self) -> str:
-        return f"<state of {self.name}: {self.phase.value}, {len(self.history)} of {self.epochs} epochs>"
+        epochs = self.planned if self.history else self.epochs
+        return f"<state of {self.name}: {self.phase.value}, {len(self.history)} of {epochs} epochs>"
 
     def begin(self) -> None:
         """The run's turn has come: time counts from here."""
