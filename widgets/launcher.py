@@ -22,7 +22,6 @@ from tfos_magic.widgets.compare import Compare
 from tfos_magic.widgets.parts import Progress, StopButton, under_way
 
 LOG_STEPS = 60
-LOG_STEP = 0.05
 _WIDEST = {"max_width": "520px"}
 _TONE = "color:var(--jp-error-color1,#d32f2f)"
 
@@ -95,9 +94,9 @@ class Launcher(ipywidgets.VBox):
 
 
 def _exact(control: Any) -> Any:
-    """The value of a control; of a logarithmic one without the rounding of the power that the page has sent."""
-    is_power = isinstance(control, ipywidgets.FloatLogSlider)
-    return float(f"{control.value:.12g}") if is_power else control.value
+    """The value of a control; of a slider without the rounding of the place that the page has sent."""
+    is_place = isinstance(control, ipywidgets.FloatSlider | ipywidgets.FloatLogSlider)
+    return float(f"{control.value:.12g}") if is_place else control.value
 
 
 def _name(number: int, chosen: dict[str, Any]) -> str:
@@ -172,6 +171,7 @@ def _control(name: str, value: Any, default: Any) -> Any:
 
 
 def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]) -> Any:
+    """A slider between bounds. One of floats has no step: a page would move what code says to the nearest one."""
     logarithmic = len(bounds) == 3 and bounds[2] == "log"
     numbers = bounds[:2] if logarithmic else bounds
     fits = len(numbers) == 2 and all(isinstance(number, int | float) for number in numbers) and numbers[0] < numbers[1]
@@ -182,17 +182,11 @@ def _slider(name: str, bounds: Sequence[Any], default: Any, look: dict[str, Any]
     if logarithmic:
         value = default if inside else math.sqrt(low * high)
         if all(isinstance(number, int) for number in numbers):
-            steps = sorted({round(low * (high / low) ** (step / LOG_STEPS)) for step in range(LOG_STEPS + 1)})
-            nearest = min(steps, key=lambda number: abs(number - value))
-            return ipywidgets.SelectionSlider(options=steps, value=nearest, **look)
+            steps = {round(low * (high / low) ** (step / LOG_STEPS)) for step in range(LOG_STEPS + 1)}
+            return ipywidgets.SelectionSlider(options=sorted({*steps, round(value)}), value=round(value), **look)
         ends = {"min": math.log10(low), "max": math.log10(high)}
-        # A page moves a value to the nearest step: the first one is to be on one.
-        below = math.log10(value) - ends["min"]
-        step = below / max(1, round(below / LOG_STEP)) or LOG_STEP
-        return ipywidgets.FloatLogSlider(value=value, **ends, step=step, readout_format=".2g", **look)
+        return ipywidgets.FloatLogSlider(value=value, **ends, step=None, readout_format=".3g", **look)
     if all(isinstance(number, int) for number in numbers):
         return ipywidgets.IntSlider(value=default if inside else (low + high) // 2, min=low, max=high, **look)
-    step = (high - low) / 100
-    return ipywidgets.FloatSlider(
-        value=default if inside else (low + high) / 2, min=low, max=high, step=step, readout_format=".3g", **look
-    )
+    value = default if inside else (low + high) / 2
+    return ipywidgets.FloatSlider(value=value, min=low, max=high, step=None, readout_format=".3g", **look)
