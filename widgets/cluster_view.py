@@ -27,7 +27,8 @@ SECONDS = 1.0
 class ClusterView(Part):
     """A cluster as it is now, ``cluster`` or the one that magics use, with its size to change and a button to end it.
 
-    It is looked at once a second. What scaling or stopping raises is shown, not raised.
+    It is looked at once a second. What scaling or stopping raises is shown, not raised, until another run has the
+    workers, or none.
     """
 
     kind = "cluster"
@@ -40,6 +41,7 @@ class ClusterView(Part):
             )
         self.cluster = cluster
         self._error = self._busy = ""
+        self._had: list[Any] = []  # what had the workers when the error came
         super().__init__(None, status=values_of(None, []), **traits)
         self.on_msg(self._hear)
         self.look()
@@ -51,6 +53,8 @@ class ClusterView(Part):
             return
         cluster = self.cluster or SHARED.cluster
         runs = cluster.queue.runs if cluster else []
+        if runs[:1] != self._had:
+            self._error = ""
         self.status = {**values_of(cluster, runs, self._busy), "error": self._error, "busy": bool(self._busy)}
 
     def picture(self) -> dict[str, str]:
@@ -86,6 +90,8 @@ class ClusterView(Part):
         try:
             work()
         except Exception as error:
+            cluster = self.cluster or SHARED.cluster
+            self._had = cluster.queue.runs[:1] if cluster else []
             self._error = str(error)
         finally:
             self._busy = ""
