@@ -13,7 +13,7 @@ from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import part_bundle
 from tfos_magic.notebook.views.run_table import differing, run_table, settings_of
 from tfos_magic.widgets.panel import PANELS, Panel
-from tfos_magic.widgets.part import Part, refuse_others
+from tfos_magic.widgets.part import Part, refuse_others, refuse_several
 
 
 class Compare(Part):
@@ -38,6 +38,8 @@ class Compare(Part):
         super().__init__(None, shown=[metrics] if isinstance(metrics, str) else list(metrics), **traits)
         self._names: dict[str, str] = {}
         self.observe(self._gather, "runs")
+        self.observe(self._want, "shown")
+        refuse_several(runs)
         self.runs = list(runs) if isinstance(runs, Iterable) else [runs]
 
     def add(self, run: Run, name: str = "") -> None:
@@ -62,6 +64,9 @@ class Compare(Part):
             names = [self._names.get(run.run_id, run.name) for run in self.runs]
             settings = differing([settings_of(run.state) for run in self.runs])
             self.about = [{"name": name, "settings": chosen} for name, chosen in zip(names, settings, strict=True)]
-        for panel in self.panels:
-            panel.wanted |= set(self.shown)
+        self._want()
         self.run = self.runs[-1] if self.runs else None
+
+    def _want(self, _: Any = None) -> None:
+        for panel in self.panels:
+            panel.want(self.shown)

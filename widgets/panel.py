@@ -76,6 +76,13 @@ class Panel(anywidget.AnyWidget):
                 if name not in without:
                     setattr(self, name, value)
 
+    def want(self, metrics: Iterable[str]) -> None:
+        """Have charts of these metrics too."""
+        if missing := set(metrics) - self.wanted:
+            self.wanted |= missing
+            if self.state is not None:
+                self.draw(self.state, log=False)
+
     def follow(self, state: RunState) -> None:
         """Draw, and the log at most once a second; of many workers these and the curves too, one after the other."""
         if kernel_is_ending():

@@ -31,11 +31,18 @@ def _finite(values: dict[str, float]) -> dict[str, float | None]:
 def refuse_others(*runs: Any) -> None:
     """Raise :class:`UsageError` for what is no run."""
     for run in runs:
+        refuse_several(run)
         if run is not None and not hasattr(run, "run_id"):
             raise UsageError(
                 f"{type(run).__name__} is no run: give what submit() or --detach gives, or what a decorated function's "
                 "submit() does."
             )
+
+
+def refuse_several(runs: Any) -> None:
+    """Raise :class:`UsageError` for what has runs and is none, as a map is."""
+    if hasattr(runs, "runs") and not hasattr(runs, "state"):
+        raise UsageError(f"{type(runs).__name__} is no run, it has several: give one of its .runs.")
 
 
 class Part(anywidget.AnyWidget):

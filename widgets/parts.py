@@ -27,9 +27,12 @@ class Progress(Part):
 
 
 class Curves(Part):
-    """Metrics by epoch, and rows per second: all, or those that ``metrics`` names.
+    """Metrics by epoch, and rows per second: the first six, or those that ``metrics``, later ``shown``, names.
 
-    ``smooth``, from 0 to below 1, is what a point keeps of those before it; ``log_y`` draws values by their logarithms
+    Of a run with several fits they are those of the last. It says so, and how many metrics have no curve.
+
+    ``smooth``, from 0 to below 1, is what a point keeps of those before it, and what is read off are the values as they
+    are; ``log_y`` draws values by their logarithms
     where all are above zero. ``cursor`` is the epoch that is pointed at, or None: linked, curves point together.
     """
 
@@ -56,10 +59,7 @@ class Curves(Part):
         return part_bundle(self.data.state, self.kind, self.shown)
 
     def _want(self, _: Any = None) -> None:
-        if missing := set(self.shown) - self.data.wanted:
-            self.data.wanted |= missing
-            if self.data.state is not None:
-                self.data.draw(self.data.state, log=False)
+        self.data.want(self.shown)
 
 
 class WorkerTable(Part):

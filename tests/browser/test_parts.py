@@ -15,8 +15,8 @@ from .jupyter import Lab, Notebook, open_notebook
 
 TOLD = """
 import sys; sys.path.insert(0, {folder!r})
-from ipywidgets import HBox, Output, Tab, VBox, jslink
-from simulated import ToldFeeds, ToldRun
+from ipywidgets import GridspecLayout, HBox, Output, Tab, VBox, jslink
+from simulated import ToldFeeds, ToldRun, finish
 from tfos_magic.widgets import *
 run, other = ToldRun(lr=0.1).go_on(25), ToldRun(number=2, lr=0.01).go_on()
 """
@@ -97,28 +97,53 @@ def test_what_is_pointed_at_chosen_and_stopped_reaches_python_and_other_parts(
     context: BrowserContext, lab: Lab, told: str
 ) -> None:
     linked = """
-one, two, table = Curves(run, metrics=["loss"]), Curves(run, metrics=["loss"]), WorkerTable(run)
+one, two, table = Curves(run, metrics=["loss"]), Curves(run, metrics=["loss"], smooth=0.9), WorkerTable(run)
 link = jslink((one, "cursor"), (two, "cursor"))
-VBox([one, two, table, StopButton(run)])
+launcher = Launcher(lambda l2=0.00025, rate=0.0137: None, l2=(0.0, 0.01), rate=(1e-4, 1.0, "log"))
+for history in other.state.history:
+    history.update({f"m{number}": number for number in range(9)})
+VBox([one, two, table, StopButton(run), launcher, Compare([other], metrics=["m8"]), Compare([other])])
 """
-    notebook = open_notebook(context, lab, lab.write("parts-linked", told, linked))
+    grid = """
+grid = GridspecLayout(2, 1, height="300px")
+grid[0, 0], grid[1, 0] = Curves(other), WorkerTable(other)
+grid
+"""
+    notebook = open_notebook(context, lab, lab.write("parts-linked", told, linked, grid))
     notebook.start_run()
     notebook.await_run()
+    crowded = notebook.output(".widget-gridbox > *")
+    heights = crowded.evaluate_all("nodes => nodes.map((node) => [node.offsetHeight, node.scrollHeight])")
+    assert all(shown == 150 for shown, _ in heights), heights
+    assert heights[0][1] > 150  # which scrolls
+    last = crowded.last.locator("tbody tr").last
+    last.scroll_into_view_if_needed()
+    assert last.bounding_box()["y"] < crowded.last.bounding_box()["y"] + 150
+    about = notebook.output("[data-part=compare] .tfos-about")
+    expect(about).to_have_text(["", "", "5 more metrics without a curve: Curves(run, metrics=['m4', 'm5', 'm6', …])."])
     charts = notebook.output("[data-part=curves]").get_by_role("slider", name="loss by epoch")
     charts.first.focus()
     notebook.page.keyboard.press("Home")
-    expect(charts.nth(1).locator(".tfos-readout")).to_have_text("epoch 0.1: loss 0.9091")
-    notebook.output("[data-part=stop] button").click()
+    expect(charts.nth(1)).to_have_attribute("aria-label", "loss by epoch, smoothed")
+    notebook.page.keyboard.press("ArrowRight")
+    expect(charts.nth(1).locator(".tfos-readout")).to_have_text("epoch 0.2: loss 0.8586")
+    notebook.output("[data-part=stop] button").first.click()
     notebook.output("[data-part=workers] tbody tr").nth(1).click()
     expect(notebook.output("[data-part=workers] tbody tr").nth(1)).to_have_css("font-weight", "600")
     expect(notebook.output("[data-part=workers] tbody tr").nth(0)).to_have_css("font-weight", "400")
     notebook.page.wait_for_timeout(500)  # what is pointed at is told ten times a second
     assert run_more(notebook, "print(one.cursor, two.cursor, table.selected_worker, run.stops)") == "None None 1 1\n"
+    assert run_more(notebook, "print(launcher.chosen)") == "{'l2': 0.00025, 'rate': 0.0137}\n"
+    run_more(notebook, "launcher.controls['rate'].value = 0.02")
+    expect(notebook.output(".widget-readout").nth(1)).to_have_text("0.0200")
+    assert run_more(notebook, "print(launcher.chosen)") == "{'l2': 0.00025, 'rate': 0.02}\n"
     run_more(notebook, "two.cursor = 1.0")
     expect(charts.first.locator(".tfos-readout")).to_have_text("epoch 1: loss 0.5 · val_loss 0.6")
     run_more(notebook, "one.run, table.run = other, None")
     expect(charts.first).to_have_attribute("aria-valuemax", "29")
-    expect(notebook.output("[data-part=workers]")).to_contain_text("Workers are shown as soon as there is a run.")
+    run_more(notebook, "failed = ToldRun(number=3).go_on(7)\nfinish(failed.state, 'error')\none.run = failed")
+    expect(notebook.output("[data-part=curves] .tfos-empty").first).to_have_text("No epoch was finished.")
+    expect(notebook.output("[data-part=workers]").first).to_contain_text("Workers are shown as soon as there is a run.")
     assert notebook.complaints == []
 
 

@@ -8,6 +8,7 @@ function compare(data, own) {
   const body = node("tbody", "");
   const table = node("table", "tfos-workers tfos-compared", { "aria-label": "Runs" }, node("thead", "", {}, head), body);
   const empty = node("p", "tfos-muted tfos-empty", {}, "No runs to compare yet.");
+  const aside = node("div", "tfos-about");
   const charts = [];
   const cursor = { x: null, kind: "", logarithmic: () => own.get("log_y", false) };
   const redraw = () => charts.forEach((chart) => chart.point());
@@ -73,7 +74,7 @@ function compare(data, own) {
       if (left.has(index)) return;
       const name = about[index]?.name ?? run.get("picture").name;
       for (const chart of chosenCharts(run.get("charts"), own)) {
-        if (!merged.has(chart.name)) merged.set(chart.name, { name: chart.name, x: chart.x, lines: [] });
+        if (!merged.has(chart.name)) merged.set(chart.name, { ...chart, lines: [] });
         const tone = TONES[index % TONES.length];
         const epochs = Math.max(...chart.lines.filter((line) => line.style !== "faint").map((line) => line.xs.length), 0);
         const lines = chart.lines.filter((line) => (line.style === "faint") === epochs < 2); // within the first epochs
@@ -82,6 +83,11 @@ function compare(data, own) {
       }
     });
     const list = [...merged.values()];
+    const said = own.runs.filter((_, index) => !left.has(index)).flatMap((run) => {
+      const picture = run.get("picture");
+      return aboutCurves({ ...picture, fit: picture.fit && `${picture.name}: ${picture.fit}` }, own);
+    });
+    fill(aside, list.length ? [...new Set(said)] : [], () => node("p", "tfos-muted"), write);
     while (charts.length > list.length) charts.pop().root.remove();
     list.forEach((chart, index) => {
       if (!charts[index]) grid.append((charts[index] = chartOf(cursor, moved)).root);
@@ -99,7 +105,7 @@ function compare(data, own) {
     drawCurves();
   };
   return {
-    root: node("div", "tfos-compare", {}, empty, grid, node("div", "tfos-scroll", {}, table)),
+    root: node("div", "tfos-compare", {}, empty, grid, aside, node("div", "tfos-scroll", {}, table)),
     draw,
     close: () => widths.disconnect(),
   };

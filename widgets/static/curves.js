@@ -1,12 +1,19 @@
 // Curves
 
 // Some of the charts, smoothed by a moving average that forgets: `smooth`, 0 to 1, is what a point keeps of the last.
+// `told` are the values as they are.
 function chosenCharts(charts, own) {
   const shown = own.get("shown", []);
   const keep = own.get("smooth", 0);
-  const kept = shown.length ? charts.filter((chart) => shown.includes(chart.name)) : charts;
+  const kept = charts.filter((chart) => (shown.length ? shown.includes(chart.name) : chart.usual));
   if (!keep) return kept;
-  return kept.map((chart) => ({ ...chart, lines: chart.lines.map((line) => ({ ...line, ys: smoothed(line.ys, keep) })) }));
+  const smooth = (line) => ({ ...line, ys: smoothed(line.ys, keep), told: line.ys });
+  return kept.map((chart) => ({ ...chart, smoothed: true, lines: chart.lines.map(smooth) }));
+}
+
+// What the curves of a run are of, and which there are besides.
+function aboutCurves(picture, own) {
+  return [picture.fit, own.get("shown", []).length ? "" : picture.more].filter(Boolean);
 }
 
 function smoothed(ys, keep) {
@@ -21,10 +28,14 @@ function smoothed(ys, keep) {
 function curves(data, own) {
   const grid = node("div", "tfos-charts");
   const empty = node("p", "tfos-muted tfos-empty", {}, "");
+  const about = node("div", "tfos-about");
   const nothing = () => {
     const shown = own.get("shown", []);
+    const { ended, metrics, position } = data.get("picture");
     if (!data.get("run_id")) return "Metrics are shown as soon as there is a run.";
-    if (!data.get("picture").ended) return "Curves begin with the first steps.";
+    if (!ended) return "Curves begin with the first steps.";
+    if (metrics.some((metric) => !shown.length || shown.includes(metric.name)))
+      return position ? "One epoch makes no curve." : "No epoch was finished.";
     return shown.length ? `No metric is called ${shown.join(" or ")}.` : "No metric was reported.";
   };
   const charts = [];
@@ -43,11 +54,12 @@ function curves(data, own) {
     redraw();
   });
   return {
-    root: node("div", "tfos-curves", {}, empty, grid),
+    root: node("div", "tfos-curves", {}, empty, grid, about),
     close: () => widths.disconnect(),
     draw() {
       const all = data.get("charts");
       if (!charts.length) write(empty, nothing());
+      fill(about, charts.length ? aboutCurves(data.get("picture"), own) : [], () => node("p", "tfos-muted"), write);
       if (all === drawn) return;
       drawn = all;
       const list = chosenCharts(all, own);
@@ -112,11 +124,16 @@ function chartOf(cursor, moved) {
     const values = new Map(); // the training line and its running values have one name
     for (const line of chart.lines) {
       const index = line.xs.findLastIndex((value) => value <= x);
-      if (index < 0 || line.ys[index] === null) continue;
+      const y = (line.told ?? line.ys)[index] ?? null; // none before its first point, or where it is not finite
+      if (y === null) continue;
       const known = values.get(line.name);
-      if (!known || known.x <= line.xs[index]) values.set(line.name, { x: line.xs[index], y: line.ys[index] });
+      if (!known || known.x <= line.xs[index]) values.set(line.name, { x: line.xs[index], y });
     }
     return `${at}: ${[...values].map(([name, { y }]) => `${name} ${number(y)}`).join(" · ") || "no value"}`;
+  };
+  const legend = () => {
+    const dashed = chart.lines.some((line) => line.style === "dashed");
+    return [chart.smoothed && "smoothed", dashed && "dashed: validation"].filter(Boolean).join(" · ");
   };
   const nearest = (x) => xs.reduce((best, at) => (Math.abs(at - x) < Math.abs(best - x) ? at : best), xs[0]);
   const move = (x) => {
@@ -195,7 +212,7 @@ function chartOf(cursor, moved) {
         rule.setAttribute(name, value);
     }
     const value = chart && xs.length ? text(x ?? xs[xs.length - 1]) : "";
-    write(readout, shown ? value : chart && chart.lines.some((line) => line.style === "dashed") ? "dashed: validation" : "");
+    write(readout, shown ? value : chart ? legend() : "");
     if (root.getAttribute("aria-valuetext") !== value) root.setAttribute("aria-valuetext", value);
     root.setAttribute("aria-valuenow", x === null ? xs.length - 1 : xs.indexOf(x));
   }
@@ -208,7 +225,7 @@ function chartOf(cursor, moved) {
       chart = next;
       xs = [...new Set(chart.lines.flatMap((line) => line.xs))].sort((a, b) => a - b);
       write(title, chart.name);
-      root.setAttribute("aria-label", `${chart.name} by ${chart.x === "seconds" ? "time" : "epoch"}`);
+      root.setAttribute("aria-label", `${chart.name} by ${chart.x === "seconds" ? "time" : "epoch"}${chart.smoothed ? ", smoothed" : ""}`);
       root.setAttribute("aria-valuemax", xs.length - 1);
       paint();
     },

@@ -45,9 +45,10 @@ def part_bundle(state: RunState | None, part: str, metrics: Sequence[str] = ()) 
     if state is None:
         return {"text/html": "<p>No run yet.</p>", "text/plain": "No run yet."}
     picture = take_picture(state, metrics)
-    charts = [chart for chart in picture.charts if not metrics or chart.name in metrics]
+    if metrics:
+        picture = replace(picture, charts=[chart for chart in picture.charts if chart.name in metrics], more="")
     some = {
-        "curves": lambda: _curves(replace(picture, charts=charts)),
+        "curves": lambda: _curves(picture),
         "workers": lambda: _table(replace(picture, feeds=[])),
         "feeds": lambda: _table(replace(picture, workers=[])),
         "log": lambda: _lines(state),
@@ -68,7 +69,7 @@ def as_of(state: RunState | None, bundle: dict[str, str]) -> dict[str, str]:
 def drawn_at(bundle: dict[str, str], when: str = "") -> dict[str, str]:
     """A picture with the time of now, and what was so ``when`` it was drawn."""
     words = f"Drawn at {time.strftime('%Y-%m-%d %H:%M:%S')}{when}."
-    html = _fill("dated", text=escape(words)) + bundle["text/html"]
+    html = _fill("aside", text=escape(words)) + bundle["text/html"]
     return {**bundle, "text/html": html, "text/plain": f"{bundle['text/plain']} ({words})"}
 
 
@@ -113,7 +114,8 @@ def _metrics(picture: Picture) -> str:
 def _curves(picture: Picture) -> str:
     drawn = [(chart, svg) for chart in picture.charts if (svg := draw_chart(chart))]
     curves = (_fill("curve", name=escape(chart.name), legend=_legend(chart), svg=svg) for chart, svg in drawn)
-    return _fill("curves", curves="".join(curves)) if drawn else ""
+    said = (_fill("aside", text=escape(text)) for text in (picture.fit, picture.more) if text)
+    return "".join([_fill("curves", curves="".join(curves)), *said]) if drawn else ""
 
 
 def _legend(chart: Chart) -> str:

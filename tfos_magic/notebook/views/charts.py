@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfos_magic.cluster.runs.state import RunState
 
@@ -26,25 +26,37 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves that share their axes; ``x`` says what x counts: ``epoch`` (epochs trained) or ``seconds``."""
+    """Curves that share their axes; ``x`` says what x counts: ``epoch`` (epochs trained) or ``seconds``.
+
+    One that is not ``usual`` is for those alone who name its metric.
+    """
 
     name: str
     x: str
     lines: list[Line]
+    usual: bool = True
 
 
 def take_charts(state: RunState, wanted: Iterable[str] = ()) -> list[Chart]:
     """Loss first, then every metric with its validation, then rows per second; those without two points are left out.
 
-    Of more than ``METRICS`` those that are ``wanted`` have their own all the same. However long the run, a line has at
-    most about ``POINTS`` points.
+    Of more than ``METRICS`` those that are ``wanted`` have their own all the same, which are not usual. However long
+    the run, a line has at most about ``POINTS`` points.
     """
-    last = state.history[-1] if state.history else {}
-    names = dict.fromkeys(name.removeprefix("val_") for name in ("loss", *state.metrics, *last))
-    shown = [*list(names)[:METRICS], *(name for name in list(names)[METRICS:] if name in set(wanted))]
-    charts = [_metric(state, name) for name in shown]
+    charts = [_metric(state, name) for name in _names(state)[:METRICS]]
+    charts += [replace(_metric(state, name), usual=False) for name in without_chart(state) if name in set(wanted)]
     pace = Chart("rows/s", "seconds", [_line("rows/s", "solid", state.pace.points)])
     return [chart for chart in (*charts, pace) if sum(len(line.xs) for line in chart.lines) > 1]
+
+
+def without_chart(state: RunState) -> list[str]:
+    """The metrics beyond ``METRICS``, which have a chart only where they are wanted."""
+    return _names(state)[METRICS:]
+
+
+def _names(state: RunState) -> list[str]:
+    last = state.history[-1] if state.history else {}
+    return list(dict.fromkeys(name.removeprefix("val_") for name in ("loss", *state.metrics, *last)))
 
 
 def _metric(state: RunState, name: str) -> Chart:

@@ -11,12 +11,13 @@ from itertools import islice
 from typing import Any
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
-from tfos_magic.notebook.views.charts import Chart, take_charts
+from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
 from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
 
 NOTICES_SHOWN = 6
 METRICS_SHOWN = 24
+NAMES_SHOWN = 3
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",
@@ -67,7 +68,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Picture:
-    """A run in words. ``fraction`` is None where the end is not known."""
+    """A run in words. ``fraction`` is None where the end is not known.
+
+    ``fit`` says which one the curves are of, where the cell has several, and ``more`` which metrics have none.
+    """
 
     phase: str
     ended: bool
@@ -85,6 +89,8 @@ class Picture:
     phases: list[Phase]
     workers: list[WorkerRow]
     charts: list[Chart]
+    fit: str
+    more: str
     notices: list[str]
     error: str
 
@@ -113,6 +119,8 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         phases=take_phases(state),
         workers=worker_rows(state),
         charts=take_charts(state, metrics),
+        fit=_fit(state),
+        more=_more(without_chart(state)),
         notices=state.notices[-NOTICES_SHOWN:],
         error=state.error,
     )
@@ -123,6 +131,20 @@ def _metrics(state: RunState) -> list[Metric]:
     shown = [Metric(name, number(value)) for name, value in islice(state.metrics.items(), METRICS_SHOWN)]
     more = len(state.metrics) - len(shown)
     return [*shown, Metric("further metrics", f"{more:,}")] if more else shown
+
+
+def _fit(state: RunState) -> str:
+    if not state.earlier:
+        return ""
+    return f"Curves of fit {state.fit + 1} of this cell; the history of the run has those before it."
+
+
+def _more(names: list[str]) -> str:
+    """That there are metrics without a curve, and how to see them."""
+    if not names:
+        return ""
+    named = ", ".join([*map(repr, names[:NAMES_SHOWN]), *(["…"] if names[NAMES_SHOWN:] else [])])
+    return f"{count_of(len(names), 'more metric')} without a curve: Curves(run, metrics=[{named}])."
 
 
 def _fed(feed: FeedState, state: RunState) -> str:
@@ -136,6 +158,8 @@ def _preparing(state: RunState) -> str:
     fed = all(feed.done for feed in state.feeds.values())
     if state.awaited and (state.phase is RunPhase.STARTING or (state.phase is RunPhase.FEEDING and fed)):
         return f"waiting for {state.awaited}"
+    if state.phase is RunPhase.QUEUED and state.ahead > 1:
+        return f"number {state.ahead} of those that wait"
     return _PREPARING.get(state.phase, "")
 
 
@@ -236,7 +260,13 @@ def feed_text(feed: FeedState) -> str:
 def _headline(state: RunState) -> str:
     if state.phase is RunPhase.STOPPED and not state.begun:
         return "Stopped before it began"
-    return _HEADLINES[state.phase].format(workers=count_of(len(state.workers), "worker"))
+    headline = _HEADLINES[state.phase] if _trains(state) else "Ran on {workers}"
+    return headline.format(workers=count_of(len(state.workers), "worker"))
+
+
+def _trains(state: RunState) -> bool:
+    """Whether it trains, as far as is known: one that is done tells of steps or epochs."""
+    return state.phase is not RunPhase.DONE or bool(state.history or state.step)
 
 
 def _fraction(state: RunState) -> float | None:

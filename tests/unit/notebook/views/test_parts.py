@@ -30,7 +30,7 @@ from tfos_magic.widgets import (
     StopButton,
     WorkerTable,
 )
-from tfos_magic.widgets.launcher import _controls
+from tfos_magic.widgets.launcher import _controls, _exact
 from tfos_magic.widgets.panel import PANELS
 
 from .simulated import ToldFeeds, ToldRun, finish
@@ -85,8 +85,15 @@ def test_a_metric_that_is_asked_for_has_a_curve_however_many_there_are(sent: Sen
     for history in run.state.history:
         history.update({f"m{number}": float(number) for number in range(20)})
     curves = Curves(run, metrics=["m17"])
-    assert "m17" in [chart["name"] for chart in curves.data.charts]
-    assert "m18" not in [chart["name"] for chart in curves.data.charts]
+    charts = {chart["name"]: chart["usual"] for chart in curves.data.charts}
+    assert charts == {"loss": True, **{f"m{number}": True for number in range(4)}, "accuracy": True} | {
+        "m17": False,
+        "rows/s": True,
+    }
+    assert "m17" in curves.picture()["text/html"]
+    assert ">m17<" not in RunPanel(run).picture()["text/html"]
+    Compare([run], metrics=["m18"]).shown = ["m19"]
+    assert {"m18", "m19"} < {chart["name"] for chart in curves.data.charts}
 
 
 def test_metrics_that_are_no_numbers_reach_observers_as_they_are_and_the_page_as_none(sent: Sent) -> None:
@@ -182,6 +189,20 @@ def test_controls_come_of_values_and_defaults() -> None:
     assert (controls["lr"].value, controls["units"].value) == (0.01, 32)
     controls, _ = _controls(train, {"lr": (0.5, 1.0), "units": (1, 9), "loss": ipywidgets.IntSlider(value=3)})
     assert [controls[name].value for name in ("lr", "units", "loss")] == [0.75, 5, 3]
+
+
+def test_what_the_function_says_is_trained_whatever_steps_a_slider_might_have() -> None:
+    def train(l2: float = 0.00025, drop: float = 0.33, rate: float = 0.0137, units: int = 20) -> None: ...
+
+    bounds = {"l2": (0.0, 0.01), "drop": (0.0, 0.9), "rate": (1e-4, 1.0, "log"), "units": (16, 1024, "log")}
+    controls, _ = _controls(train, bounds)
+    assert [controls[name].step for name in ("l2", "drop", "rate")] == [None] * 3
+    assert {name: _exact(control) for name, control in controls.items()} == {
+        "l2": 0.00025,
+        "drop": 0.33,
+        "rate": 0.0137,
+        "units": 20,
+    }
 
 
 CELL = """
@@ -289,6 +310,10 @@ def test_a_cluster_is_shown_and_asked_for_another_size(sent: Sent) -> None:
         while not view.status["error"] and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (cluster.asked, view.status["error"]) == ([9], "there is room for three.")
+        assert "1 run next" in view.status["runs"]
+        cluster.queue.leave(cluster.queue.runs[0])
+        view.look()
+        assert view.status["error"] == ""  # as another run has the workers
     finally:
         view.close()
 
@@ -353,6 +378,8 @@ def test_what_is_no_run_or_cluster_is_refused_in_one_line(sent: Sent, capfd: pyt
     for part in (Progress, Curves, RunPanel, Compare):
         with pytest.raises(UsageError, match="int is no run"):
             part(3)
+        with pytest.raises(UsageError, match=r"SimpleNamespace is no run, it has several: give one of its \.runs"):
+            part(SimpleNamespace(runs=[], run_id="a map"))
     with pytest.raises(UsageError, match="int is no cluster"):
         ClusterView(3)  # type: ignore[arg-type]
     gc.collect()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase
-from tfos_magic.notebook.views.card import render_card
+from tfos_magic.notebook.views.card import part_bundle, render_card
 from tfos_magic.notebook.views.picture import METRICS_SHOWN, feed_text, summary, take_picture
 from tfos_magic.notebook.views.wording import duration, number, pace, size
 from tfos_magic.transport.messages import Progress
@@ -34,6 +34,40 @@ def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
     assert take_picture(state).position == "rows on their way to the workers"
     state.awaited, state.feeds["train"].done = "TensorFlow: 1 of 2 workers", True
     assert take_picture(state).position == "waiting for TensorFlow: 1 of 2 workers"
+
+
+def test_a_run_that_waits_says_its_place() -> None:
+    state = new_state()
+    state.queue()
+    state.ahead = 1
+    assert take_picture(state).position == "next when the workers are free"
+    state.ahead = 2
+    assert take_picture(state).position == "number 2 of those that wait"
+
+
+def test_a_cell_that_trained_nothing_ran() -> None:
+    state = new_state()
+    assert take_picture(state).headline == "Starting on 2 workers"
+    finish(state)
+    assert take_picture(state).headline == "Ran on 2 workers"
+    tell(state, epoch_end(0))
+    assert take_picture(state).headline == "Trained on 2 workers"
+
+
+def test_the_curves_of_a_second_fit_say_so_and_metrics_without_a_curve_are_counted() -> None:
+    state = tell(new_state(), epoch_end(0), epoch_end(1))
+    assert (take_picture(state).fit, take_picture(state).more) == ("", "")
+    tell(state, epoch_end(0, fit=1), epoch_end(1, fit=1))
+    state.metrics.update({f"m{number}": 0.5 for number in range(8)})
+    picture = take_picture(state)
+    assert picture.fit == "Curves of fit 2 of this cell; the history of the run has those before it."
+    assert picture.more == "4 more metrics without a curve: Curves(run, metrics=['m4', 'm5', 'm6', …])."
+    card = render_card(state)
+    assert picture.fit in card
+    assert "4 more metrics" in card
+    curves = part_bundle(state, "curves", ["loss"])["text/html"]
+    assert picture.fit in curves
+    assert "more metrics" not in curves
 
 
 def test_epochs_and_steps_are_counted_as_people_do() -> None:
