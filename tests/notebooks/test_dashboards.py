@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -28,10 +29,10 @@ def test_the_faster_rate_learns_more_in_eight_epochs(executed: Executed) -> None
 
 def test_the_runs_are_listed_with_what_they_were_given(executed: Executed) -> None:
     lines = executed.text("%tfos runs").splitlines()
-    assert [line.split()[:3] for line in lines[-3:]] == [
+    assert [re.split("  +", line)[:3] for line in lines[-3:]] == [
         ["1", "fit", "0.003"],
-        ["2", "fit", "0.001"],
-        ["3", "fit", "0.03"],
+        ["2", "fit 2", "0.001"],
+        ["3", "fit 3", "0.03"],
     ]
     assert lines[-1].split().count("done") == 1
 
