@@ -80,6 +80,8 @@ def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
     assert predicted.schema["prediction"].dataType.typeName() == "double"
     assert RegressionEvaluator(metricName="mae").evaluate(predicted) < 1e-2
     assert fitted.predict([1.0, 1.0, 1.0]) == pytest.approx(2.5, abs=1e-2)
+    with pytest.raises(DataError, match="one row for the model's inputs .*shape"):
+        fitted.predict("text")
     assert fitted.evaluate(df)["mae"] < 1e-2
 
 
@@ -278,3 +280,14 @@ def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
         assert SHARED.running
     finally:
         SHARED.stop()
+
+
+def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
+    cluster: TFCluster, df: Any, tmp_path: Any
+) -> None:
+    asked = KerasRegressor(modelFn=linear, epochs=1, checkpointDir=str(tmp_path), resume=True, **PLAIN)
+    first, other = asked.fit(df), asked.fit(df.withColumn("label", -F.col("label")))
+    assert gap(first.keras, other.keras) > 1e-3
+    more = asked.copy({asked.epochs: 3}).fit(df)
+    assert more.summary.history["loss"][:1] == first.summary.history["loss"]
+    assert len(list(tmp_path.iterdir())) == 2

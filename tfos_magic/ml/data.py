@@ -38,6 +38,7 @@ class Rows:
         self._checked: set[str] = set()
         self._labels: dict[str, tuple[int, ...]] = {}
         self._splits: dict[str, dict[str, Any]] = {}
+        self._digests: dict[tuple[str, ...], str] = {}
 
     def check(self, features: list[str], label: str, weight: str | None = None) -> None:
         """Raise :class:`DataError` for columns that are not there, and for values that nothing can be learned from.
@@ -65,6 +66,16 @@ class Rows:
         if others := [label for label in self.labels(name) if label not in classes]:
             known = few(classes)
             raise DataError(f"Column {name!r} has {others[0]}, and the model's classes are {known}: drop these rows.")
+
+    def digest(self, names: Sequence[str]) -> str:
+        """A word for the rows of these columns, whatever their order."""
+        if (key := tuple(names)) not in self._digests:
+            from pyspark.sql import functions as F
+
+            total = F.sum(F.xxhash64(*names).cast("decimal(38,0)"))
+            rows, content = self.frame.agg(F.count("*"), total).first()
+            self._digests[key] = f"{rows} {content}"
+        return self._digests[key]
 
     def split(self, indicator: str) -> dict[str, Any]:
         """The DataFrames ``train`` and ``validation``, as a column of booleans says, where one is named."""

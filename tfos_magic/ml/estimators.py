@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
 from tfos_magic.ml.data import Rows
+from tfos_magic.ml.fingerprint import fingerprint
 from tfos_magic.ml.models import KerasClassificationModel, KerasModel, KerasRegressionModel, new_columns
 from tfos_magic.ml.params import ClassColumns, KerasParams, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
@@ -87,7 +89,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
             raise UsageError(f"{type(self).__name__} takes one of model and modelFn.")
         if self.isDefined("model") and self.value("modelParams"):
             raise UsageError("modelParams are what modelFn makes a model of, and there is a model: give modelFn.")
-        StrategyOptions.of(self.value("strategy"), self.value("strategyOptions"))  # refuses others
+        StrategyOptions.of(self.value("strategy"), self.value("strategyOptions") or {})  # refuses others
         new_columns(self, self.model_class.made, rows.frame)  # refuses those that are there
         rows.check(self.features, self.getLabelCol(), self.value("weightCol"))
         asked = Fit(
@@ -99,7 +101,12 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
             self.value("callbacks", ()),
             rows.labels(self.getLabelCol()) if self.kind == CLASSIFY else (),
         )
-        return Training(self, self.model_class, asked, rows.split(self.value("validationIndicatorCol", "")))
+        made = Training(self, self.model_class, asked, rows.split(self.value("validationIndicatorCol", "")))
+        if not (folder := self.value("checkpointDir")):
+            return made
+        columns = [*self.features, self.getLabelCol(), self.value("weightCol"), self.value("validationIndicatorCol")]
+        word = fingerprint(asked, made.options, rows.digest([name for name in columns if name]))
+        return replace(made, folder=f"{folder.rstrip('/')}/{word}")
 
 
 @with_accessors

@@ -11,7 +11,7 @@ from pyspark.ml import Model
 from pyspark.ml.param.shared import HasWeightCol
 from pyspark.ml.util import MLReadable, MLWritable
 
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import DataError, UsageError
 from tfos_magic.ml.data import Rows, check_columns
 from tfos_magic.ml.params import ClassColumns, KerasColumns, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
@@ -19,6 +19,7 @@ from tfos_magic.ml.scores import Scores
 from tfos_magic.ml.sharing import shared_cluster
 from tfos_magic.ml.training import EVALUATE, Facts
 from tfos_magic.ml.waiting import wait_for
+from tfos_magic.tracebacks import essence
 from tfos_magic.values.models import from_archive
 
 
@@ -61,8 +62,15 @@ class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any])
 
     def predict(self, row: Any) -> Any:
         """The prediction for one row: a vector or an array, or for ``featuresCols`` a dict of these by name."""
-        rows = {name: _batch(value) for name, value in row.items()} if isinstance(row, dict) else _batch(row)
-        made = self._scores({}).of(self.keras(rows, training=False))["prediction"].numpy()[0]
+        try:
+            rows = {name: _batch(value) for name, value in row.items()} if isinstance(row, dict) else _batch(row)
+            made = self._scores({}).of(self.keras(rows, training=False))["prediction"].numpy()[0]
+        except Exception as error:  # Keras's and TensorFlow's own, of what does not fit the model
+            inputs = ", ".join(f"{each.name} of shape {tuple(each.shape[1:])}" for each in self.keras.inputs or ())
+            why = next(iter(essence(str(error)).splitlines()), type(error).__name__)
+            raise DataError(
+                f"predict takes one row for the model's inputs ({inputs}), and this is none: {why}"
+            ) from error
         return made.item() if made.ndim == 0 else made
 
     def evaluate(self, dataset: Any) -> dict[str, float]:

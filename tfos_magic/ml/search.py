@@ -59,7 +59,7 @@ class Search(Iterator[tuple[int, Any]]):
         while left:
             alike = [index for index in left if trainings[index].options == trainings[left[0]].options]
             left = [index for index in left if index not in alike]
-            map_run = trainings[alike[0]].map(cluster, [trainings[index].asked for index in alike])
+            map_run = trainings[alike[0]].map(cluster, [trainings[index] for index in alike])
             self._exit.callback(_stop, map_run)
             self._runs.update(zip(alike, map_run.runs, strict=True))
         self._trainings = trainings

@@ -50,6 +50,7 @@ def _cluster(spark: Any, workers: int | None, servers: int, keep: bool) -> TFClu
     if (workers and workers > cluster.size) or servers > len(cluster.servers):
         raise ClusterError(
             f"The cluster has {cluster.size} workers and {len(cluster.servers)} parameter servers, and the estimator "
-            f"asks for {workers or 'any'} and {servers}: set numWorkers, or stop the cluster (%tfos stop)."
+            f"asks for {workers or 'any'} and {servers}: ask for fewer, or stop the cluster (%tfos stop, or "
+            "tfos_magic.current_cluster().stop())."
         )
     return cluster

@@ -22,18 +22,19 @@ OUTPUTS = ["model", "history", "facts"]
 
 @dataclass(frozen=True)
 class Training:
-    """What an ``estimator`` has ``asked`` for, on the DataFrames ``frames``."""
+    """What an ``estimator`` has ``asked`` for, on the DataFrames ``frames``, with checkpoints in ``folder``."""
 
     estimator: KerasParams
     model_class: type[KerasModel]
     asked: Fit
     frames: dict[str, Any]
+    folder: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the run, but for its name and who watches it."""
+        """The options of the run, but for its name, its folder, and who watches it."""
         value = self.estimator.value
-        names = {"seed": "seed", "checkpointDir": "checkpoint_dir", "weightCol": "weight"}
+        names = {"seed": "seed", "weightCol": "weight"}
         return {
             "frames": self.frames,
             "label": value("labelCol"),
@@ -41,10 +42,10 @@ class Training:
             "batch_size": value("batchSize"),
             "shuffle": value("shuffle"),
             "strategy": value("strategy"),
-            "options": value("strategyOptions"),
+            "options": value("strategyOptions") or {},
             "resume": value("resume"),
             "outputs": OUTPUTS,
-            **{option: value(name) for name, option in names.items() if value(name) is not None},
+            **{option: value(name) for name, option in names.items() if value(name) not in (None, "")},
         }
 
     @property
@@ -63,14 +64,16 @@ class Training:
         """Train on all workers, or on as many as were asked for."""
         name, observer = type(self.estimator).__name__, choose_view() if self.estimator.value("verbose") else Observer()
         if self.estimator.value("numWorkers") in (None, cluster.size):
-            return cluster.submit(self.cell, name=name, names={"item": self.asked}, observer=observer, **self.options)
-        return self.map(cluster, [self.asked], observer).runs[0]
+            given = {"names": {"item": self.asked}, "checkpoint_dir": self.folder, **self.options}
+            return cluster.submit(self.cell, name=name, observer=observer, **given)
+        return self.map(cluster, [self], observer).runs[0]
 
-    def map(self, cluster: TFCluster, asked: list[Fit], observer: Observer | None = None) -> MapRun:
+    def map(self, cluster: TFCluster, alike: list[Training], observer: Observer | None = None) -> MapRun:
         """Do several trainings that have these options, side by side, on ``numWorkers`` or one worker each."""
         name, workers = type(self.estimator).__name__, self.estimator.value("numWorkers", 1)
         observer = observer or Observer()
-        return cluster.map(self.cell, asked, workers_per_item=workers, name=name, observer=observer, **self.options)
+        given = {"checkpoint_dir": [each.folder for each in alike], "observer": observer, **self.options}
+        return cluster.map(self.cell, [each.asked for each in alike], workers_per_item=workers, name=name, **given)
 
     def fitted(self, run: Run) -> KerasModel:
         """The model that came of a run that has ended. Raises what ended it."""

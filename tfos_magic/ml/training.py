@@ -95,6 +95,9 @@ def _check_inputs(model: Any, data: Any) -> None:
             else f"The model has one input, and featuresCols are {', '.join(spec)}: put a VectorAssembler before, and "
             "set featuresCol, or give the model an input of that name for each."
         )
+    if isinstance(spec, dict) and (unlike := sorted(spec.keys() - {each.name for each in inputs})) and inputs:
+        names = ", ".join(each.name for each in inputs)
+        raise UsageError(f"featuresCols has {unlike[0]}, and the model's inputs are {names}: call the columns so.")
     if len(inputs) != 1 or isinstance(spec, dict) or spec.shape.rank is None:
         return
     if spec.dtype.name == "string" and inputs[0].dtype != "string":

@@ -47,5 +47,5 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
     fix = anew if master.startswith("local[") else "add executor cores"
     return (
         f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked, {free} slots free ({total} in all on "
-        f"{master}): {fix}, ask for fewer workers with -n, or wait for other Spark jobs to end."
+        f"{master}): {fix}, ask for fewer workers, or wait for other Spark jobs to end."
     )

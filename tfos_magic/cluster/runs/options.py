@@ -141,11 +141,12 @@ def map_requests(
     name: str = "map",
     names: Mapping[str, Any] | None = None,
     log_dir: str = "",
-    checkpoint_dir: str = "",
+    checkpoint_dir: str | Sequence[str] = "",
     **options: Any,
 ) -> list[RunRequest]:
     """The requests for runs of ``cell``, one for each of ``items``, which the text has by the name ``item``, and a
-    function as its first argument. Each keeps its logs and checkpoints in a folder of its own, called by its number.
+    function as its first argument. Each keeps its logs and checkpoints in a folder of its own, called by its number, or
+    where ``checkpoint_dir`` names one for each.
 
     Raises what :func:`request_of` raises, and :class:`CaptureError` for an item that cannot be sent.
     """
@@ -157,6 +158,8 @@ def map_requests(
     if called in values or called in options.get("frames", ()):
         raise UsageError(f"{called!r} is the item's name: call the value in names or frames by another one.")
     request = request_of(cell, names={**values, called: None}, **options)
+    if isinstance(checkpoint_dir, str):
+        checkpoint_dir = [checkpoint_dir and f"{checkpoint_dir}/{index}" for index in range(len(items))]
     payload = pack({name: value for name, value in request.names.items() if name != called})
     return [
         replace(
@@ -166,7 +169,7 @@ def map_requests(
             item=_packed_item(called, item, index),
             simple={**request.simple, **simple_values({called: item})},
             log_dir=log_dir and f"{log_dir}/{index}",
-            checkpoint_dir=checkpoint_dir and f"{checkpoint_dir}/{index}",
+            checkpoint_dir=checkpoint_dir[index],
             detached=True,
         )
         for index, item in enumerate(items)

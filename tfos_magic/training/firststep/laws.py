@@ -63,7 +63,7 @@ def _law(
         return Law.UNKNOWN
     size = max((float(np.abs(array).max(initial=0.0)) for array in arrays), default=0.0)
     allowed = max(tolerance * max(size, floor), rounding)
-    if size <= max(allowed, np.finfo(np.float32).tiny):
+    if size <= max(allowed, float(np.finfo(np.float32).tiny)):
         return Law.UNKNOWN
 
     def agrees(value: Any) -> bool:

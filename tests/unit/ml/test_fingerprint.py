@@ -1,0 +1,53 @@
+"""A training is known by what is fitted, how and on which rows; not by names, nor by how long it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import keras
+import pytest
+
+from tfos_magic.ml.fingerprint import fingerprint
+from tfos_magic.ml.training import REGRESS, Fit
+
+
+def model(units: int = 3, rate: float = 0.1) -> Any:
+    made = keras.Sequential([keras.layers.Dense(units), keras.layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(rate), "mse")
+    return made
+
+
+OPTIONS = {"batch_size": 8, "resume": True, "frames": {"train": object()}}
+ASKED = Fit(REGRESS, model(), None, {}, 2)
+
+
+@pytest.mark.parametrize(
+    "alike", [replace(ASKED, model=model()), replace(ASKED, epochs=5)], ids=["made anew", "for longer"]
+)
+def test_it_is_found_again(alike: Fit) -> None:
+    assert fingerprint(alike, {**OPTIONS, "resume": False}, "8 1") == fingerprint(ASKED, OPTIONS, "8 1")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (replace(ASKED, model=model(units=4)), OPTIONS, "8 1"),
+        (replace(ASKED, model=model(rate=0.2)), OPTIONS, "8 1"),
+        (replace(ASKED, params={"rate": 1}), OPTIONS, "8 1"),
+        (replace(ASKED, model=None, make=lambda params: model(4)), OPTIONS, "8 1"),
+        (ASKED, {**OPTIONS, "batch_size": 9}, "8 1"),
+        (ASKED, OPTIONS, "8 2"),
+    ],
+    ids=["layers", "optimizer", "params", "function", "batch size", "rows"],
+)
+def test_another_is_another(other: tuple[Fit, dict[str, Any], str]) -> None:
+    assert fingerprint(*other) != fingerprint(ASKED, OPTIONS, "8 1")
+
+
+def test_functions_differ_by_what_they_do() -> None:
+    words = {
+        fingerprint(replace(ASKED, model=None, make=make), OPTIONS, "8 1")
+        for make in (lambda params: model(3), lambda params: model(4), lambda params: model(3, 0.2))
+    }
+    assert len(words) == 3
