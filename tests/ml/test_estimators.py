@@ -80,7 +80,7 @@ def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
     assert predicted.schema["prediction"].dataType.typeName() == "double"
     assert RegressionEvaluator(metricName="mae").evaluate(predicted) < 1e-2
     assert fitted.predict([1.0, 1.0, 1.0]) == pytest.approx(2.5, abs=1e-2)
-    with pytest.raises(DataError, match="one row for the model's inputs .*shape"):
+    with pytest.raises(DataError, match=r"one row for the model's inputs .*shape"):
         fitted.predict("text")
     assert fitted.evaluate(df)["mae"] < 1e-2
 

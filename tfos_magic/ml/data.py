@@ -68,11 +68,12 @@ class Rows:
             raise DataError(f"Column {name!r} has {others[0]}, and the model's classes are {known}: drop these rows.")
 
     def digest(self, names: Sequence[str]) -> str:
-        """A word for the rows of these columns, whatever their order."""
+        """A word for the rows of these columns, in their order and partitions."""
         if (key := tuple(names)) not in self._digests:
             from pyspark.sql import functions as F
 
-            total = F.sum(F.xxhash64(*names).cast("decimal(38,0)"))
+            place = F.monotonically_increasing_id()
+            total = F.sum(F.xxhash64(place, *names).cast("decimal(38,0)"))
             rows, content = self.frame.agg(F.count("*"), total).first()
             self._digests[key] = f"{rows} {content}"
         return self._digests[key]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster as Cluster
-from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import ClusterError, TFOSError, UsageError
+from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
 from tfos_magic.tensorflowonspark.feeding import Feeding
@@ -53,7 +55,7 @@ class TFCluster:
         self._feeding = Feeding(cluster, work.run_id, [i for i, (job, _) in enumerate(plan.roles) if job in _FED])
         self._boards = TensorBoards()
         self._url: str | None = None
-        work.on_change(lambda run: self._feeding.fail("a node of the cluster has ended") if run.done else None)
+        threading.Thread(target=self._watch, name="tfos-program", daemon=True).start()
 
     def train(self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input") -> None:
         """Feed the rows of an RDD ``num_epochs`` times (0: ten), dealt out evenly, and wait until they are taken.
@@ -102,6 +104,12 @@ class TFCluster:
         started = self._boards.ensure(log_dir)
         self._url = started.url if isinstance(started, Serving) else None
         print(f"TensorBoard: {self._url}" if self._url else f"TensorBoard did not start: {started}", flush=True)
+
+    def _watch(self) -> None:
+        """Wait for the programs to end; then nobody feeds them any more."""
+        with suppress(BaseException):  # which is raised where the programs are waited for
+            self._work.wait()
+        self._feeding.fail("the programs of the cluster have ended")
 
     def _check(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
@@ -159,17 +167,6 @@ class TFCluster:
 _FED = ("chief", "master", "worker")
 
 
-class _Lines(Observer):
-    """Prints what nodes print, each line with its node."""
-
-    def __init__(self, roles: Sequence[tuple[str, int]]) -> None:
-        self._names = [f"{job}:{task}" for job, task in roles]
-
-    def output(self, text: str, stream: str, rank: int = 0) -> None:
-        for line in text.splitlines():
-            print(f"[{self._names[rank]}] {line}", flush=True)
-
-
 def run(
     sc: Any,
     map_fun: Callable[[Any, Any], Any],
@@ -213,7 +210,7 @@ def run(
             name=getattr(map_fun, "__name__", "program"),
             names={"map_fun": map_fun, "tf_args": tf_args, "plan": plan},
             strategy=AS_WRITTEN,
-            observer=_Lines(roles),
+            observer=choose_view(),
         )
         made = TFCluster(sc, cluster, work, plan, input_mode, queues)
         if tensorboard:
@@ -241,7 +238,7 @@ def deal_roles(size: int, servers: int, master: str | None, evaluator: bool) -> 
 
 def _default_fs(sc: Any) -> str:
     name = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))
-    return name.rstrip("/") if name.startswith("file://") and len(name) > len("file://") else name
+    return name[:-1] if name.startswith("file://") and name.endswith("/") and len(name) > len("file://") else name
 
 
 def _sign_of_life(state: RunState) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.cluster import TFCluster as Cluster
 from tfos_magic.errors import FeedError
-from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_rows
+from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_batches, deal_rows
 from tfos_magic.spark.session import cancel_tag, is_dataframe, job_tag
 from tfos_magic.transport.messages import EndStream
 
@@ -25,19 +26,20 @@ class Feeding:
         """Deal out the rows of ``data`` and return when they are taken; a stream's are as they come."""
         job = self._job(timeout, queue)
         if is_dataframe(data) and data.isStreaming:
-            writer = data.writeStream.foreachBatch(lambda batch, _: self._feed(batch.sparkSession, _rows(batch), job))
+            writer = data.writeStream.foreachBatch(lambda batch, _: self._feed(lambda: _arrow_job(batch, job)))
             self._queries.append(writer.start())
         elif hasattr(data, "foreachRDD"):
-            spark = self._cluster.spark
-            data.foreachRDD(lambda rdd: self._feed(spark, rdd, job))
+            data.foreachRDD(lambda rdd: self._feed(lambda: _rows_job(rdd, job)))
+        elif is_dataframe(data):
+            for _ in range(epochs):
+                self._feed(lambda: _arrow_job(data, job))
         else:
-            rows = _rows(data) if is_dataframe(data) else data
-            self._feed(self._cluster.spark, sc.union([rows] * epochs), job)
+            self._feed(lambda: _rows_job(sc.union([data] * epochs), job))
 
     def inference(self, data: Any, timeout: float, queue: str) -> Any:
         """A lazy RDD of the answers to the rows of ``data``."""
         job = self._job(timeout, queue)
-        rows = _rows(data) if is_dataframe(data) else data
+        rows = data.rdd if is_dataframe(data) else data
         return rows.mapPartitionsWithIndex(lambda number, part: ask_rows(job, number, part))
 
     def end(self) -> None:
@@ -51,9 +53,9 @@ class Feeding:
         self._tell(EndStream(self._channel, 0, FeedError.__name__, reason))
         cancel_tag(self._cluster.spark, self._tag)
 
-    def _feed(self, spark: Any, rows: Any, job: RowsJob) -> None:
-        with job_tag(spark, self._tag):
-            errors = rows.mapPartitionsWithIndex(lambda number, part: deal_rows(job, number, part)).collect()
+    def _feed(self, deal: Callable[[], list[str]]) -> None:
+        with job_tag(self._cluster.spark, self._tag):
+            errors = deal()
         if errors:
             raise FeedError(errors[0])
 
@@ -68,6 +70,10 @@ class Feeding:
             self._cluster.tell(rank, message)
 
 
-def _rows(df: Any) -> Any:
-    """An RDD of a DataFrame's rows as tuples, whose arrays of numbers are NumPy's, read from Arrow batches."""
-    return df.rdd
+def _rows_job(rdd: Any, job: RowsJob) -> list[str]:
+    errors: list[str] = rdd.mapPartitionsWithIndex(lambda number, part: deal_rows(job, number, part)).collect()
+    return errors
+
+
+def _arrow_job(df: Any, job: RowsJob) -> list[str]:
+    return [row.error for row in df.mapInArrow(partial(deal_batches, job), "error string").collect()]

@@ -19,7 +19,7 @@ from tfos_magic.errors import RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message, mark_lines
-from tfos_magic.transport.messages import RunCell
+from tfos_magic.transport.messages import AS_WRITTEN, RunCell
 from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.display import display, stand_in_for_ipython
@@ -174,7 +174,7 @@ def _forget_session() -> None:
 def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     """The failure as the notebook shows it: kind, message, traceback from the cell on, and the cell's lines."""
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
-    lines = _cell_lines(error, cell.filename)
+    lines = [] if cell.strategy == AS_WRITTEN else _cell_lines(error, cell.filename)
     kind = type(error).__name__
     text = _text(error)
     hint = getattr(error, "tfos_hint", "") or hint_of_columns(text, cell.feeds.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -51,3 +52,52 @@ def test_functions_differ_by_what_they_do() -> None:
         for make in (lambda params: model(3), lambda params: model(4), lambda params: model(3, 0.2))
     }
     assert len(words) == 3
+
+
+class Maker:
+    def __init__(self, units: int) -> None:
+        self.units = units
+
+    def __call__(self, params: Any) -> Any:
+        return model(self.units)
+
+    def make(self, params: Any) -> Any:
+        return model(self.units)
+
+
+def closed_over(units: int) -> Any:
+    return lambda params: model(units)
+
+
+def with_default(units: int) -> Any:
+    return lambda params, given=units: model(given)
+
+
+def of_a_global(units: int) -> Any:
+    space = {"model": model, "units": units}
+    exec("def make(params): return model(units)", space)
+    return space["make"]
+
+
+def of_a_helper(units: int) -> Any:
+    space = {"model": model}
+    exec(f"def helper(): return model({units})\ndef make(params): return helper()", space)
+    return space["make"]
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        closed_over,
+        with_default,
+        of_a_global,
+        of_a_helper,
+        Maker,
+        lambda units: Maker(units).make,
+        lambda units: partial(model, units),
+    ],
+    ids=["closure", "default", "global", "helper", "object", "method", "partial"],
+)
+def test_what_a_function_reads_counts(maker: Any) -> None:
+    words = [fingerprint(replace(ASKED, model=None, make=maker(units)), OPTIONS, "8 1") for units in (3, 3, 4)]
+    assert words[0] == words[1] != words[2]

@@ -6,13 +6,13 @@ evenly: every worker gets as many of each partition, so that workers in lockstep
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
@@ -25,6 +25,7 @@ from tfos_magic.feed.agent.flight_messages import (
     block_of,
     decode_error,
 )
+from tfos_magic.feed.row_blocks import decode_rows, encode_batch, encode_rows
 from tfos_magic.transport.messages import FeedEndpoint
 
 BLOCK_BYTES = 1 << 19
@@ -48,13 +49,51 @@ def deal_rows(job: RowsJob, partition: int, rows: Iterable[Any]) -> Iterator[str
     """Send the rows of a partition to all ranks, as many to each. Gives the text of an error that is of no use to try
     again; returns when the programs have taken all rows, or read no more."""
     size = len(job.ranks)
+
+    def deal(writers: Sequence[_RowWriter]) -> None:
+        for block in _blocks(rows, size):
+            for place, writer in enumerate(writers):
+                # Each partition begins with another rank, so that short ones do not all go to the first.
+                writer.send(block[(place - partition) % size :: size])
+
+    yield from _dealt(job, deal)
+
+
+def deal_batches(job: RowsJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As :func:`deal_rows`, of the Arrow batches of a DataFrame's partition, for ``mapInArrow``."""
+    size, dealt = len(job.ranks), _partition()
+
+    def deal(writers: Sequence[_RowWriter]) -> None:
+        nonlocal dealt
+        for batch in batches:
+            for start in range(0, batch.num_rows, size * _rows_at_once(batch)):
+                part = batch.slice(start, size * _rows_at_once(batch))
+                for place, writer in enumerate(writers):
+                    mine = part.take(np.arange((place - dealt) % size, part.num_rows, size))
+                    if mine.num_rows:
+                        writer.send_block(mine.num_rows, encode_batch(mine))
+                dealt += part.num_rows
+
+    yield pa.record_batch({"error": pa.array(list(_dealt(job, deal)), pa.string())})
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _rows_at_once(batch: pa.RecordBatch) -> int:
+    return max(1, BLOCK_BYTES * batch.num_rows // max(1, batch.nbytes))
+
+
+def _dealt(job: RowsJob, deal: Callable[[Sequence[_RowWriter]], None]) -> Iterator[str]:
+    """Deal out rows; gives the text of an error that is of no use to try again."""
     try:
         with ExitStack() as stack:
             writers = [stack.enter_context(_RowWriter(job, rank, answers=False)) for rank in job.ranks]
-            for block in _blocks(rows, size):
-                for place, writer in enumerate(writers):
-                    # Each partition begins with another rank, so that short ones do not all go to the first.
-                    writer.send(block[(place - partition) % size :: size])
+            deal(writers)
             for writer in writers:
                 writer.end()
     except TFOSError as error:
@@ -80,17 +119,8 @@ def _blocks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
     while block := list(islice(rows, count)):
         yield block
         sample = block[:: -(-len(block) // 8)]
-        each = max(1, len(_pickled(sample)) // len(sample))
+        each = max(1, len(encode_rows(sample)) // len(sample))
         count = size * min(MOST_ROWS, 2 * max(FIRST_ROWS, count // size), max(1, BLOCK_BYTES // each))
-
-
-def _pickled(rows: list[Any]) -> bytes:
-    try:
-        return pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps(rows))
 
 
 class _RowWriter:
@@ -116,11 +146,14 @@ class _RowWriter:
 
     def send(self, rows: list[Any]) -> None:
         if rows:
-            with self._explained():
-                if not self._begun:
-                    self._begun = True
-                    self._writer.begin(ROWS_SCHEMA)
-                self._writer.write_batch(block_message(len(rows), _pickled(rows)))
+            self.send_block(len(rows), encode_rows(rows))
+
+    def send_block(self, rows: int, data: bytes) -> None:
+        with self._explained():
+            if not self._begun:
+                self._begun = True
+                self._writer.begin(ROWS_SCHEMA)
+            self._writer.write_batch(block_message(rows, data))
 
     def end(self) -> None:
         """Return when the program has taken all rows, or reads no more."""
@@ -134,7 +167,7 @@ class _RowWriter:
         with self._explained():
             self._writer.done_writing()
             while (message := self._next()) is not None:
-                yield from pickle.loads(block_of(message)[1])
+                yield from decode_rows(block_of(message)[1])
 
     def _next(self) -> pa.RecordBatch | None:
         try:

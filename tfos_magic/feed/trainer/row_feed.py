@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ from tfos_magic.feed.agent.flight_messages import (
     block_of,
     decode_error,
 )
+from tfos_magic.feed.row_blocks import decode_rows, encode_rows
 from tfos_magic.transport.messages import RowsHandle
 
 
@@ -42,7 +42,7 @@ class RowFeed:
             self._reader = self._client.do_get(flight.Ticket(self._call.encode()), self._options)
             for message in self._reader:
                 rows, data = block_of(message.data)
-                yield pickle.loads(data) if rows else []
+                yield decode_rows(data) if rows else []
         except (pa.ArrowException, OSError) as error:
             raise decode_error(getattr(error, "extra_info", None)) or FeedError(
                 f"the rows of this program cannot come any more ({error})"
@@ -53,7 +53,7 @@ class RowFeed:
         if self._writer is None:
             descriptor = flight.FlightDescriptor.for_command(self._call.encode())
             self._writer, _ = self._client.do_put(descriptor, ROWS_SCHEMA, self._options)
-        self._writer.write_batch(block_message(len(results), pickle.dumps(list(results), pickle.HIGHEST_PROTOCOL)))
+        self._writer.write_batch(block_message(len(results), encode_rows(list(results))))
 
     def close(self) -> None:
         """Read no more: what waits, and what comes, is dropped."""
