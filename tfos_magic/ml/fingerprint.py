@@ -14,13 +14,14 @@ import numpy as np
 
 from tfos_magic.ml.training import Fit
 
-_NAMES = ("name", "trainable", "build_config", "shared_object_id")
+_NAMES = ("name", "build_config", "shared_object_id")
+_PLAIN = (bool, int, float, str, bytes, tuple, np.ndarray)
 
 
 def fingerprint(asked: Fit, options: Mapping[str, Any], rows: str) -> str:
     """A word for a training: what is fitted, how, and on which ``rows``, but not for how long.
 
-    Names of layers and first weights do not count: a notebook whose cell is run again makes others.
+    Names of layers and first trainable weights do not count: a notebook whose cell is run again makes others.
     """
     made = asked.make
     told = {
@@ -72,7 +73,8 @@ class _Described:
         if isinstance(value, np.ndarray):
             return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
         if hasattr(value, "get_config") and (config := _config(value)) is not None:
-            return [self(type(value)), self(_without_names(config))]
+            # Losses and metrics leave out of their configuration what they pass on to a function.
+            return [self(type(value)), self(_without_names(config)), self(getattr(value, "_fn_kwargs", None))]
         return [self(type(value)), self(getattr(value, "__dict__", None) or _plain(value))]
 
     def _members(self, kind: type) -> Any:
@@ -92,9 +94,18 @@ class _Described:
 
 
 def _model(model: Any) -> Any:
-    compiled = getattr(model, "get_compile_config", lambda: None)()
-    layers = [(type(layer), _without_names(_config(layer))) for layer in getattr(model, "layers", ())]
-    return [type(model), layers, _without_names(compiled)]
+    """What a Keras model is made of: layers, what it was compiled with, and what training does not set.
+
+    That is what a class of the user's own keeps, what is frozen, and states such as those of layers that were adapted.
+    """
+    own = [each for each in (model, *getattr(model, "layers", ())) if _is_of_the_user(type(each))]
+    kept = [
+        {k: v for k, v in vars(each).items() if k[0] != "_" and k != "name" and isinstance(v, _PLAIN)} for each in own
+    ]
+    layers = [(type(each), each.trainable, _without_names(_config(each))) for each in getattr(model, "layers", ())]
+    fixed = [np.asarray(each) for each in getattr(model, "non_trainable_variables", ()) if "seed" not in each.path]
+    given = getattr(model, "_compile_config", None)
+    return [type(model), layers, _without_names(dict(given.config) if given is not None else None), kept, fixed]
 
 
 def _config(layer: Any) -> Any:

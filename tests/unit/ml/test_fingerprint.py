@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from tfos_magic.ml.fingerprint import fingerprint
@@ -100,4 +101,47 @@ def of_a_helper(units: int) -> Any:
 )
 def test_what_a_function_reads_counts(maker: Any) -> None:
     words = [fingerprint(replace(ASKED, model=None, make=maker(units)), OPTIONS, "8 1") for units in (3, 3, 4)]
+    assert words[0] == words[1] != words[2]
+
+
+class Scaled(keras.Model):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs) * self.factor
+
+
+def with_loss(loss: Any) -> Any:
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    made.compile("adam", loss)
+    return made
+
+
+def loss_of(factor: float) -> Any:
+    return lambda truth, made: factor * keras.ops.mean((truth - made) ** 2)
+
+
+def frozen(trainable: float) -> Any:
+    made = with_loss("mse")
+    made.set_weights([np.ones_like(each) for each in made.get_weights()])
+    made.layers[0].trainable = trainable > 1
+    return made
+
+
+def adapted(factor: float) -> Any:
+    layer = keras.layers.Normalization()
+    layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]) * factor)
+    return keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda factor: with_loss(keras.losses.Huber(factor)), lambda f: with_loss(loss_of(f)), frozen, Scaled, adapted],
+    ids=["loss", "function", "frozen", "attribute", "adapted"],
+)
+def test_what_training_does_not_set_counts(make: Any) -> None:
+    words = [fingerprint(replace(ASKED, model=make(factor)), OPTIONS, "8 1") for factor in (1.0, 1.0, 2.0)]
     assert words[0] == words[1] != words[2]
