@@ -72,9 +72,9 @@ class Rows:
         if (key := tuple(names)) not in self._digests:
             from pyspark.sql import functions as F
 
-            place = F.monotonically_increasing_id()
-            total = F.sum(F.xxhash64(place, *names).cast("decimal(38,0)"))
-            rows, content = self.frame.agg(F.count("*"), total).first()
+            placed = self.frame.select(F.monotonically_increasing_id().alias("place"), *names)
+            words = placed.select(F.xxhash64(*placed.columns).cast("decimal(38,0)").alias("word"))
+            rows, content = words.agg(F.count("*"), F.sum("word")).first()
             self._digests[key] = f"{rows} {content}"
         return self._digests[key]
 

@@ -73,7 +73,9 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         """
         rows = Rows(dataset)
         names = [", ".join(f"{param.name} {value}" for param, value in each.items()) for each in paramMaps]
-        return Search([partial(self.copy(each).training, rows) for each in paramMaps], names)
+        trainings = [self.copy(each) for each in paramMaps]
+        lengths = {each.value("epochs") for each in trainings}
+        return Search([partial(each.training, rows, len(lengths) > 1) for each in trainings], names)
 
     def _fit(self, dataset: Any) -> Any:
         with interruptible():  # PySpark's own handler would cancel all jobs of the session
@@ -83,8 +85,11 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
                 wait_for(run.wait, run.stop)
                 return training.fitted(run)
 
-    def training(self, rows: Rows) -> Training:
-        """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained."""
+    def training(self, rows: Rows, lengths_differ: bool = False) -> Training:
+        """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained.
+
+        Where ``lengths_differ``, as epochs in a grid, none is to go on from another.
+        """
         if self.isDefined("model") == self.isDefined("modelFn"):
             raise UsageError(f"{type(self).__name__} takes one of model and modelFn.")
         if self.isDefined("model") and self.value("modelParams"):
@@ -106,6 +111,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
             return made
         columns = [*self.features, self.getLabelCol(), self.value("weightCol"), self.value("validationIndicatorCol")]
         word = fingerprint(asked, made.options, rows.digest([name for name in columns if name]))
+        word += f"-{asked.epochs}" if lengths_differ else ""
         return replace(made, folder=f"{folder.rstrip('/')}/{word}")
 
 

@@ -29,6 +29,7 @@ def fingerprint(asked: Fit, options: Mapping[str, Any], rows: str) -> str:
         "model": _model(asked.model) if made is None else made,
         "params": asked.params,
         "labels": asked.labels,
+        "callbacks": [_callback(each) for each in asked.callbacks],
         "options": {name: value for name, value in options.items() if name not in ("frames", "resume", "outputs")},
         "rows": rows,
     }
@@ -106,6 +107,11 @@ def _model(model: Any) -> Any:
     fixed = [np.asarray(each) for each in getattr(model, "non_trainable_variables", ()) if "seed" not in each.path]
     given = getattr(model, "_compile_config", None)
     return [type(model), layers, _without_names(dict(given.config) if given is not None else None), kept, fixed]
+
+
+def _callback(callback: Any) -> Any:
+    state = vars(callback).items()
+    return [type(callback), {k: v for k, v in state if k[0] != "_" and (isinstance(v, _PLAIN) or callable(v))}]
 
 
 def _config(layer: Any) -> Any:

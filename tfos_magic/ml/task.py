@@ -10,6 +10,7 @@ from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import UsageError
 from tfos_magic.ml.models import KerasModel, TrainingSummary
 from tfos_magic.ml.params import KerasParams
 from tfos_magic.ml.sharing import shared_cluster
@@ -78,7 +79,12 @@ class Training:
     def fitted(self, run: Run) -> KerasModel:
         """The model that came of a run that has ended. Raises what ended it."""
         values, state = run.wait(), run.state
-        model = values["model"]
+        model, done = values["model"], max(map(len, values["history"].values()), default=0)
+        if done > self.asked.epochs:
+            raise UsageError(
+                f"The run in {self.folder} has had {done} epochs, and {self.asked.epochs} are asked for: ask for as "
+                "many, or leave resume out."
+            )
         if isinstance(model, ModelWeights):
             model = model.read_archive()
         fed = sum(feed.bytes for feed in state.feeds.values())

@@ -39,9 +39,10 @@ def test_it_is_found_again(alike: Fit) -> None:
         (replace(ASKED, params={"rate": 1}), OPTIONS, "8 1"),
         (replace(ASKED, model=None, make=lambda params: model(4)), OPTIONS, "8 1"),
         (ASKED, {**OPTIONS, "batch_size": 9}, "8 1"),
+        (replace(ASKED, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)]), OPTIONS, "8 1"),
         (ASKED, OPTIONS, "8 2"),
     ],
-    ids=["layers", "optimizer", "params", "function", "batch size", "rows"],
+    ids=["layers", "optimizer", "params", "function", "batch size", "callbacks", "rows"],
 )
 def test_another_is_another(other: tuple[Fit, dict[str, Any], str]) -> None:
     assert fingerprint(*other) != fingerprint(ASKED, OPTIONS, "8 1")
