@@ -58,6 +58,7 @@ FOLDERS = (
     "kernel",
     "browser",
     "ml",
+    "ported",
     "frames",
     "corpus",
     "training",
@@ -65,7 +66,7 @@ FOLDERS = (
     "packaging",
     "unit",
 )
-WITH_SPARK = FOLDERS[:7]
+WITH_SPARK = FOLDERS[:8]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

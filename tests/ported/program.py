@@ -1,0 +1,127 @@
+"""A program for TensorFlowOnSpark, as its users write them: it trains, predicts and fails on two nodes, and prints what
+happened as JSON. Its executors have one core each, and none to spare."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+from tensorflowonspark import TFCluster, TFParallel, dfutil
+from tensorflowonspark.pipeline import TFEstimator, TFModel
+
+ROWS, WEIGHTS = 480, (3.14, 1.618)
+
+
+def train(args, ctx):
+    """A line is found; each row is taken by itself, as TensorFlowOnSpark's examples do it."""
+    import numpy as np
+    import tensorflow as tf
+    from tensorflowonspark import TFNode, compat
+
+    strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+    feed = TFNode.DataFeed(ctx.mgr, False)
+
+    def rows():
+        while not feed.should_stop():
+            batch = feed.next_batch(1)
+            if not batch:
+                return
+            yield np.array(batch[0][0], "float32"), np.array([batch[0][1]], "float32")
+
+    shapes = (tf.TensorShape([2]), tf.TensorShape([1]))
+    data = tf.data.Dataset.from_generator(rows, (tf.float32, tf.float32), shapes).batch(args.batch_size)
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,), kernel_initializer="ones")])
+        model.compile(tf.keras.optimizers.SGD(args.rate), "mse")
+    checkpoints = tf.keras.callbacks.ModelCheckpoint(args.folder + "/weights-{epoch:04d}", save_weights_only=True)
+    model.fit(data, epochs=1, steps_per_epoch=args.steps, callbacks=[checkpoints], verbose=0)
+    if ctx.job_name == "chief":
+        np.savez(f"{args.folder}/{args.name}.npz", *model.get_weights())
+        role = {"replicas": strategy.num_replicas_in_sync, "spec": ctx.cluster_spec, "config": os.environ["TF_CONFIG"]}
+        with open(f"{args.folder}/{args.name}.json", "w") as file:
+            json.dump(role, file)
+    compat.export_saved_model(model, args.export_dir, ctx.job_name == "chief")
+    feed.terminate()
+
+
+def square(args, ctx):
+    feed = ctx.get_data_feed(train_mode=False)
+    while not feed.should_stop():
+        batch = feed.next_batch(7)
+        if len(batch):
+            feed.batch_results([(ctx.task_index, number * number) for number in batch])
+
+
+def fail(args, ctx):
+    feed = ctx.get_data_feed()
+    feed.next_batch(5)
+    if ctx.task_index:
+        raise ValueError("this node does not like its rows")
+    while not feed.should_stop():
+        feed.next_batch(5)
+
+
+def write(args, ctx):
+    with open(f"{args.folder}/part-{ctx.worker_num}", "w") as file:
+        file.write(f"{ctx.worker_num} of {ctx.num_workers}")
+
+
+class Args:
+    batch_size, rate, steps, name = 32, 0.02, 10.4, "trained"
+
+    def __init__(self, folder):
+        self.folder, self.export_dir = folder, folder + "/export"
+
+
+if __name__ == "__main__":
+    told, args = {}, Args(sys.argv[1])
+    conf = SparkConf().setAppName("tensorflowonspark").setMaster("local-cluster[2,1,1024]")
+    sc = SparkContext(conf=conf.setAll(json.loads(sys.argv[2]).items()))
+    spark = SparkSession(sc)
+    mode = TFCluster.InputMode.SPARK
+    pairs = [(i % 16 / 8 - 1, i % 5 / 2 - 1) for i in range(ROWS)]
+    lines = [([a, b], WEIGHTS[0] * a + WEIGHTS[1] * b) for a, b in pairs]
+
+    cluster = TFCluster.run(sc, train, args, 2, 0, input_mode=mode, master_node="chief")
+    told["roles"] = [(node["job_name"], node["task_index"]) for node in cluster.cluster_info]
+    cluster.train(sc.parallelize(lines, 1), 1)
+    cluster.shutdown()
+
+    cluster = TFCluster.run(sc, square, args, 2, 0, input_mode=mode)
+    answers = cluster.inference(sc.parallelize(range(100), 4)).collect()
+    cluster.shutdown()
+    told["squares"] = [answer for _, answer in answers] == [number * number for number in range(100)]
+    told["nodes that answered"] = sorted({node for node, _ in answers})
+
+    cluster = TFCluster.run(sc, fail, args, 2, 0, input_mode=mode)
+    begun = time.monotonic()
+    try:
+        cluster.train(sc.parallelize(["row"] * 200_000, 8), 1)
+        cluster.shutdown()
+    except Exception as error:
+        told["failure"], told["seconds to it"] = f"{type(error).__name__}: {error}", time.monotonic() - begun
+    told["counted after it"] = sc.parallelize(range(10), 2).count()
+
+    TFParallel.run(sc, write, args, 2)
+    told["written"] = sorted(Path(args.folder, f"part-{node}").read_text() for node in range(2))
+
+    df = spark.createDataFrame(lines, ["x", "y"])
+    args.name, args.rate, args.steps = "estimated", 0.3, 60
+    estimator = TFEstimator(train, vars(args) | {"batch_size": 32, "rate": 0.3, "steps": 60, "name": "estimated"})
+    estimator.setInputMapping({"x": "x", "y": "y"}).setClusterSize(2).setEpochs(6).setBatchSize(32)
+    model = estimator.setExportDir(args.export_dir).setModelDir(args.folder).fit(df)
+    model.setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
+    found = [row.found[0] for row in model.transform(df).collect()]
+    told["furthest from the line"] = max(abs(made - y) for made, (_, y) in zip(found, lines, strict=True))
+    again = TFModel(vars(args)).setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
+    told["predicted alike"] = [
+        row.found[0] for row in again.setExportDir(args.export_dir).transform(df).collect()
+    ] == found
+
+    dfutil.saveAsTFRecords(df, args.folder + "/records")
+    back = dfutil.loadTFRecords(sc, args.folder + "/records")
+    told["read back"] = (back.dtypes, back.count(), dfutil.isLoadedDF(back), dfutil.isLoadedDF(df))
+    print("told " + json.dumps(told), flush=True)

@@ -1,0 +1,96 @@
+"""A program for TensorFlowOnSpark runs unedited, by the module's command line, on executors without a slot to spare."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+import pytest
+
+from tests.jvm import EXECUTORS
+
+SECONDS = 240
+ROWS, WEIGHTS = 480, (3.14, 1.618)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("program")
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    """What the program said, once it has ended, as nothing that it started may be left."""
+    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **EXECUTORS}
+    program = str(Path(__file__).with_name("program.py"))
+    command = [sys.executable, "-m", "tfos_magic.tensorflowonspark", program, str(folder), json.dumps(conf)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=folder)
+    said = [line for line in done.stdout.splitlines() if line.startswith("told ")]
+    assert said, done.stdout[-4000:] + done.stderr[-4000:]
+    return json.loads(said[0].removeprefix("told "))
+
+
+def test_workers_in_lockstep_train_on_rows_of_their_own_to_the_weights_of_one_process(
+    told: dict[str, Any], folder: Path
+) -> None:
+    assert told["roles"] == [["chief", 0], ["worker", 0]]
+    x = np.array([[i % 16 / 8 - 1, i % 5 / 2 - 1] for i in range(ROWS)], "float32")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.02), "mse")
+    steps = 11  # 10.4, as Keras 2 took it
+    model.fit(
+        x[: 32 * steps], (x @ np.array(WEIGHTS, "float32"))[: 32 * steps], batch_size=32, shuffle=False, verbose=0
+    )
+    trained = np.load(folder / "trained.npz")
+    for mine, theirs in zip(model.get_weights(), trained.values(), strict=True):
+        np.testing.assert_allclose(theirs, mine, atol=1e-6)
+
+
+def test_a_node_knows_its_role(told: dict[str, Any], folder: Path) -> None:
+    role = json.loads((folder / "trained.json").read_text())
+    assert role["replicas"] == 2
+    assert {job: len(nodes) for job, nodes in role["spec"].items()} == {"chief": 1, "worker": 1}
+    assert json.loads(role["config"])["task"] == {"type": "chief", "index": 0}
+    assert json.loads(role["config"])["cluster"] == role["spec"]
+
+
+def test_checkpoints_of_keras_2_are_written_with_the_ending_of_keras_3(told: dict[str, Any], folder: Path) -> None:
+    assert (folder / "weights-0001.weights.h5").is_file()
+
+
+def test_every_row_is_answered_in_its_order_by_both_nodes(told: dict[str, Any]) -> None:
+    assert told["squares"] is True
+    assert told["nodes that answered"] == [0, 1]
+
+
+def test_a_failure_is_raised_in_the_driver_with_its_node_and_costs_no_context(told: dict[str, Any]) -> None:
+    assert "ValueError on worker 1 on 127.0.0.1: this node does not like its rows" in told["failure"]
+    assert 'raise ValueError("this node' in told["failure"]
+    assert told["seconds to it"] < 15  # three on a quiet machine
+    assert told["counted after it"] == 10
+
+
+def test_programs_that_know_nothing_of_each_other_write_where_they_say(told: dict[str, Any]) -> None:
+    assert told["written"] == ["0 of 2", "1 of 2"]
+
+
+def test_a_pipeline_finds_the_line_and_predicts_by_what_was_exported(told: dict[str, Any]) -> None:
+    assert told["furthest from the line"] < 1e-2
+    assert told["predicted alike"] is True
+
+
+def test_tfrecords_are_read_as_they_were_written(told: dict[str, Any]) -> None:
+    assert told["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
+
+
+def test_nothing_is_left_of_it(told: dict[str, Any], folder: Path) -> None:
+    left = [
+        p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())
+    ]
+    assert not left
