@@ -1,0 +1,77 @@
+"""What programs for Keras 2 ask of Keras 3 is taken as it was meant."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfos_magic.training.keras_seam.as_written.keras2 import keras2_understood
+
+X = np.arange(24.0, dtype="float32").reshape(12, 2)
+
+
+@pytest.fixture
+def notices() -> Any:
+    told: list[str] = []
+    keras.backend.clear_session()
+    with ExitStack() as stack:
+        keras2_understood(stack, told.append)
+        yield told
+    assert "int" not in vars(np)
+
+
+def sequential() -> Any:
+    model = keras.Sequential([keras.layers.Dense(3, input_shape=(2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_a_sequential_model_is_exported_with_the_names_that_keras_2_gave(notices: list[str], tmp_path: Path) -> None:
+    model = sequential()
+    model.save(str(tmp_path / "export"), save_format="tf")
+    signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    made = signature(dense_input=tf.constant(X))
+    np.testing.assert_allclose(made["dense_1"], model(X), rtol=1e-6)
+
+
+def test_a_functional_model_is_exported_by_the_names_of_its_inputs_and_last_layers(
+    notices: list[str], tmp_path: Path
+) -> None:
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    model = keras.Model([a, b], [keras.layers.Add(name="sum")([a, b]), keras.layers.Dense(1, name="line")(a)])
+    model.save(str(tmp_path / "export"))
+    signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    made = signature(a=tf.constant(X), b=tf.constant(X))
+    np.testing.assert_allclose(made["sum"], 2 * X)
+    assert made["line"].shape == (12, 1)
+
+
+def test_files_that_keras_3_knows_are_written_as_ever(notices: list[str], tmp_path: Path) -> None:
+    sequential().save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").count_params() == 13
+
+
+@pytest.mark.parametrize(("weights_only", "ending"), [(True, ".weights.h5"), (False, ".keras")])
+def test_checkpoints_get_the_ending_that_keras_3_wants_and_a_notice(
+    notices: list[str], tmp_path: Path, weights_only: bool, ending: str
+) -> None:
+    checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "at-{epoch:02d}"), save_weights_only=weights_only)
+    sequential().fit(X, X[:, :1], epochs=1, verbose=0, callbacks=[checkpoint])
+    assert (tmp_path / f"at-01{ending}").exists()
+    assert ending in notices[0]
+
+
+def test_steps_that_are_no_whole_number_are_rounded_up(notices: list[str]) -> None:
+    model, data = sequential(), tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(2).repeat()
+    model.fit(data, epochs=2, steps_per_epoch=2.25, verbose=0)
+    assert int(model.optimizer.iterations) == 6
+
+
+def test_numpy_has_the_names_it_had(notices: list[str]) -> None:
+    assert np.array([1.7]).astype(np.int).tolist() == [1]  # type: ignore[attr-defined]

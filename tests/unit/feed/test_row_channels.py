@@ -1,0 +1,120 @@
+"""Rows between tasks and a program: bounded, in turn, and never waited for in vain."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.agent import row_channels
+from tfos_magic.feed.agent.row_channels import PARTITION_END, RowBlock, RowChannels, RowQueue
+
+
+def going() -> bool:
+    return False
+
+
+def in_thread(work: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="rows-test")
+    thread.start()
+    return thread
+
+
+def test_rows_come_in_their_order_with_the_ends_of_partitions_and_of_all() -> None:
+    queue = RowQueue()
+    blocks = [RowBlock(2, b"a"), RowBlock(1, b"b"), PARTITION_END]
+    for block in blocks:
+        queue.put(block, 1, going)
+    queue.end()
+    assert [queue.take(going) for _ in range(4)] == [*blocks, None]
+
+
+def test_a_task_waits_while_the_queue_is_full_and_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_channels, "QUEUE_BYTES", 4)
+    queue = RowQueue()
+    queue.put(RowBlock(1, b"1234"), 1, going)
+    with pytest.raises(FeedError, match=r"took no row for 0\.2 s \(feed_timeout\), while 1 blocks"):
+        queue.put(RowBlock(1, b"5"), 0.2, going)
+    putting = in_thread(lambda: queue.put(RowBlock(1, b"5"), 5, going))
+    assert queue.take(going) == RowBlock(1, b"1234")
+    putting.join(5)
+    assert queue.take(going) == RowBlock(1, b"5")
+
+
+def test_time_in_which_the_program_takes_rows_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_channels, "LOOK_SECONDS", 0.05)
+    queue = RowQueue()
+    for _ in range(6):
+        queue.put(RowBlock(1, b"x"), 1, going)
+
+    def take_slowly() -> None:
+        for _ in range(6):
+            time.sleep(0.1)
+            queue.take(going)
+
+    taking = in_thread(take_slowly)
+    queue.await_taken(0.4, going)
+    taking.join(5)
+
+
+def test_what_is_put_after_the_program_reads_no_more_is_dropped() -> None:
+    queue = RowQueue()
+    queue.put(RowBlock(1, b"x"), 1, going)
+    queue.close()
+    queue.put(RowBlock(1, b"y"), 1, going)
+    queue.await_taken(1, going)
+    assert queue.take(going) is None
+
+
+def test_a_partition_is_asked_after_another() -> None:
+    queue, order = RowQueue(), []
+
+    def ask(name: str) -> None:
+        with queue.asking(5, going):
+            queue.put(RowBlock(1, name.encode()), 1, going)
+            order.extend(block.data for block in queue.answers(1, 5, going))
+
+    tasks = [in_thread(lambda name=name: ask(name)) for name in "abc"]
+    for _ in tasks:
+        block = queue.take(going)
+        assert block is not None
+        queue.answer(RowBlock(1, block.data.upper()))
+    for task in tasks:
+        task.join(5)
+    assert sorted(order) == [b"A", b"B", b"C"]
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_too_few_answers_and_too_many_are_errors(given: int) -> None:
+    queue = RowQueue()
+    if given:
+        queue.answer(RowBlock(given, b""))
+    else:
+        queue.close()
+    with pytest.raises(FeedError, match=f"{given} answers to the 1 rows"):
+        list(queue.answers(1, 1, going))
+
+
+def test_who_waits_hears_why_no_rows_come() -> None:
+    channels = RowChannels()
+    channels.open("run")
+    queue = channels.queue("run", "input")
+    assert channels.end("run", FeedError("the node has gone"))
+    with pytest.raises(FeedError, match="the node has gone"):
+        queue.await_taken(1, going) or queue.put(RowBlock(1, b"x"), 1, going) or queue.await_taken(1, going)
+
+
+def test_a_program_that_has_ended_takes_all_that_comes_and_a_run_that_has_nothing() -> None:
+    channels = RowChannels()
+    channels.open("run")
+    channels.leave("run")
+    late = channels.queue("run", "later")
+    late.put(RowBlock(1, b"x"), 1, going)
+    late.await_taken(1, going)
+    assert channels.release("run")
+    with pytest.raises(FeedError, match="has ended"):
+        channels.queue("run", "input")
