@@ -209,6 +209,7 @@ def test_a_failing_cell_shows_the_workers_error_once_and_none_of_our_frames(cell
     cells.screenshots("error", error, artefacts)
 
 
+@pytest.mark.soak
 def test_the_stop_button_ends_a_run_at_once_and_the_next_cell_trains(cells: Cells, artefacts: Path) -> None:
     cells.run(2)
     expect(cells.panel(2).locator(".tfos-position")).to_contain_text(

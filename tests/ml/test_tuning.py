@@ -62,6 +62,7 @@ def test_folds_of_a_grid_train_side_by_side_and_the_best_is_found(cluster: TFClu
     assert SHARED.running
 
 
+@pytest.mark.soak
 def test_models_of_a_search_are_those_of_single_fits(cluster: TFCluster, df: Any) -> None:
     asked = KerasRegressor(modelFn=linear, seed=2, shuffle=False, verbose=0)
     maps = [{asked.epochs: 1}, {asked.epochs: 3}, {asked.batchSize: 16}]
