@@ -1,4 +1,4 @@
-"""From TensorFlowOnSpark: the port trains, reads TFRecords, tries rates side by side and predicts, as the text says."""
+"""From TensorFlowOnSpark: the program runs as it is, and its port does what the text says."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ RECORDS = "%%tfos_train --seed 1 -o history"
 @pytest.fixture(scope="module")
 def executed(run_notebook: RunNotebook) -> Executed:
     return run_notebook("08_from_tensorflowonspark")
+
+
+def test_the_program_runs_as_it_is_and_exports_what_it_learned(executed: Executed) -> None:
+    losses = re.findall(r"^epoch \d+ of 10 .* loss (\d+\.\d+)", executed.text("import tfos_magic.tensor"), re.MULTILINE)
+    assert len(losses) == 10
+    assert float(losses[-1]) < float(losses[0]) / 2
+    assert (executed.folder / "data" / "export" / "saved_model.pb").is_file()
 
 
 def test_the_port_learns_to_read_the_digits(executed: Executed) -> None:
