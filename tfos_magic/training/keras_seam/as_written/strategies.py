@@ -54,14 +54,32 @@ def rows_are_own(stack: ExitStack) -> None:
 
 
 class _Synchronous:
-    """What a program has as its strategy: TensorFlow's own of one replica, but for how many there are."""
+    """What a program has as its strategy: a scope in which models are made for ``fit``, and how many workers there are.
+
+    Loops that exchange by the strategy itself are refused: in them a program says how losses and gradients add up.
+    """
 
     def __init__(self, size: int) -> None:
-        self._inner = tf.distribute.get_strategy()
+        self._scope = tf.distribute.get_strategy().scope
         self.num_replicas_in_sync = size
 
+    def scope(self) -> Any:
+        """What models are made in; it changes nothing."""
+        return self._scope()
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What tells the task of this node, from ``TF_CONFIG``."""
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise TrainingError(
+            f"strategy.{name} is of loops of the program's own, which are not distributed here as tf.distribute does: "
+            "train by model.fit(), whose batches and gradients are shared out, or put the loop into a cell of "
+            "%%tfos_train, without a strategy."
+        )
 
 
 def _install(stack: ExitStack, together: Callable[[str], Any]) -> None:
