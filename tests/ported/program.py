@@ -1,5 +1,5 @@
-"""A program for TensorFlowOnSpark, as its users write them: it trains, predicts and fails on two nodes, and prints what
-happened as JSON. Its executors have one core each, and none to spare."""
+"""A program for TensorFlowOnSpark, as its users write them, on two nodes whose executors have one core each and none to
+spare: it trains, predicts and fails, or does the rest of the API, and prints what happened as JSON."""
 
 import json
 import os
@@ -85,43 +85,45 @@ if __name__ == "__main__":
     pairs = [(i % 16 / 8 - 1, i % 5 / 2 - 1) for i in range(ROWS)]
     lines = [([a, b], WEIGHTS[0] * a + WEIGHTS[1] * b) for a, b in pairs]
 
-    cluster = TFCluster.run(sc, train, args, 2, 0, input_mode=mode, master_node="chief")
-    told["roles"] = [(node["job_name"], node["task_index"]) for node in cluster.cluster_info]
-    cluster.train(sc.parallelize(lines, 1), 1)
-    cluster.shutdown()
-
-    cluster = TFCluster.run(sc, square, args, 2, 0, input_mode=mode)
-    answers = cluster.inference(sc.parallelize(range(100), 4)).collect()
-    cluster.shutdown()
-    told["squares"] = [answer for _, answer in answers] == [number * number for number in range(100)]
-    told["nodes that answered"] = sorted({node for node, _ in answers})
-
-    cluster = TFCluster.run(sc, fail, args, 2, 0, input_mode=mode)
-    begun = time.monotonic()
-    try:
-        cluster.train(sc.parallelize(["row"] * 200_000, 8), 1)
+    if sys.argv[3] == "by themselves":
+        cluster = TFCluster.run(sc, train, args, 2, 0, input_mode=mode, master_node="chief")
+        told["roles"] = [(node["job_name"], node["task_index"]) for node in cluster.cluster_info]
+        cluster.train(sc.parallelize(lines, 1), 1)
         cluster.shutdown()
-    except Exception as error:
-        told["failure"], told["seconds to it"] = f"{type(error).__name__}: {error}", time.monotonic() - begun
-    told["counted after it"] = sc.parallelize(range(10), 2).count()
 
-    TFParallel.run(sc, write, args, 2)
-    told["written"] = sorted(Path(args.folder, f"part-{node}").read_text() for node in range(2))
+        cluster = TFCluster.run(sc, square, args, 2, 0, input_mode=mode)
+        answers = cluster.inference(sc.parallelize(range(100), 4)).collect()
+        cluster.shutdown()
+        told["squares"] = [answer for _, answer in answers] == [number * number for number in range(100)]
+        told["nodes that answered"] = sorted({node for node, _ in answers})
 
-    df = spark.createDataFrame(lines, ["x", "y"])
-    args.name, args.rate, args.steps = "estimated", 0.3, 60
-    estimator = TFEstimator(train, vars(args) | {"batch_size": 32, "rate": 0.3, "steps": 60, "name": "estimated"})
-    estimator.setInputMapping({"x": "x", "y": "y"}).setClusterSize(2).setEpochs(6).setBatchSize(32)
-    model = estimator.setExportDir(args.export_dir).setModelDir(args.folder).fit(df)
-    model.setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
-    found = [row.found[0] for row in model.transform(df).collect()]
-    told["furthest from the line"] = max(abs(made - y) for made, (_, y) in zip(found, lines, strict=True))
-    again = TFModel(vars(args)).setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
-    told["predicted alike"] = [
-        row.found[0] for row in again.setExportDir(args.export_dir).transform(df).collect()
-    ] == found
+        cluster = TFCluster.run(sc, fail, args, 2, 0, input_mode=mode)
+        begun = time.monotonic()
+        try:
+            cluster.train(sc.parallelize(["row"] * 200_000, 8), 1)
+            cluster.shutdown()
+        except Exception as error:
+            told["failure"], told["seconds to it"] = f"{type(error).__name__}: {error}", time.monotonic() - begun
+        told["counted after it"] = sc.parallelize(range(10), 2).count()
 
-    dfutil.saveAsTFRecords(df, args.folder + "/records")
-    back = dfutil.loadTFRecords(sc, args.folder + "/records")
-    told["read back"] = (back.dtypes, back.count(), dfutil.isLoadedDF(back), dfutil.isLoadedDF(df))
+    else:
+        TFParallel.run(sc, write, args, 2)
+        told["written"] = sorted(Path(args.folder, f"part-{node}").read_text() for node in range(2))
+
+        df = spark.createDataFrame(lines, ["x", "y"])
+        args.name, args.rate, args.steps = "estimated", 0.3, 60
+        estimator = TFEstimator(train, vars(args) | {"batch_size": 32, "rate": 0.3, "steps": 60, "name": "estimated"})
+        estimator.setInputMapping({"x": "x", "y": "y"}).setClusterSize(2).setEpochs(6).setBatchSize(32)
+        model = estimator.setExportDir(args.export_dir).setModelDir(args.folder).fit(df)
+        model.setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
+        found = [row.found[0] for row in model.transform(df).collect()]
+        told["furthest from the line"] = max(abs(made - y) for made, (_, y) in zip(found, lines, strict=True))
+        again = TFModel(vars(args)).setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "found"})
+        told["predicted alike"] = [
+            row.found[0] for row in again.setExportDir(args.export_dir).transform(df).collect()
+        ] == found
+
+        dfutil.saveAsTFRecords(df, args.folder + "/records")
+        back = dfutil.loadTFRecords(sc, args.folder + "/records")
+        told["read back"] = (back.dtypes, back.count(), dfutil.isLoadedDF(back), dfutil.isLoadedDF(df))
     print("told " + json.dumps(told), flush=True)

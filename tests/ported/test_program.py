@@ -15,7 +15,8 @@ import pytest
 
 from tests.jvm import EXECUTORS
 
-SECONDS = 240
+pytestmark = pytest.mark.timeout(300)
+SECONDS = 280
 ROWS, WEIGHTS = 480, (3.14, 1.618)
 
 
@@ -24,16 +25,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("program")
 
 
-@pytest.fixture(scope="module")
-def told(folder: Path) -> dict[str, Any]:
-    """What the program said, once it has ended, as nothing that it started may be left."""
+def ran(folder: Path, part: str) -> dict[str, Any]:
+    """What a part of the program said, once it has ended."""
     conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **EXECUTORS}
     program = str(Path(__file__).with_name("program.py"))
-    command = [sys.executable, "-m", "tfos_magic.tensorflowonspark", program, str(folder), json.dumps(conf)]
+    command = [sys.executable, "-m", "tfos_magic.tensorflowonspark", program, str(folder), json.dumps(conf), part]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=folder)
     said = [line for line in done.stdout.splitlines() if line.startswith("told ")]
     assert said, done.stdout[-4000:] + done.stderr[-4000:]
-    return json.loads(said[0].removeprefix("told "))
+    told: dict[str, Any] = json.loads(said[0].removeprefix("told "))
+    return told
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    return ran(folder, "by themselves")
+
+
+@pytest.fixture(scope="module")
+def told_of_the_rest(folder: Path) -> dict[str, Any]:
+    return ran(folder, "the rest")
 
 
 def test_workers_in_lockstep_train_on_rows_of_their_own_to_the_weights_of_one_process(
@@ -76,17 +87,20 @@ def test_a_failure_is_raised_in_the_driver_with_its_node_and_costs_no_context(to
     assert told["counted after it"] == 10
 
 
-def test_programs_that_know_nothing_of_each_other_write_where_they_say(told: dict[str, Any]) -> None:
-    assert told["written"] == ["0 of 2", "1 of 2"]
+@pytest.mark.soak
+def test_programs_that_know_nothing_of_each_other_write_where_they_say(told_of_the_rest: dict[str, Any]) -> None:
+    assert told_of_the_rest["written"] == ["0 of 2", "1 of 2"]
 
 
-def test_a_pipeline_finds_the_line_and_predicts_by_what_was_exported(told: dict[str, Any]) -> None:
-    assert told["furthest from the line"] < 1e-2
-    assert told["predicted alike"] is True
+@pytest.mark.soak
+def test_a_pipeline_finds_the_line_and_predicts_by_what_was_exported(told_of_the_rest: dict[str, Any]) -> None:
+    assert told_of_the_rest["furthest from the line"] < 1e-2
+    assert told_of_the_rest["predicted alike"] is True
 
 
-def test_tfrecords_are_read_as_they_were_written(told: dict[str, Any]) -> None:
-    assert told["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
+@pytest.mark.soak
+def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any]) -> None:
+    assert told_of_the_rest["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
 
 
 def test_nothing_is_left_of_it(told: dict[str, Any], folder: Path) -> None:
