@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from tfos_magic.cluster.cluster import TFCluster as Cluster
@@ -106,10 +105,11 @@ class TFCluster:
         print(f"TensorBoard: {self._url}" if self._url else f"TensorBoard did not start: {started}", flush=True)
 
     def _watch(self) -> None:
-        """Wait for the programs to end; then nobody feeds them any more."""
-        with suppress(BaseException):  # which is raised where the programs are waited for
+        """Wait for the programs to end. What is still fed to ones that ended well is dropped; else it ends."""
+        try:
             self._work.wait()
-        self._feeding.fail("the programs of the cluster have ended")
+        except BaseException as error:  # raised where the programs are waited for
+            self._feeding.fail(f"the programs of the cluster have ended: {type(error).__name__}")
 
     def _check(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:

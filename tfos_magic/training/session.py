@@ -138,7 +138,7 @@ class Session(TrainingState):
             if loop.broadcast_late:
                 self.replicas.take_over_late(model, loop)
             self._heed_votes(loop)
-            if loop.heeds_batches:
+            if loop.heeds_batches or (self.many and self.context.rows and loop.kind.endswith("_on_batch")):
                 logs = self._of_all_ranks(model, logs)
             return self._reported("train", loop, logs)
 

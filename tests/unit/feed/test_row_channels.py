@@ -99,6 +99,13 @@ def test_too_few_answers_and_too_many_are_errors(given: int) -> None:
         list(queue.answers(1, 1, going))
 
 
+def test_answers_that_do_not_come_are_counted() -> None:
+    queue = RowQueue()
+    queue.answer(RowBlock(2, b""))
+    with pytest.raises(FeedError, match=r"gave 2 of 5 answers, and no other for 0\.1 s"):
+        list(queue.answers(5, 0.1, going))
+
+
 def test_who_waits_hears_why_no_rows_come() -> None:
     channels = RowChannels()
     channels.open("run")

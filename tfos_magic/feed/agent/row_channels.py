@@ -83,7 +83,10 @@ class RowQueue:
         left = rows
         while left > 0:
             with self._changed:
-                self._wait(lambda: bool(self._answers), timeout, cancelled)
+                given = (
+                    f"the program gave {rows - left} of {rows} answers, and no other for {timeout:g} s (feed_timeout)"
+                )
+                self._wait(lambda: bool(self._answers), timeout, cancelled, given)
                 if not self._answers:
                     raise FeedError(
                         f"the program ended with {rows - left} answers to the {rows} rows of a partition: it has to "
@@ -141,8 +144,8 @@ class RowQueue:
     def _has_room(self, size: int) -> bool:
         return not self._bytes or self._bytes + size <= QUEUE_BYTES
 
-    def _wait(self, done: Callable[[], bool], timeout: float, cancelled: Cancelled) -> None:
-        """Wait for ``done``, or until the program reads no more, with the lock held."""
+    def _wait(self, done: Callable[[], bool], timeout: float, cancelled: Cancelled, else_: str = "") -> None:
+        """Wait for ``done``, or until the program reads no more, with the lock held; ``else_`` is said after it."""
         started = time.monotonic()
         while not done():
             if self._failure is not None:
@@ -151,8 +154,9 @@ class RowQueue:
                 return
             if time.monotonic() - max(started, self._moved) > timeout:
                 raise FeedError(
-                    f"the program took no row for {timeout:g} s (feed_timeout), while {self._put - self._taken} blocks "
-                    "of rows wait for it: see what it waits for, or give it longer"
+                    else_
+                    or f"the program took no row for {timeout:g} s (feed_timeout), while {self._put - self._taken} "
+                    "blocks of rows wait for it: see what it waits for, or give it longer"
                 )
             self._changed.wait(LOOK_SECONDS)
 
