@@ -106,6 +106,13 @@ def test_answers_that_do_not_come_are_counted() -> None:
         list(queue.answers(5, 0.1, going))
 
 
+def test_a_queue_that_is_opened_after_the_end_has_ended() -> None:
+    channels = RowChannels()
+    channels.open("run")
+    channels.end("run")
+    assert channels.queue("run", "input").take(going) is None
+
+
 def test_who_waits_hears_why_no_rows_come() -> None:
     channels = RowChannels()
     channels.open("run")

@@ -167,6 +167,7 @@ class RowChannels:
     def __init__(self) -> None:
         self._channels: dict[str, dict[str, RowQueue]] = {}
         self._left: set[str] = set()
+        self._ended: dict[str, TFOSError | None] = {}
         self._lock = threading.Lock()
 
     def open(self, channel: str) -> None:
@@ -181,13 +182,18 @@ class RowChannels:
             queue = self._channels[channel].setdefault(name, RowQueue())
         if channel in self._left:
             queue.close()
+        if channel in self._ended:
+            _end(queue, self._ended[channel])
         return queue
 
     def end(self, channel: str, error: TFOSError | None = None) -> bool:
         """Say that no more rows come, for an ``error`` if one is given; False for an unknown channel."""
-        for queue in (queues := self._queues(channel)) or ():
-            queue.end() if error is None else queue.fail(error)
-        return queues is not None
+        if (queues := self._queues(channel)) is None:
+            return False
+        self._ended[channel] = error
+        for queue in queues:
+            _end(queue, error)
+        return True
 
     def leave(self, channel: str) -> None:
         """The program of a channel has ended: what its queues have, and get, is dropped."""
@@ -201,6 +207,7 @@ class RowChannels:
         with self._lock:
             self._channels.pop(channel, None)
             self._left.discard(channel)
+            self._ended.pop(channel, None)
         for queue in queues or ():
             queue.close()
         return queues is not None
@@ -213,3 +220,10 @@ class RowChannels:
         with self._lock:
             queues = self._channels.get(channel)
             return None if queues is None else list(queues.values())
+
+
+def _end(queue: RowQueue, error: TFOSError | None) -> None:
+    if error is None:
+        queue.end()
+    else:
+        queue.fail(error)

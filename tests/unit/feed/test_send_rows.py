@@ -1,0 +1,121 @@
+"""Rows of Spark partitions reach programs over the agents' doors, evenly, and their answers come back in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.feed_access import TOKEN, feed_access
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.agent.flight_server import FeedFlightServer
+from tfos_magic.feed.agent.row_channels import RowChannels
+from tfos_magic.feed.agent.spool import Spool
+from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_rows
+from tfos_magic.feed.trainer.row_feed import RowFeed, leave
+from tfos_magic.transport.messages import RowsHandle
+
+
+class Nodes:
+    """Two agents' doors, and the handles by which programs behind them take rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.channels = [RowChannels(), RowChannels()]
+        self._servers = [
+            FeedFlightServer("127.0.0.1", feed_access(), Spool(str(folder), None), channels=channels)
+            for channels in self.channels
+        ]
+        for server, channels in zip(self._servers, self.channels, strict=True):
+            server.start()
+            channels.open("run")
+        self.handles = [RowsHandle("run", server.endpoint.socket, TOKEN) for server in self._servers]
+
+    def job(self, timeout: float = 10.0) -> RowsJob:
+        endpoints = tuple(server.endpoint for server in self._servers)
+        return RowsJob("run", "input", endpoints, (0, 1), feed_access(), timeout)
+
+    def close(self) -> None:
+        for server, channels in zip(self._servers, self.channels, strict=True):
+            channels.close()
+            server.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    yield made
+    made.close()
+
+
+def taken(handle: RowsHandle, rows: list[Any]) -> threading.Thread:
+    """A program that takes all rows."""
+
+    def take() -> None:
+        feed = RowFeed(handle, "input")
+        for block in feed.blocks():
+            rows.extend(block)
+        feed.close()
+
+    thread = threading.Thread(target=take, name="rows-program")
+    thread.start()
+    return thread
+
+
+def test_rows_of_a_partition_are_dealt_out_evenly_and_in_their_order(nodes: Nodes) -> None:
+    got: list[list[Any]] = [[], []]
+    programs = [taken(handle, rows) for handle, rows in zip(nodes.handles, got, strict=True)]
+    assert list(deal_rows(nodes.job(), 0, ((number, str(number)) for number in range(1001)))) == []
+    assert list(deal_rows(nodes.job(), 1, iter([(1001, "1001")]))) == []
+    for channels in nodes.channels:
+        channels.end("run")
+    for program in programs:
+        program.join(10)
+    assert [len(rows) for rows in got] == [501, 501]
+    assert got[0] == [(number, str(number)) for number in range(0, 1001, 2)]
+    assert got[1][:500] == [(number, str(number)) for number in range(1, 1001, 2)]
+
+
+def test_answers_come_back_in_the_order_of_the_rows(nodes: Nodes) -> None:
+    def answer(handle: RowsHandle) -> None:
+        feed = RowFeed(handle, "input")
+        for block in feed.blocks():
+            if block:
+                feed.answer([number * 2 for number in block])
+        feed.close()
+
+    programs = [threading.Thread(target=answer, args=(handle,)) for handle in nodes.handles]
+    for program in programs:
+        program.start()
+    for partition in (0, 1):
+        assert list(ask_rows(nodes.job(), partition, range(300))) == [2 * number for number in range(300)]
+    assert list(ask_rows(nodes.job(), 1, [])) == []
+    for channels in nodes.channels:
+        channels.end("run")
+    for program in programs:
+        program.join(10)
+
+
+def test_a_program_that_never_reads_ends_the_feed_after_its_timeout(nodes: Nodes) -> None:
+    begun = time.monotonic()
+    (error,) = deal_rows(nodes.job(timeout=0.5), 0, range(10))
+    assert "took no row for 0.5 s (feed_timeout)" in error
+    assert time.monotonic() - begun < 5
+
+
+def test_rows_for_programs_that_have_ended_are_dropped_and_answers_are_missed(nodes: Nodes) -> None:
+    for handle in nodes.handles:
+        leave(handle)
+    assert list(deal_rows(nodes.job(), 0, range(10))) == []
+    with pytest.raises(FeedError, match="ended with 0 answers to the 10 rows"):
+        list(ask_rows(nodes.job(), 0, range(10)))
+
+
+def test_rows_of_another_run_are_no_ones(nodes: Nodes) -> None:
+    for channels in nodes.channels:
+        channels.release("run")
+    (error,) = deal_rows(nodes.job(), 0, range(10))
+    assert "has ended" in error
