@@ -114,6 +114,8 @@ class TFCluster:
     def _check(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
             raise UsageError("Spark feeds only programs that run with input_mode=InputMode.SPARK.")
+        if self._cluster.phase.ended:
+            raise ClusterError("The cluster has been shut down: run() another one.")
         if qname not in self.queues:
             raise UsageError(f"There is no queue {qname!r}: the cluster has {', '.join(self.queues)}.")
 

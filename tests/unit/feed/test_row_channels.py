@@ -33,12 +33,20 @@ def test_rows_come_in_their_order_with_the_ends_of_partitions_and_of_all() -> No
     assert [queue.take(going) for _ in range(4)] == [*blocks, None]
 
 
-def test_a_task_waits_while_the_queue_is_full_and_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_waits_while_the_queue_is_full_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_channels, "QUEUE_BYTES", 4)
     queue = RowQueue()
     queue.put(RowBlock(1, b"1234"), 1, going)
     with pytest.raises(FeedError, match=r"took no row for 0\.2 s \(feed_timeout\), while 1 blocks"):
         queue.put(RowBlock(1, b"5"), 0.2, going)
+    with pytest.raises(FeedError, match="took no row"):  # and who comes next need not wait
+        queue.put(RowBlock(1, b"5"), 60, going)
+
+
+def test_a_task_goes_on_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_channels, "QUEUE_BYTES", 4)
+    queue = RowQueue()
+    queue.put(RowBlock(1, b"1234"), 1, going)
     putting = in_thread(lambda: queue.put(RowBlock(1, b"5"), 5, going))
     assert queue.take(going) == RowBlock(1, b"1234")
     putting.join(5)

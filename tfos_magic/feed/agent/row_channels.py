@@ -153,7 +153,7 @@ class RowQueue:
             if self._closed or cancelled():
                 return
             if time.monotonic() - max(started, self._moved) > timeout:
-                raise FeedError(
+                self._failure = FeedError(  # for all who send: they need not wait as long
                     else_
                     or f"the program took no row for {timeout:g} s (feed_timeout), while {self._put - self._taken} "
                     "blocks of rows wait for it: see what it waits for, or give it longer"
