@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -20,7 +19,6 @@ from tfos_magic.tensorflowonspark.feeding import Feeding
 from tfos_magic.tensorflowonspark.TFSparkNode import Plan
 from tfos_magic.transport.messages import AS_WRITTEN
 
-logger = logging.getLogger(__name__)
 QUEUES = ("input", "output", "error")
 START_SECONDS = 600.0
 LOOK_SECONDS = 0.1
