@@ -89,12 +89,12 @@ def test_too_few_nodes_are_refused(asked: tuple[Any, ...]) -> None:
     [
         ("hdfs://name:8020", "/data", "hdfs://name:8020/data"),
         ("file://", "/data", "file:///data"),
-        ("file://", "data", "file:///work/data"),
+        ("file://", "data", "file:///home/user/data"),
         ("hdfs://name", "s3a://bucket/data", "s3a://bucket/data"),
     ],
 )
 def test_paths_get_the_scheme_of_the_file_system(file_system: str, path: str, expected: str) -> None:
-    assert TFNode.hdfs_path(SimpleNamespace(defaultFS=file_system, working_dir="/work"), path) == expected
+    assert TFNode.hdfs_path(SimpleNamespace(defaultFS=file_system, working_dir="/home/user"), path) == expected
 
 
 def test_modules_are_one_by_two_names_and_those_that_are_gone_say_what_to_write() -> None:

@@ -80,6 +80,11 @@ def decode_error(info: bytes | None) -> TFOSError | None:
         return None
 
 
+def reason_of(error: Exception) -> str:
+    """What an error of a call says, without what Flight and gRPC add to it."""
+    return str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
+
+
 @dataclass(frozen=True)
 class RowsCall:
     """What a call about a queue of a row channel is for: rows of a task that waits ``timeout`` seconds at most, and for

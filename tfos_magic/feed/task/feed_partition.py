@@ -24,7 +24,14 @@ from tfos_magic.columns.digest import RowsDigest, digest_of
 from tfos_magic.columns.list_lengths import ListLengths
 from tfos_magic.errors import FeedError, TFOSError
 from tfos_magic.feed.access import FeedAccess
-from tfos_magic.feed.agent.flight_messages import FAIL_ACTION, PutCommand, decode_error, encode_end, encode_error
+from tfos_magic.feed.agent.flight_messages import (
+    FAIL_ACTION,
+    PutCommand,
+    decode_error,
+    encode_end,
+    encode_error,
+    reason_of,
+)
 from tfos_magic.feed.agent.stream_parts import Superseded
 from tfos_magic.feed.task.row_partitioner import RowPartitioner, Shares
 from tfos_magic.transport.messages import FeedEndpoint
@@ -204,7 +211,7 @@ class RankWriters:
             return PartitionRefused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
         if isinstance(error, flight.FlightTimedOutError):
             return FeedError(f"{where} did not take rows within {self._job.timeout:g} s: look at its log and its disk")
-        reason = str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
+        reason = reason_of(error)
         return FeedError(
             f"{where} cannot be reached for the feed ({reason}): check that it runs and that its port is open"
         )

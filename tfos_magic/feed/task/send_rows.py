@@ -24,6 +24,7 @@ from tfos_magic.feed.agent.flight_messages import (
     block_message,
     block_of,
     decode_error,
+    reason_of,
 )
 from tfos_magic.feed.row_blocks import decode_rows, encode_batch, encode_rows
 from tfos_magic.transport.messages import FeedEndpoint
@@ -182,7 +183,7 @@ class _RowWriter:
             yield
         except (pa.ArrowException, OSError) as error:
             known = decode_error(getattr(error, "extra_info", None))
-            reason = str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
+            reason = reason_of(error)
             raise known or FeedError(
                 f"worker {self._rank} at {self._uri} cannot be reached for its rows ({reason})"
             ) from error

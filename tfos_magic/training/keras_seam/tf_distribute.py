@@ -41,9 +41,9 @@ def install(stack: ExitStack, reporter: Reporter) -> None:
         for names, make in ((_MIRRORED, one_replica), (_REFUSED, refused)):
             for name in names:
                 if hasattr(module, name):
-                    replace(stack, module, name, _class(name, make))
+                    replace(stack, module, name, strategy_class(name, make))
 
 
-def _class(name: str, make: Callable[[str], Any]) -> type:
+def strategy_class(name: str, make: Callable[[str], Any]) -> type:
     """A class, for ``isinstance``, whose instances are what ``make`` gives."""
     return type(name, (), {"__new__": lambda cls, *args, **kwargs: make(name)})

@@ -14,6 +14,7 @@ from tfos_magic.training import ranks
 from tfos_magic.training.context import CheckpointPlan
 from tfos_magic.training.inputs.own_rows import mark_own
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
+from tfos_magic.training.keras_seam.tf_distribute import strategy_class
 from tfos_magic.training.run import distributed
 
 _TOGETHER = ("MultiWorkerMirroredStrategy",)
@@ -87,7 +88,7 @@ def _install(stack: ExitStack, together: Callable[[str], Any]) -> None:
         for names, make in ((_TOGETHER, together), (_REFUSED, _refused)):
             for name in names:
                 if hasattr(module, name):
-                    replace_seam(stack, module, name, _class(name, make))
+                    replace_seam(stack, module, name, strategy_class(name, make))
 
 
 def _refused(name: str) -> Any:
@@ -96,7 +97,3 @@ def _refused(name: str) -> Any:
         "tf.distribute.MultiWorkerMirroredStrategy() and no parameter servers (num_ps=0), or, for workers that do not "
         "wait for each other, tfos_magic's strategy async: %%tfos_train --strategy async, or TFCluster.run."
     )
-
-
-def _class(name: str, make: Callable[[str], Any]) -> type:
-    return type(name, (), {"__new__": lambda cls, *args, **kwargs: make(name)})
