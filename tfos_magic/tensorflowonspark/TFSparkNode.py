@@ -6,8 +6,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,18 +132,15 @@ def _alone(plan: Plan) -> str:
     return f"this one has {' and '.join(others)} nodes: leave num_ps and eval_node out." if others else ""
 
 
-class _variable:
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
     """Set a variable of the environment in the block."""
-
-    def __init__(self, name: str, value: str) -> None:
-        self._name, self._value = name, value
-
-    def __enter__(self) -> None:
-        self._before = os.environ.get(self._name)
-        os.environ[self._name] = self._value
-
-    def __exit__(self, *exc: object) -> None:
-        if self._before is None:
-            os.environ.pop(self._name, None)
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
         else:
-            os.environ[self._name] = self._before
+            os.environ[name] = before
