@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfos_magic.training.step import rows_in
 
-FEWEST, MOST, MANY = 4, 16, 64
+FEWEST, MOST, MANY = 4, 7, 64
 MOST_BYTES = 8 << 20
 CONTRAST = 32.0
 _GOLDEN = 0.618
@@ -128,7 +128,7 @@ def in_float64(rows: Tried) -> Tried:
 
 def filled(rows: Tried) -> Tried:
     """The same rows with a number in every place, larger ones in one part: what is zero for them, as where all labels
-    are missing, shows then."""
+    are missing, shows then. Rows of whole numbers, not all of them zero in a tensor, are given back as they are."""
     whole, total = rows.whole
     drawn, large = np.random.default_rng(total), 2.0 * ~apart(total)
 
@@ -138,6 +138,8 @@ def filled(rows: Tried) -> Tried:
         if leaf.dtype.is_bool:
             return tf.ones_like(leaf)
         if leaf.dtype.is_integer:
+            if bool(tf.reduce_all(leaf >= 0) and tf.reduce_any(leaf > 0)):
+                return leaf
             known = tf.maximum(leaf, tf.zeros_like(leaf))
             return known if bool(tf.reduce_any(known > 0)) else tf.ones_like(leaf)
         if not leaf.dtype.is_floating:
@@ -146,6 +148,8 @@ def filled(rows: Tried) -> Tried:
         return leaf + tf.cast(more, leaf.dtype)
 
     batch = tf.nest.map_structure(fill, whole)
+    if all(new is old for new, old in zip(tf.nest.flatten(batch), tf.nest.flatten(whole), strict=True)):
+        return rows
     parts = [np.flatnonzero(apart(total) == first) for first in (True, False)]
     first, second = ((taken(batch, part), len(part)) for part in parts)
     return Tried((batch, total), (first, second))

@@ -13,13 +13,13 @@ import tensorflow as tf
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.tracebacks import essence
 from tfos_magic.training.agreement import REMEDY
+from tfos_magic.training.firststep import runs
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import (
     FEWEST,
     MANY,
     Tried,
     as_tensor,
-    contrasted,
     filled,
     has_zeros_alone,
     in_float64,
@@ -29,7 +29,7 @@ from tfos_magic.training.firststep.batches import (
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
-from tfos_magic.training.firststep.runs import IN_FLOAT64, Laws, held_to, mixed, refuse_metrics, run, run_later
+from tfos_magic.training.firststep.runs import Laws, mixed
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
@@ -160,10 +160,10 @@ class FirstStep:
                     self._early.add(model)
             self.schedule.note_found(model, trial.state.settings(), self._may_change(trial, laws))
             if again is not None and laws and (is_traced or again.step):
-                laws = held_to(before, laws)
+                laws = runs.held_to(before, laws)
             self._settle(model, trial, laws, again)
             if laws and (self._may_change(trial, laws) or any(layer._metrics for layer in model.layers)):
-                refuse_metrics(trial, rows, self._any)
+                runs.refuse_metrics(trial, rows, self._any)
             if (
                 laws
                 and self._any(self._session.looks.looked)
@@ -184,7 +184,7 @@ class FirstStep:
                 trial.own_step = False  # its later steps were tried with the padding that there is
                 wider = widened(rows.whole[0], padded), rows.whole[1]
                 both = Tried(rows.whole, (wider, wider))
-                laws = self._tried(trial, in_float64(both), IN_FLOAT64) or self._tried(trial, both, TOLERANCE)
+                laws = self._tried(trial, in_float64(both), runs.IN_FLOAT64) or self._tried(trial, both, TOLERANCE)
         refuse_padding(model, laws, self._session.reporter)
 
     def _laws_on(self, trial: Trial, rows: Tried) -> Laws:
@@ -192,14 +192,16 @@ class FirstStep:
         laws = self._tried(trial, rows, TOLERANCE)
         if not mixed(laws):
             return laws
-        return self._tried(trial, in_float64(rows), IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+        return self._tried(trial, in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
     def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""
-        unknown = any(law is Law.UNKNOWN and name[0] in ("loss", "added", "gradient") for name, law in laws.items())
-        if not laws or not (unknown or self._any(has_zeros_alone(rows))):
+        unknown = runs.unknown_in(laws, of_all_kinds=bool(laws) and self._any(has_zeros_alone(rows)))
+        if not unknown:
             return laws
-        other_laws = self._laws_on(trial, filled(rows))
+        others = filled(rows)
+        shown = self._any(others is not rows and runs.shows(trial, others, unknown, TOLERANCE))
+        other_laws = self._laws_on(trial, others) if shown else {}
         laws = {name: other_laws.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
         known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
         common = known.pop() if len(known) == 1 else Law.UNKNOWN
@@ -241,12 +243,12 @@ class FirstStep:
 
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         try:
-            with layers_in_float64(trial.model) if tolerance == IN_FLOAT64 else nullcontext():
-                laws_of_runs = [run(trial, rows, tolerance)]
+            with layers_in_float64(trial.model) if tolerance == runs.IN_FLOAT64 else nullcontext():
+                laws_of_runs = [runs.run(trial, rows, tolerance)]
                 for ahead in trial.state.ahead(trial.own_step):
-                    laws_of_runs += run_later(trial, contrasted(rows) if trial.own_step else rows, tolerance, ahead)
+                    laws_of_runs += runs.run_later(trial, rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
-                    laws_of_runs += [run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
+                    laws_of_runs += [runs.run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
                 names = dict.fromkeys(name for laws in laws_of_runs for name in laws)
                 return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in laws_of_runs]) for name in names}
         except (TrainingError, ClusterError):

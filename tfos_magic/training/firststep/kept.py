@@ -143,9 +143,11 @@ class Kept:
         before = self.values()
         for variable in self.variables:
             if id(variable) in moved and variable.dtype.is_floating:
-                values = numbers(variable)
+                values = variable.numpy()
                 if values.size and values.min() == values.max():
-                    variable.assign(tf.cast(values + generator.uniform(0.01, 0.05, values.shape), variable.dtype))
+                    variable.assign(
+                        tf.cast(values.astype(np.float64) + generator.uniform(0.01, 0.05, values.shape), variable.dtype)
+                    )
         try:
             yield
         finally:

@@ -57,7 +57,7 @@ class Holder:
         elif isinstance(owner, CellType):
             held = _contents(owner)
         else:
-            held = {n: value for n, value in _attributes(owner).items() if _is_own_name(owner, n, self._code_names)}
+            held = _own_attributes(owner, self._code_names)
         return {name: value for name, value in held.items() if _may_change(value)}
 
     def put(self, name: str, value: Any) -> None:
@@ -150,9 +150,8 @@ class _Walk:
         holder = self.holders[id(owner)] = Holder(owner, kind.__name__, self._code_names)
         own = own_classes(kind)
         if own or not _has_library(kind):
-            for name, value in _attributes(owner).items():
-                if _is_own_name(owner, name, self._code_names):
-                    self._add(holder.address(name), [value])
+            for name, value in _own_attributes(owner, self._code_names).items():
+                self._add(holder.address(name), [value])
         self._add(kind.__name__, own)
         if isinstance(owner, type) and own:
             self._add(kind.__name__, vars(owner).values())
@@ -219,14 +218,18 @@ def _listed(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
 
 
-def _is_own_name(owner: Any, name: str, code_names: set[str]) -> bool:
-    """Whether an attribute is the user's, and none that Keras and TensorFlow keep on their objects."""
+def _own_attributes(owner: Any, code_names: set[str]) -> dict[str, Any]:
+    """The attributes that are the user's, and none that Keras and TensorFlow keep on their objects."""
     kind: Any = owner if isinstance(owner, type) else owner.__class__
-    if name.startswith("__"):
-        return False
+    held = {name: value for name, value in _attributes(owner).items() if not name.startswith("__")}
     if not _has_library(kind):
-        return True
-    return name not in _of_keras() and (name in code_names or (name[0] != "_" and bool(own_classes(kind))))
+        return held
+    is_users, of_keras = bool(own_classes(kind)), _of_keras()
+    return {
+        name: value
+        for name, value in held.items()
+        if name not in of_keras and (name in code_names or (is_users and name[0] != "_"))
+    }
 
 
 def _is_users(value: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from tfos_magic.errors import ClusterError, TrainingError
-from tfos_magic.training.firststep.batches import Tried
+from tfos_magic.training.firststep.batches import Tried, contrasted
 from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
 from tfos_magic.training.firststep.trial import Trial
 from tfos_magic.training.firststep.words import KINDS, of_gradients_by_metrics
@@ -63,11 +64,37 @@ def run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list
     """What a step does later on, if that can be told: a program need not admit the numbers that it is tried with."""
     try:
         with trial.state.later(ahead):
-            return [run(trial, rows, tolerance)]
+            return [run(trial, contrasted(rows) if trial.own_step else rows, tolerance)]
     except (TrainingError, ClusterError):
         raise
     except Exception:  # whatever a user's step may raise of an index out of range, or of an assertion of its own
         return []
+
+
+def unknown_in(laws: Laws, of_all_kinds: bool) -> list[Any]:
+    """The names of numbers without a law, of those that weights are made of or ``of_all_kinds``."""
+    kinds = ("loss", "added", "gradient")
+    return [name for name, law in laws.items() if law is Law.UNKNOWN and (of_all_kinds or name[0] in kinds)]
+
+
+def shows(trial: Trial, rows: Tried, names: Sequence[Any], tolerance: float) -> bool:
+    """Whether any of the numbers by these ``names`` is not zero for ``rows``, now or later on."""
+
+    def now() -> bool:
+        whole = trial.run(rows.whole[0], rows.whole[1], rows.whole[1])
+        laws = laws_of(whole, [], tolerance, _floors(whole))
+        return any(laws.get(name, Law.UNKNOWN) is not Law.UNKNOWN for name in names)
+
+    for ahead in (0.0, *trial.state.ahead(trial.own_step)):
+        try:
+            with trial.state.later(ahead) if ahead else nullcontext():
+                if now():
+                    return True
+        except (TrainingError, ClusterError):
+            raise
+        except Exception:  # whatever a user's step may raise of rows that are none of its own
+            continue
+    return False
 
 
 def refuse_metrics(trial: Trial, rows: Tried, on_any: Callable[[bool], bool]) -> None:

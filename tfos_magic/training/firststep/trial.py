@@ -252,8 +252,8 @@ def _sample(gradient: Any, variable: Any) -> npt.NDArray[np.float64]:
     It is no plain sum: that of a row is zero before a layer that takes the mean out, such as a LayerNormalization.
     """
     if not isinstance(gradient, tf.IndexedSlices):
-        flat = tf.reshape(gradient, [-1])
-        return numbers(flat[:: max(1, int(flat.shape[0] or 0) // SAMPLED)])
+        flat = np.asarray(gradient).reshape(-1)
+        return flat[:: max(1, flat.size // SAMPLED)].astype(np.float64)
     values = numbers(gradient.values)
     values = values.reshape(len(values), int(np.prod(values.shape[1:])))
     rows = values @ np.cos(np.arange(1.0, 1.0 + values.shape[1]))
