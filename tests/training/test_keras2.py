@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_magic.errors import TrainingError
 from tfos_magic.training.keras_seam.as_written.keras2 import keras2_understood
-from tfos_magic.training.keras_seam.as_written.strategies import _Synchronous
 
 X = np.arange(24.0, dtype="float32").reshape(12, 2)
 
@@ -77,11 +75,3 @@ def test_steps_that_are_no_whole_number_are_rounded_up(notices: list[str]) -> No
 
 def test_numpy_has_the_names_it_had(notices: list[str]) -> None:
     assert np.array([1.7]).astype(np.int).tolist() == [1]  # type: ignore[attr-defined]
-
-
-def test_loops_that_exchange_by_a_strategy_of_their_own_are_refused() -> None:
-    strategy = _Synchronous(2)
-    with strategy.scope():
-        assert strategy.num_replicas_in_sync == 2
-    with pytest.raises(TrainingError, match=r"strategy\.run is of loops of the program's own"):
-        strategy.run(lambda: None)

@@ -30,7 +30,7 @@ STRATEGIES: dict[str, Callable[[RunContext], Strategy]] = {
 
 
 @contextmanager
-def distributed(context: RunContext) -> Iterator[None]:
+def distributed(context: RunContext) -> Iterator[Session]:
     """Make ``keras.Model.fit`` and ``evaluate`` work on the global batch together with the other ranks.
 
     Python, NumPy, TensorFlow and Keras begin with the states of ``context.random``, else with ``context.seed``, so that
@@ -56,7 +56,7 @@ def distributed(context: RunContext) -> Iterator[None]:
             stack.enter_context(summary_files.followed(context.run_id, context.emit, session.reporter.notice))
         install(stack, session)
         with context.collectives.explaining("a step"):
-            yield
+            yield session
         context.collectives.finish()
         agreement.end_cell(session)
 

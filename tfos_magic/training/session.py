@@ -44,6 +44,8 @@ class Session(TrainingState):
             self._last_rows = tf.Variable(0.0, trainable=False, name="tfos_last_rows")
         self._test_votes = False
         self._derived = Derived()
+        self.own_loop: Any = None
+        """What is known of loops outside of ``fit``, where there are several ranks."""
         self.checkpointer = Checkpointer(context, self, self.replicas.build)
 
     @contextmanager

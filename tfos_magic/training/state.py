@@ -45,6 +45,7 @@ class TrainingState:
         self._step: Step | None = None
         self._trial: Trying | None = None
         self.applying = False
+        self._apart = False
         self.initialising = False
         self.draws_shares = False
         self.assigned: dict[int, tf.Variable] = {}
@@ -110,8 +111,17 @@ class TrainingState:
         self._trial = trial
 
     @property
+    def apart(self) -> bool:
+        """Whether this thread computes as a replica of ``tf.distribute``, which says itself what replicas exchange."""
+        return self._apart and self.in_cell
+
+    def computing_apart(self, apart: bool) -> AbstractContextManager[None]:
+        """In the block this thread computes as such a replica, or does not."""
+        return replaced(self, "_apart", apart)
+
+    @property
     def many(self) -> bool:
-        return self.collectives.size > 1
+        return self.collectives.size > 1 and not self.apart
 
     def owns(self, path: str) -> bool:
         """Whether a file with what the ranks have in common is to be written to ``path`` by this rank for itself."""
@@ -173,7 +183,7 @@ class TrainingState:
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
         within = self.step is not None or self.draws_shares
-        return within and self.trial is None and self.many
+        return within and self.trial is None and self.collectives.size > 1
 
     def report(self, phase: str, loop: Loop, logs: Any = None) -> None:
         shown = logs if isinstance(logs, dict) else {}

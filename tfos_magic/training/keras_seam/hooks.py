@@ -58,7 +58,7 @@ def install(stack: ExitStack, session: Session) -> None:
     if session.many:
         _install_data(stack, session)
         adapting.install(stack, session)
-        own_loop = tape_loop.OwnLoop(session)
+        own_loop = session.own_loop = tape_loop.OwnLoop(session)
         _install_gradients(stack, session, own_loop)
         tape_loop.install(stack, session, own_loop)
         draws.install(stack, session, own_loop)
@@ -247,7 +247,9 @@ def _install_gradients(stack: ExitStack, session: Session, own_loop: tape_loop.O
             refusals.refuse_overwritten(variables)
         session.applying = True
         try:
-            if session.step is None:
+            if session.apart:
+                own_loop.apply_by_replica(update, optimizer, gradients, variables)
+            elif session.step is None:
                 own_loop.apply(update, optimizer, gradients, variables)
             else:
                 if session.exact and not session.step.united:

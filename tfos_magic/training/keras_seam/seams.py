@@ -140,6 +140,11 @@ SEAMS = (
     Seam(f"{_KERAS}.callbacks.model_checkpoint:ModelCheckpoint", ("__init__",), "names that programs for Keras 2 give"),
     Seam(f"{_KERAS}.models.model:Model", ("fit", "evaluate", "predict"), "what programs for Keras 2 ask for"),
     Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator",), "rows that each worker has by itself"),
+    Seam(
+        f"{_TF}.distribute.distribute_lib:_DefaultDistributionExtended",
+        ("colocate_vars_with",),
+        "optimizers within strategy.run",
+    ),
     Seam("random", ("seed",), "the run's seed"),
     Seam("random:Random", ("seed",), "the run's seed"),
     Seam("numpy.random.bit_generator", ("randbits",), "the run's seed"),

@@ -8,14 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.impl.api import autograph_artifact
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import ranks
 from tfos_magic.training.context import CheckpointPlan
-from tfos_magic.training.inputs.own_rows import mark_own
+from tfos_magic.training.inputs.marks import is_sharded, mark_sharded
+from tfos_magic.training.inputs.own_rows import is_own, mark_cut, mark_own, mark_together, own_batches
+from tfos_magic.training.inputs.sharding import shard_batches
+from tfos_magic.training.keras_seam.as_written.replicas import Replicas
+from tfos_magic.training.keras_seam.as_written.replicas import install as install_replicas
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
 from tfos_magic.training.keras_seam.tf_distribute import strategy_class
 from tfos_magic.training.run import distributed
+from tfos_magic.training.session import Session
+from tfos_magic.values import random_state
 
 _TOGETHER = ("MultiWorkerMirroredStrategy",)
 _REFUSED = ("ParameterServerStrategy", "TPUStrategy")
@@ -27,14 +34,16 @@ def strategies_taken(alone: str = "") -> Iterator[None]:
     strategy ``sync`` does; ``alone`` says why it cannot."""
     with ExitStack() as outer:
         entered: list[Any] = []
+        install_replicas(outer)
 
         def together(name: str) -> Any:
             if alone:
                 raise TrainingError(f"tf.distribute.{name} trains with all nodes of the cluster, and {alone}")
             if not entered:
-                run = replace(ranks.context(), strategy="sync", checkpoints=CheckpointPlan())
-                outer.enter_context(distributed(run))
-                entered.append(_Synchronous(run.collectives.size))
+                run = ranks.context()
+                seeds = random_state.alike(run.collectives.gather)
+                run = replace(run, strategy="sync", checkpoints=CheckpointPlan(), random=seeds)
+                entered.append(_Synchronous(outer.enter_context(distributed(run))))
                 _install(outer, together)  # above what the run replaces
             return entered[0]
 
@@ -55,14 +64,17 @@ def rows_are_own(stack: ExitStack) -> None:
 
 
 class _Synchronous:
-    """What a program has as its strategy: a scope in which models are made for ``fit``, and how many workers there are.
+    """What a program has as its strategy: one replica on each worker.
 
-    Loops that exchange by the strategy itself are refused: in them a program says how losses and gradients add up.
+    Models are made in its scope for ``fit``, which shares out batches and gradients by itself. In :meth:`run` it is
+    the program that says how losses and gradients add up, as ``tf.distribute`` documents it.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session, self._replicas = session, Replicas(session.collectives)
         self._scope = tf.distribute.get_strategy().scope
-        self.num_replicas_in_sync = size
+        self._assigned: dict[int, tf.Variable] = {}
+        self.num_replicas_in_sync = session.collectives.size
 
     def scope(self) -> Any:
         """What models are made in; it changes nothing."""
@@ -73,13 +85,60 @@ class _Synchronous:
         """What tells the task of this node, from ``TF_CONFIG``."""
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
+    @autograph_artifact  # it is called as it is, and AutoGraph converts what it calls
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Call ``fn`` as this worker's replica. Optimizers add gradients up over replicas, metrics what they count.
+
+        Other variables with floats that it assigns, such as the moments of a normalization, are means over replicas
+        after it.
+        """
+        if not self._session.many:
+            return self._replicas.run(fn, args, kwargs)
+        with self._session.own_loop.by_replica(self._assigned):
+            result = self._replicas.run(fn, args, kwargs)
+        if variables := list(self._assigned.values()):
+            totals = self._session.collectives.all_reduce([variable.read_value() for variable in variables])
+            for variable, total in zip(variables, totals, strict=True):
+                variable.assign(total / self.num_replicas_in_sync)
+        return result
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """The sum or mean over replicas of what each has, within each along ``axis`` first."""
+        return self._replicas.reduce(reduce_op, value, axis)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """What all replicas have, joined along ``axis``."""
+        return self._replicas.gather(value, axis)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any]:
+        """What the replicas of this worker have: it has one."""
+        return (value,)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """This worker's part of each batch of ``dataset``, whose batches are global.
+
+        Of rows that Spark feeds it takes as many from its own, and batches end on all workers with the first that has
+        no more.
+        """
+        rank, size = self._session.collectives.rank, self._session.collectives.size
+        if size == 1 or is_sharded(dataset):
+            return mark_together(own_batches(dataset, rank, size)) if is_own(dataset) else dataset
+        return mark_sharded(shard_batches(dataset, rank, size), ends_alike=True, asked=True)
+
+    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
+        """What ``dataset_fn`` gives for this worker, whose batches are its own. They end on all with the first."""
+        rank, size = self._session.collectives.rank, self._session.collectives.size
+        return mark_together(mark_cut(dataset_fn(tf.distribute.InputContext(size, rank, size))))
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise TrainingError(
-            f"strategy.{name} is of loops of the program's own, which are not distributed here as tf.distribute does: "
-            "train by model.fit(), whose batches and gradients are shared out, or put the loop into a cell of "
-            "%%tfos_train, without a strategy."
+            f"strategy.{name} is not understood here: there are scope, run, reduce, gather, num_replicas_in_sync, "
+            "cluster_resolver, experimental_local_results, experimental_distribute_dataset and "
+            "distribute_datasets_from_function."
         )
 
 

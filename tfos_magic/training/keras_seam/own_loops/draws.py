@@ -15,12 +15,14 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.marks import STAND_IN, called_with, inputs_of, is_fed, is_sharded
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
+from tfos_magic.training.keras_seam.own_loops.together import Together, refuse_graph
 from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
 from tfos_magic.training.session import Session
 
 
 def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and what is assigned meanwhile, until ``stack`` closes."""
+    together = Together(session)
 
     def begin(original: Any, dataset: Any) -> Any:
         if not session.in_cell:
@@ -36,6 +38,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
             own_loop.source = dataset
         iterator = original(dataset)
         own_loop.iterators.begin(iterator, shares, counts=session.loop is None)
+        together.begin(iterator, dataset)
         return iterator
 
     def draw(original: Any, iterator: Any) -> Any:
@@ -44,7 +47,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
                 own_reads.refuse_in_thread()
             return original(iterator)
         try:
-            batch = original(iterator)
+            batch = together.draw(original, iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             session.draws_shares = False
             own_loop.iterators.end(iterator)
@@ -57,6 +60,8 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
 
     def loop(original: Any, source: Any, extra_test: Any, body: Any, *rest: Any) -> Any:
         is_dataset = isinstance(source, tf.data.Dataset)
+        if is_dataset:
+            refuse_graph(source)
         shares = is_sharded(source) if is_dataset else own_loop.iterators.shares(source)
         hidden = type(source).__name__ == STAND_IN and not inputs_of(source)
         if session.loop is not None or (shares is False and not hidden):
@@ -78,7 +83,9 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
             session.draws_shares = False
 
     def assign(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
+        if session.apart:
+            own_loop.note_assigned(variable)
+        elif session.loop is None and session.draws_shares and variable.trainable and not session.applying:
             session.assigned[id(variable)] = variable
         return original(variable, *args, **kwargs)
 

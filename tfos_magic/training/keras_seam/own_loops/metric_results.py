@@ -43,7 +43,7 @@ class MetricResults:
                 self._heed(metric)
             elif name == "reset_state":
                 self._numbers.reset(metric)
-            elif name == "result" and self._is_cells_own:
+            elif name == "result" and self._is_cells_own and not self._session.apart:
                 return lambda *args, **kwargs: self._result(metric, lambda: attribute(*args, **kwargs))
             return attribute
 
@@ -77,6 +77,10 @@ class MetricResults:
         """Leave metrics as one process would."""
         self._unite(list(self._of_shares.values()))
         self._numbers.tell()
+
+    def counts_in(self, variable: Any) -> bool:
+        """Whether ``variable`` is of a metric that counts shares."""
+        return id(variable) in self._of_shares
 
     @property
     def _is_cells_own(self) -> bool:

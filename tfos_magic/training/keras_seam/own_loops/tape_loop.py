@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import time
 import weakref
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -28,7 +29,7 @@ from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
-from tfos_magic.training.keras_seam.seams import replace, wrap
+from tfos_magic.training.keras_seam.seams import replace, replaced, wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
@@ -52,8 +53,10 @@ class OwnLoop:
         self.over_shares = False
         self.over_copies = True
         self.source: Any = None
+        self.assigned: dict[int, tf.Variable] = {}
         self.iterators = Iterators()
         self.numbers = BatchNumbers(session)
+        self.metrics = MetricResults(session, self.iterators, self.numbers, lambda: self.over_shares)
         self.tapes = Tapes(session, self.step, lambda: self.over_copies)
         self._steps, self._drawn_at = 0, 0.0
         self._batch: tuple[Any, Step] | None = None
@@ -144,6 +147,30 @@ class OwnLoop:
             session.heed_stop("a training loop")
             self.heed_apart()
 
+    @contextmanager
+    def by_replica(self, assigned: dict[int, tf.Variable]) -> Iterator[None]:
+        """In the block the program computes on this rank's rows alone, as a replica of ``tf.distribute`` does.
+
+        Into ``assigned`` come the floats that it assigns, but for those of metrics and optimizers.
+        """
+        self.over_shares, self.over_copies, self.assigned = True, False, assigned
+        with self._session.computing_apart(True), replaced(self.iterators, "in_graph", True):
+            yield
+
+    def note_assigned(self, variable: tf.Variable) -> None:
+        """A replica assigns ``variable``, which then is to be a mean over replicas."""
+        if variable.dtype.is_floating and not self._session.applying and not self.metrics.counts_in(variable):
+            self.assigned[id(variable)] = variable
+
+    def apply_by_replica(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
+        """Let an optimizer take its step in :meth:`by_replica`, in which it adds the gradients up by itself."""
+        with self._session.computing_apart(False):
+            self._take_over(optimizer, variables)
+        self._session.remember(variables)
+        update(gradients, variables)
+        self.steps_taken.assign_add(1)
+        self._session.count(self._rows)
+
     def refuse_mixing(self) -> None:
         """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
         source, self.source = self.source, None
@@ -183,7 +210,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     replace(stack, session.context.stop, "heeded_by", lambda: bool(session.loops) or own_loop.goes_on)
     whole_reads.install(stack, session.looks)
     own_loop.tapes.install(stack)
-    MetricResults(session, own_loop.iterators, own_loop.numbers, lambda: own_loop.over_shares).install(stack)
+    own_loop.metrics.install(stack)
     saves.install(stack, session, own_loop.steps_taken)
     empty_batches.install(stack, lambda: own_loop.without_rows is not None)
     wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)

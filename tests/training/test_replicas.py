@@ -1,0 +1,204 @@
+"""Loops by ``strategy.run`` in a program that each worker runs, as ``tf.distribute`` documents them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import Groups, assert_same_weights, succeeded
+from tests.training.harness import DATA, Outcome
+
+AS_WRITTEN = """
+from contextlib import ExitStack
+from tfos_magic.training import ranks
+from tfos_magic.training.context import RunContext, StopSignal
+from tfos_magic.training.keras_seam.as_written.strategies import rows_are_own, strategies_taken
+entered = ExitStack()
+entered.enter_context(ranks.current(RunContext("run", collectives, lambda message: None, StopSignal(), seed=7)))
+entered.enter_context(strategies_taken())
+rows_are_own(entered)
+with entered:
+"""
+
+LOOP = (
+    DATA
+    + """
+BATCH = 26
+strategy = STRATEGY
+with strategy.scope():
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(16, "relu"), MIDDLE keras.layers.Dense(3)])
+    optimizer = keras.optimizers.Adam(0.01)
+    of_rows = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    accuracy, counted = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum()
+batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH))
+
+
+def step(batch):
+    features, labels = batch
+    with tf.GradientTape() as tape:
+        logits = model(features, training=True)
+        loss = tf.nn.compute_average_loss(of_rows(labels, logits), global_batch_size=BATCH)
+        loss += tf.nn.scale_regularization_loss(0.01 * tf.nn.l2_loss(model.trainable_variables[0]))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    accuracy.update_state(labels, logits)
+    counted.update_state(tf.ones_like(labels))
+    return loss
+
+
+@tf.function
+def train(batch):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(step, args=(batch,)), axis=None)
+
+
+history = []
+for epoch in range(2):
+    loss = sum(float(train(batch)) for batch in batches)
+    history.append([loss, float(accuracy.result()), float(counted.result())])
+    accuracy.reset_state()
+    counted.reset_state()
+weights = model.get_weights()
+"""
+)
+TOGETHER = "tf.distribute.MultiWorkerMirroredStrategy()"
+
+
+def as_written(program: str) -> str:
+    return AS_WRITTEN + "".join(f"    {line}\n" for line in program.replace("STRATEGY", TOGETHER).splitlines())
+
+
+def run(groups: Groups, size: int, program: str, *names: str) -> list[Outcome]:
+    return succeeded(groups[size].run(as_written(program), *names, bare=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_a_loop_gives_the_weights_the_losses_and_the_metrics_of_one_process(
+    groups: Groups, size: int, eager: bool
+) -> None:
+    program = LOOP.replace("MIDDLE", "")
+    program = program.replace("@tf.function\n", "") if eager else program
+    plain = groups.plain(program.replace("STRATEGY", "tf.distribute.get_strategy()"), "weights", "history")
+    outcomes = run(groups, size, program, "weights", "history")
+    assert_same_weights(outcomes, plain.values["weights"], 1e-5)
+    for outcome in outcomes:
+        np.testing.assert_allclose(outcome.values["history"], plain.values["history"], rtol=1e-5)
+
+
+def test_moments_are_means_over_replicas(groups: Groups) -> None:
+    program = LOOP.replace('keras.layers.Dense(16, "relu"), MIDDLE', "keras.layers.BatchNormalization(),")
+    program = program.replace(".batch(BATCH)", ".batch(BATCH).take(1)").replace("range(2)", "range(1)")
+    program += "known = x[:26]\n"
+    first, second = run(groups, 2, program, "weights", "known")
+    for mine, other in zip(first.values["weights"], second.values["weights"], strict=True):
+        np.testing.assert_array_equal(mine, other)
+    variances = [half.var(0) for half in np.split(first.values["known"], 2)]
+    moving_variance = first.values["weights"][3]
+    np.testing.assert_allclose(moving_variance, 0.99 + 0.01 * np.mean(variances, 0), rtol=1e-5)
+
+
+OWN_ROWS = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+strategy = STRATEGY
+rows = np.arange(24.0, dtype="float32").reshape(12, 2)[: 12 - 5 * rank]
+
+
+def generate():
+    yield from rows
+
+
+fed = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([2], "float32"))
+seen = []
+BATCHES
+
+
+@tf.function
+def total(batch):
+    return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(batch,)), axis=None)
+
+
+for batch in batches:
+    seen.append((batch.numpy().shape[0], float(total(batch))))
+mean = float(strategy.reduce("MEAN", tf.constant([1.0, 3.0, 5.0][: 3 - rank]), axis=0))
+joined = strategy.gather(tf.fill([2, rank + 1], rank), axis=1).numpy()
+mine = [float(v) for v in strategy.experimental_local_results(tf.constant(1.0 + rank))]
+
+
+def told():
+    context = tf.distribute.get_replica_context()
+    return context.num_replicas_in_sync, context.replica_id_in_sync_group, context.all_reduce("MEAN", float(rank))
+
+
+replica = [float(value) for value in strategy.run(told)]
+"""
+DISTRIBUTED = "batches = strategy.experimental_distribute_dataset(fed.batch(6))"
+BY_FUNCTION = """
+def make(context):
+    assert context.num_input_pipelines == context.num_replicas_in_sync == 2
+    assert context.input_pipeline_id == rank
+    return fed.batch(context.get_per_replica_batch_size(6))
+batches = strategy.distribute_datasets_from_function(make)
+"""
+
+
+@pytest.mark.parametrize("batches", [DISTRIBUTED, BY_FUNCTION], ids=["dataset", "function"])
+def test_batches_of_own_rows_end_on_all_workers_with_the_first(groups: Groups, batches: str) -> None:
+    """Rank 0 has twelve rows and rank 1 seven; global batches have six, three of each."""
+    names = ("seen", "mean", "joined", "mine", "replica")
+    outcomes = run(groups, 2, OWN_ROWS.replace("BATCHES", batches), *names)
+    pairs = np.arange(24.0).reshape(12, 2)
+    sums = [pairs[:3].sum() * 2, pairs[3:6].sum() * 2, pairs[6:9].sum() + pairs[6].sum()]
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.values["seen"] == list(zip([3, 3, 1 if rank else 3], sums, strict=True))
+        assert outcome.values["mean"] == pytest.approx((1 + 3 + 5 + 1 + 3) / 5)
+        assert outcome.values["joined"].tolist() == [[0, 1, 1], [0, 1, 1]]
+        assert outcome.values["mine"] == [1.0 + rank]
+        assert outcome.values["replica"] == [2.0, rank, 0.5]
+
+
+FIT = """
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+model.fit(batches, epochs=1, verbose=0)
+weights, steps = model.get_weights(), int(model.optimizer.iterations)
+"""
+
+
+def test_fit_takes_what_a_strategy_distributed(groups: Groups) -> None:
+    given = "pairs = fed.map(lambda row: (row, row[:1])).batch(6)\n"
+    found = []
+    for batches in ("pairs", "strategy.experimental_distribute_dataset(pairs)"):
+        program = OWN_ROWS.partition("@tf.function")[0].replace("BATCHES", f"{given}batches = {batches}") + FIT
+        found.append(run(groups, 2, program, "weights", "steps"))
+    as_given, distributed = found
+    assert distributed[0].values["steps"] == as_given[0].values["steps"]
+    assert_same_weights(distributed, as_given[0].values["weights"], 0.0)
+    assert np.abs(as_given[0].values["weights"][0]).max() > 0.01
+
+
+def test_a_loop_in_a_graph_over_own_rows_is_refused(groups: Groups) -> None:
+    loop = """
+@tf.function
+def train():
+    for batch in batches:
+        tf.reduce_sum(batch)
+
+
+train()
+"""
+    program = OWN_ROWS.partition("@tf.function")[0].replace("BATCHES", DISTRIBUTED) + loop
+    outcomes: list[Any] = groups[2].run(as_written(program), bare=True)
+    assert [outcome.kind for outcome in outcomes] == ["TrainingError"] * 2
+    assert "Write the loop outside of it" in outcomes[0].error
+
+
+def test_what_a_strategy_has_beside_is_refused_by_name(groups: Groups) -> None:
+    outcomes = groups[2].run(as_written("import tensorflow as tf\nSTRATEGY.extended"), bare=True)
+    assert [outcome.kind for outcome in outcomes] == ["TrainingError"] * 2
+    assert "strategy.extended is not understood here" in outcomes[0].error

@@ -1,0 +1,64 @@
+"""``tf.distribute`` with one replica on each worker: what a program's step asks of it, over this cluster's sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+
+from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.keras_seam.seams import replace
+
+MEAN = tf.distribute.ReduceOp.MEAN
+
+
+class Replicas(tf.distribute.Strategy):
+    """The strategy that a program finds in force within ``strategy.run``, with variables that are plain ones."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        super().__init__(_Extended(self, collectives))
+
+
+def install(stack: ExitStack) -> None:
+    """Let optimizers that were made outside of replicas make their variables in one, until ``stack`` closes."""
+    owner = distribute_lib._DefaultDistributionExtended
+    replace(stack, owner, "colocate_vars_with", lambda extended, variable: tf.compat.v1.colocate_with(variable))
+
+
+class _Extended(distribute_lib._DefaultDistributionExtended):
+    """TensorFlow's default, one replica that has all to itself, but for what goes from replica to replica."""
+
+    def __init__(self, strategy: Replicas, collectives: Collectives) -> None:
+        super().__init__(strategy)
+        self._collectives = collectives
+
+    def _scope(self, strategy: Replicas) -> Any:
+        return distribute_lib.StrategyExtendedV2._scope(self, strategy)
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        return next_creator(**kwargs)
+
+    def _call_for_each_replica(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with tf.distribute.ReplicaContext(self._container_strategy(), self._collectives.rank):
+            return fn(*args, **kwargs)
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[tf.Tensor]:
+        sums = self._collectives.all_reduce([tf.convert_to_tensor(value) for value, _ in value_destination_pairs])
+        if reduce_op is not MEAN:
+            return sums
+        return [tf.cast(total / self._collectives.size, total.dtype) for total in sums]
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> tf.Tensor:
+        return self._batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> tf.Tensor:
+        order = list(range(value.shape.rank))
+        order[0], order[axis] = order[axis], order[0]
+        return tf.transpose(self._collectives.concat([tf.transpose(value, order)])[0], order)
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._collectives.size
