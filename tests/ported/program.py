@@ -64,6 +64,65 @@ def fail(args, ctx):
         feed.next_batch(5)
 
 
+def add(args, ctx):
+    """Adds up what comes; how far it is can be read from a file."""
+    feed, total = ctx.get_data_feed(), 0
+    while not feed.should_stop():
+        total += sum(int(row[0]) for row in feed.next_batch(8))
+        with open(f"{args.folder}/{args.name}-{ctx.worker_num}.partly", "w") as file:
+            file.write(str(total))
+        os.replace(file.name, file.name.removesuffix(".partly"))
+
+
+def added(args):
+    return sum(int(path.read_text()) for path in Path(args.folder).glob(args.name + "-?"))
+
+
+def await_sum(args, total, seconds=90):
+    deadline = time.monotonic() + seconds
+    while added(args) < total and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def feed_streams(args, spark, sc):
+    """A streaming DataFrame, one that fails, and a DStream."""
+    from pyspark.streaming import StreamingContext
+
+    told = {}
+    for number in range(3):
+        spark.range(number * 10, number * 10 + 10).coalesce(1).write.mode("append").json(args.folder + "/rows")
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(args.folder + "/rows")
+    args.name = "dataframe"
+    cluster = TFCluster.run(sc, add, args, 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster.train(stream)
+    await_sum(args, 435)
+    spark.range(100, 110).coalesce(1).write.mode("append").json(args.folder + "/rows")
+    await_sum(args, 1480)
+    cluster.shutdown()
+    told["of a DataFrame"] = added(args)
+
+    args.name = "failing"
+    cluster = TFCluster.run(sc, add, args, 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster.train(stream.selectExpr("raise_error('these rows are bad') id"))
+    time.sleep(5)
+    try:
+        cluster.shutdown()
+    except Exception as error:
+        told["failure"] = f"{type(error).__name__}: {error}"
+
+    args.name = "dstream"
+    streaming = StreamingContext(sc, 1)
+    cluster = TFCluster.run(sc, add, args, 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    batches = [sc.parallelize([(number,) for number in range(start, start + 10)], 2) for start in (0, 10)]
+    cluster.train(streaming.queueStream(batches))
+    streaming.start()
+    await_sum(args, 190)
+    streaming.stop(stopSparkContext=False, stopGraceFully=True)
+    cluster.shutdown(streaming)
+    told["of a DStream"] = added(args)
+    return told
+
+
 def write(args, ctx):
     with open(f"{args.folder}/part-{ctx.worker_num}", "w") as file:
         file.write(f"{ctx.worker_num} of {ctx.num_workers}")
@@ -105,6 +164,9 @@ if __name__ == "__main__":
         except Exception as error:
             told["failure"], told["seconds to it"] = f"{type(error).__name__}: {error}", time.monotonic() - begun
         told["counted after it"] = sc.parallelize(range(10), 2).count()
+
+    elif sys.argv[3] == "streams":
+        told = feed_streams(args, spark, sc)
 
     else:
         TFParallel.run(sc, write, args, 2)

@@ -103,6 +103,15 @@ def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any
     assert told_of_the_rest["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
 
 
+@pytest.mark.soak
+def test_streams_feed_their_rows_as_they_come_and_a_failed_one_is_an_error(folder: Path) -> None:
+    told = ran(folder, "streams")
+    assert told["of a DataFrame"] == sum(range(30)) + sum(range(100, 110))
+    assert told["of a DStream"] == sum(range(20))
+    assert "The streaming query that fed the programs failed" in told["failure"]
+    assert "these rows are bad" in told["failure"]
+
+
 def test_nothing_is_left_of_it(told: dict[str, Any], folder: Path) -> None:
     left = [
         p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())

@@ -83,8 +83,9 @@ class TFCluster:
             if ssc is not None:
                 _await_streaming(ssc, self._work, deadline)
             if self.input_mode == InputMode.SPARK:
-                self._feeding.end()
-                self._await_end(deadline, max(grace_secs, QUIET_SECONDS))
+                patience = max(grace_secs, QUIET_SECONDS)
+                self._feeding.end(min(patience, deadline - time.monotonic()))
+                self._await_end(deadline, patience)
             else:
                 self._await_end(deadline, float("inf"))
             self._raise_failure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from tfos_magic.feed.trainer.row_feed import RowFeed
@@ -37,6 +37,7 @@ class RowsManager:
     def __init__(self, handle: RowsHandle | None) -> None:
         self._handle = handle
         self._feeds: dict[str, RowFeed] = {}
+        self._unread: set[str] = set()
 
     def feed(self, name: str) -> RowFeed:
         """The queue of that name, opened when it is first asked for."""
@@ -44,7 +45,20 @@ class RowsManager:
             raise RuntimeError("this program is fed no rows: run it with input_mode=InputMode.SPARK")
         if name not in self._feeds:
             self._feeds[name] = RowFeed(self._handle, name)
+            self._unread.add(name)
         return self._feeds[name]
+
+    def note_read(self, name: str) -> None:
+        """A program has read all rows of that queue, or said that it wants no more."""
+        self._unread.discard(name)
+
+    def note_unread(self, notice: Callable[[str], None]) -> None:
+        """Tell a ``notice``, where the program has returned, of queues that it left before their end."""
+        for name in sorted(self._unread):
+            notice(
+                f"The program has returned and had not read {name!r} to its end: rows that still come for this node "
+                "are dropped. Read until DataFeed.should_stop(), or call DataFeed.terminate() where that is meant."
+            )
 
     def close(self) -> None:
         for feed in self._feeds.values():
@@ -69,7 +83,7 @@ class DataFeed:
         self.mgr, self.train_mode = mgr, train_mode
         self.done_feeding = False
         self.input_tensors = [tensor for _, tensor in sorted(input_mapping.items())] if input_mapping else None
-        self._feed = mgr.feed(qname_in)
+        self._feed, self._name = mgr.feed(qname_in), qname_in
         self._blocks: Iterator[list[Any]] = self._feed.blocks()
         self._rows: list[Any] = []
         self._next = 0
@@ -99,6 +113,7 @@ class DataFeed:
     def terminate(self) -> None:
         """Take no more: what is still fed is dropped."""
         self.done_feeding = True
+        self.mgr.note_read(self._name)
         self._feed.close()
 
     def _is_at_an_end(self, begun: bool) -> bool:
@@ -106,6 +121,8 @@ class DataFeed:
         block = next(self._blocks, None)
         self._rows, self._next = block or [], 0
         self.done_feeding = block is None
+        if self.done_feeding:
+            self.mgr.note_read(self._name)
         return block is None or (not block and begun and not self.train_mode)
 
 

@@ -101,6 +101,7 @@ def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: Plan, notic
         if isinstance(tf_args, list):
             sys.argv = tf_args
         map_fun(tf_args, node)
+        manager.note_unread(notice)
 
 
 def _context(plan: Plan, held: socket.socket, manager: TFNode.RowsManager) -> TFNodeContext:

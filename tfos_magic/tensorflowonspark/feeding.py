@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,8 @@ from tfos_magic.errors import FeedError
 from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_batches, deal_rows
 from tfos_magic.spark.session import cancel_tag, is_dataframe, job_tag
 from tfos_magic.transport.messages import EndStream
+
+LOOK_SECONDS = 0.1
 
 
 class Feeding:
@@ -42,11 +45,18 @@ class Feeding:
         rows = data.rdd if is_dataframe(data) else data
         return rows.mapPartitionsWithIndex(lambda number, part: ask_rows(job, number, part))
 
-    def end(self) -> None:
-        """Tell the programs that all rows have come. A query that feeds them is stopped."""
+    def end(self, grace: float) -> None:
+        """Tell the programs that all rows have come. A query that feeds them is stopped, after the rows that it is at,
+        for which it has ``grace`` seconds. Raises :class:`FeedError` where one has failed before."""
+        deadline, errors = time.monotonic() + grace, []
         for query in self._queries:
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+            errors.append(query.exception())
             query.stop()
         self._tell(EndStream(self._channel, 0))
+        for error in filter(None, errors):
+            raise FeedError(f"The streaming query that fed the programs failed: {error}")
 
     def fail(self, reason: str) -> None:
         """End what feeds, and what reads."""

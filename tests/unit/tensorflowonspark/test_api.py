@@ -14,16 +14,20 @@ from tfos_magic import tensorflowonspark
 from tfos_magic.errors import UsageError
 from tfos_magic.tensorflowonspark import TFNode, dfutil, gpu_info
 from tfos_magic.tensorflowonspark.TFCluster import deal_roles
+from tfos_magic.transport.messages import RowsHandle
 
 
 class Rows:
     """Blocks of rows as a queue gives them, and the answers to them."""
 
     def __init__(self, *blocks: list[Any]) -> None:
-        self._blocks, self.answers, self.closed = blocks, [], False
+        self._blocks, self.answers, self.closed, self.read = blocks, [], False, ""
 
     def feed(self, name: str) -> Rows:
         return self
+
+    def note_read(self, name: str) -> None:
+        self.read = name
 
     def blocks(self) -> Iterator[list[Any]]:
         yield from self._blocks
@@ -63,6 +67,17 @@ def test_answers_are_sent_and_a_feed_that_is_terminated_takes_no_more() -> None:
     feed.batch_results(number * 2 for number in feed.next_batch(2))
     feed.terminate()
     assert (rows.answers, rows.closed, feed.should_stop()) == ([2, 4], True, True)
+
+
+def test_a_program_that_returns_before_it_has_read_all_rows_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TFNode, "RowFeed", lambda handle, name: Rows([1, 2], [3]))
+    manager, told = TFNode.RowsManager(RowsHandle("run", "socket", "token")), []
+    feeds = [TFNode.DataFeed(manager, qname_in=name) for name in ("left", "ended", "read")]
+    feeds[0].next_batch(1)
+    feeds[1].terminate()
+    batches(feeds[2], 3)
+    manager.note_unread(told.append)
+    assert [("'left'" in text, "dropped" in text) for text in told] == [(True, True)]
 
 
 @pytest.mark.parametrize(
