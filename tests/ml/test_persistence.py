@@ -102,6 +102,17 @@ def test_what_is_in_the_way_or_of_another_kind_is_refused(tmp_path: Path) -> Non
         KerasClassificationModel.load(str(path))
     with pytest.raises(UsageError, match="There is no stage at"):
         KerasRegressor.load(str(tmp_path / "nowhere"))
+    damaged = KerasRegressor(model=linear({}), modelParams={})
+    damaged.write().overwrite().save(str(path))
+    (file,) = path.glob("*.keras")
+    whole = file.read_bytes()
+    for data in (b"", whole[: len(whole) // 2], whole[:900] + b"?" + whole[901:]):
+        file.write_bytes(data)
+        with pytest.raises(UsageError, match=r"cannot be loaded: model\.keras is damaged .*Save it again"):
+            KerasRegressor.load(str(path))
+    file.unlink()
+    with pytest.raises(UsageError, match=r"model\.keras is missing"):
+        KerasRegressor.load(str(path))
     metadata = path / "metadata" / "part-00000"
     metadata.write_text(metadata.read_text().replace('"tfosVersion":1', '"tfosVersion":2'))
     with pytest.raises(UsageError, match="have version 2, and this tfos_magic reads 1 at most"):

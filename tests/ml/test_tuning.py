@@ -22,6 +22,7 @@ from tests.ml.model_kinds import classes, linear
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.shared import SHARED
+from tfos_magic.errors import WorkerError
 from tfos_magic.ml import KerasClassifier, KerasRegressor
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.views.run_table import run_table
@@ -84,6 +85,21 @@ def test_searches_over_pipelines_and_one_against_the_rest(cluster: TFCluster, df
     rest = OneVsRest(classifier=binary, labelCol="place").fit(df.selectExpr("features", "double(place) place"))
     told = rest.transform(df)
     assert MulticlassClassificationEvaluator(labelCol="place", metricName="accuracy").evaluate(told) > 0.7
+
+
+def unlucky(params: Any) -> Any:
+    if params["units"] == 13:
+        raise ValueError("thirteen units bring bad luck")
+    return linear({})
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: Any, parallelism: int) -> None:
+    asked = KerasRegressor(modelFn=unlucky, epochs=40, seed=2, verbose=0)
+    search = CrossValidator(estimator=asked, evaluator=RegressionEvaluator(), numFolds=2, parallelism=parallelism)
+    maps = [{asked.modelParams: {"units": units}} for units in (3, 13)]
+    with pytest.raises(WorkerError, match="thirteen units bring bad luck"):
+        search.setEstimatorParamMaps(maps).fit(df)
 
 
 def test_an_interrupt_ends_a_search_and_leaves_no_cluster(df: Any) -> None:

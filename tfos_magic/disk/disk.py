@@ -13,7 +13,7 @@ from tfos_magic.disk.downloads import shared_downloads
 from tfos_magic.disk.imports import set_states
 from tfos_magic.disk.links import guarded
 from tfos_magic.disk.listings import listed_as
-from tfos_magic.disk.modules import local_modules, write_sources
+from tfos_magic.disk.modules import EditedModules, local_modules, write_sources
 from tfos_magic.disk.place import is_here
 from tfos_magic.disk.view import SnapshotView, copied, mounted, tidy
 from tfos_magic.transport.messages import RunCell
@@ -33,6 +33,7 @@ class Disk:
         self._shared = os.environ.get(SHARED_VARIABLE, "")
         self._outside = os.getcwd()
         self._here, self._begun = False, ""
+        self._edited = EditedModules(spared)
 
     @contextmanager
     def opened(self, cell: RunCell, notice: Callable[[str], None]) -> Iterator[SnapshotView | None]:
@@ -110,6 +111,7 @@ class Disk:
             shutil.rmtree(folder, ignore_errors=True)
             write_sources(cell.sources, folder)
         stack.enter_context(local_modules(folder, path, self._spared))
+        stack.enter_context(self._edited.imported_anew(folder))
         stack.enter_context(set_states(folder, cell.module_states))
 
 

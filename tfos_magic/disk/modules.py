@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from tfos_magic.disk.trust import is_trusted
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_OF_PYTHON = tuple({os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib")})
 
 
 @contextmanager
@@ -65,3 +69,62 @@ def _forget(folder: str, spared: Collection[str]) -> None:
         ours = name.partition(".")[0] == __name__.partition(".")[0]  # which a checkout may have beside the notebook
         if not ours and name not in spared and isinstance(module, ModuleType) and is_local(module, folder):
             del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Where a module's text is, below which entry of the import path, and what tells the text from others."""
+
+    file: str
+    entry: str
+    stamp: tuple[int, int] | None
+
+
+class EditedModules:
+    """What a trainer has loaded of the user's own modules beyond the working directory, such as in a folder of
+    ``sys.path``: they stay from cell to cell, and are imported anew once their files have changed.
+
+    Those named in ``spared`` never are.
+    """
+
+    def __init__(self, spared: Collection[str]) -> None:
+        self._spared = spared
+        self._loaded: dict[str, _Loaded] = {}
+
+    @contextmanager
+    def imported_anew(self, folder: str) -> Iterator[None]:
+        """Let the block import what has changed, with all else below the same entry of the import path, which may hold
+        what it was. What lies in ``folder`` is left to :func:`local_modules`."""
+        began = time.time_ns()
+        changed = {each.entry for name, each in self._loaded.items() if _stamp(each.file) != each.stamp}
+        for name, each in list(self._loaded.items()):
+            if each.entry in changed:
+                del self._loaded[name]
+                sys.modules.pop(name, None)
+        try:
+            yield
+        finally:
+            for name, module in list(sys.modules.items()):
+                known = name in self._loaded or name in self._spared or is_local(module, folder)
+                if not known and (loaded := _loaded(name, module, began)):
+                    self._loaded[name] = loaded
+
+
+def _loaded(name: str, module: Any, began: int) -> _Loaded | None:
+    """What is known of a module of the user's own; None for any other. A text that was changed after ``began`` may not
+    be the one that was read."""
+    file = getattr(module, "__dict__", {}).get("__file__") or ""
+    ours = name.partition(".")[0] in (__name__.partition(".")[0], "__main__")
+    if ours or not isinstance(module, ModuleType) or not file.endswith(".py") or file.startswith(_OF_PYTHON):
+        return None
+    entry = max((path for path in sys.path if path and is_local(module, path)), key=len, default="")
+    stamp = _stamp(file)
+    return _Loaded(file, entry, None if stamp and stamp[0] >= began else stamp) if entry else None
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -15,13 +16,14 @@ import numpy as np
 from tfos_magic.ml.training import Fit
 
 _NAMES = ("name", "build_config", "shared_object_id")
-_PLAIN = (bool, int, float, str, bytes, tuple, np.ndarray)
+_OF_KERAS = ("_model", "model", "params", "validation_data")
+"""What Keras puts into a callback for a training."""
 
 
 def fingerprint(asked: Fit, options: Mapping[str, Any], rows: str) -> str:
     """A word for a training: what is fitted, how, and on which ``rows``, but not for how long.
 
-    Names of layers and first trainable weights do not count: a notebook whose cell is run again makes others.
+    Names of layers do not count: a notebook whose cell is run again makes others.
     """
     made = asked.make
     told = {
@@ -62,13 +64,16 @@ class _Described:
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, ModuleType):
-            return value.__name__
+            return self._module(value)
         if isinstance(value, partial):
             return ["partial", self(value.func), self(value.args), self(value.keywords)]
         if isinstance(value, MethodType):
             return [self(value.__func__), self(value.__self__)]
         if isinstance(value, FunctionType):
             return self._function(value)
+        if isinstance(value, property | staticmethod | classmethod):
+            parts = (value.fget, value.fset) if isinstance(value, property) else (value.__func__,)
+            return [type(value).__name__, [self(each) for each in parts]]
         if isinstance(value, type):
             return [value.__qualname__, self._members(value) if _is_of_the_user(value) else value.__module__]
         if isinstance(value, np.ndarray):
@@ -78,8 +83,21 @@ class _Described:
             return [self(type(value)), self(_without_names(config)), self(getattr(value, "_fn_kwargs", None))]
         return [self(type(value)), self(getattr(value, "__dict__", None) or _plain(value))]
 
+    def _module(self, module: ModuleType) -> Any:
+        """A module of the user's own with its text, and those that it uses."""
+        if not (_is_own(module) and getattr(module, "__file__", None)):
+            return module.__name__
+        values = [value for name, value in sorted(vars(module).items()) if not name.startswith("__")]
+        of_values = (sys.modules.get(str(getattr(value, "__module__", ""))) for value in values)
+        used = [each for each in (*values, *of_values) if isinstance(each, ModuleType) and each is not module]
+        return [module.__name__, _text_of(module), [self(each) for each in used if _is_own(each)]]
+
     def _members(self, kind: type) -> Any:
-        return {name: self(each) for name, each in vars(kind).items() if isinstance(each, FunctionType)}
+        return {
+            name: self(each)
+            for name, each in vars(kind).items()
+            if not (name.startswith("__") and name.endswith("__") and not isinstance(each, FunctionType))
+        }
 
     def _function(self, function: FunctionType) -> Any:
         if not _is_of_the_user(function):
@@ -91,27 +109,42 @@ class _Described:
             self(function.__kwdefaults__),
             [self(_content(cell)) for cell in function.__closure__ or ()],
             {name: self(function.__globals__[name]) for name in names if name in function.__globals__},
+            [self(sys.modules[name]) for name in names if name in sys.modules and name not in function.__globals__],
         ]
 
 
 def _model(model: Any) -> Any:
-    """What a Keras model is made of: layers, what it was compiled with, and what training does not set.
+    """What a Keras model is made of: layers, what it was compiled with, and all weights, where it has them.
 
-    That is what a class of the user's own keeps, what is frozen, and states such as those of layers that were adapted.
+    Beside it is what a class of the user's own keeps by the names that its code has.
     """
-    own = [each for each in (model, *getattr(model, "layers", ())) if _is_of_the_user(type(each))]
-    kept = [
-        {k: v for k, v in vars(each).items() if k[0] != "_" and k != "name" and isinstance(v, _PLAIN)} for each in own
-    ]
-    layers = [(type(each), each.trainable, _without_names(_config(each))) for each in getattr(model, "layers", ())]
-    fixed = [np.asarray(each) for each in getattr(model, "non_trainable_variables", ()) if "seed" not in each.path]
+    parts = [model, *getattr(model, "layers", ())]
+    kept = [_kept(each) for each in parts if _is_of_the_user(type(each))]
+    layers = [(type(each), each.trainable, _without_names(_config(each))) for each in parts[1:]]
+    weights = [np.asarray(each) for each in getattr(model, "variables", ()) if "seed" not in each.path]
     given = getattr(model, "_compile_config", None)
-    return [type(model), layers, _without_names(dict(given.config) if given is not None else None), kept, fixed]
+    return [type(model), layers, _without_names(dict(given.config) if given is not None else None), kept, weights]
+
+
+def _kept(part: Any) -> dict[str, Any]:
+    """The attributes of a model or layer of the user's own, but for what Keras counts as its parts."""
+    functions = [each for kind in type(part).__mro__ if _is_of_the_user(kind) for each in vars(kind).values()]
+    names = set().union(*(_names_in(each.__code__) for each in functions if isinstance(each, FunctionType)))
+    kept = {name: value for name, value in vars(part).items() if name in names and name != "name"}
+    return {name: value for name, value in kept.items() if not _has_variables(value)}
+
+
+def _has_variables(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_variables, value.values()))
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_variables, value))
+    return hasattr(value, "assign") or hasattr(value, "trainable_variables") or hasattr(value, "variables")
 
 
 def _callback(callback: Any) -> Any:
-    state = vars(callback).items()
-    return [type(callback), {k: v for k, v in state if k[0] != "_" and (isinstance(v, _PLAIN) or callable(v))}]
+    """A callback with all that it keeps, but for what Keras puts into it."""
+    return [type(callback), {name: value for name, value in vars(callback).items() if name not in _OF_KERAS}]
 
 
 def _config(layer: Any) -> Any:
@@ -129,9 +162,20 @@ def _without_names(config: Any) -> Any:
 
 def _is_of_the_user(value: Any) -> bool:
     """Whether a function or class is none of a library's, which its version tells."""
-    module = sys.modules.get(value.__module__ or "")
+    return _is_own(sys.modules.get(value.__module__ or ""))
+
+
+def _is_own(module: ModuleType | None) -> bool:
+    """Whether a module is the notebook's, or lies beside it: none of a library's."""
     path = getattr(module, "__file__", None) or ""
     return "site-packages" not in path and "dist-packages" not in path and not path.startswith(sys.base_prefix)
+
+
+def _text_of(module: ModuleType) -> str:
+    try:
+        return Path(module.__file__ or "").read_text()
+    except (OSError, ValueError):  # it has no file
+        return ""
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -72,7 +72,7 @@ class StageReader(MLReader[Any]):
                 f"The files at {path} have version {about['tfosVersion']}, and this tfos_magic reads {VERSION} at "
                 "most: install a later one."
             )
-        files = {name: bytes(system.cat_file(f"{root}/{name}")) for name in about["files"]}
+        files = {name: _read(system, root, name, path) for name in about["files"]}
         stage = self._class()
         stage._resetUid(about["uid"])
         DefaultParamsReader.getAndSetParams(stage, about)
@@ -80,6 +80,18 @@ class StageReader(MLReader[Any]):
         archives = {name.removesuffix(".keras"): data for name, data in files.items() if name.endswith(".keras")}
         stage.take_saved({**archives, **values}, about["tfos"])
         return stage
+
+
+def _read(system: Any, root: str, name: str, path: str) -> bytes:
+    """A file of a stage. Raises :class:`UsageError` where it is gone, or no longer what was written."""
+    try:
+        data = bytes(system.cat_file(f"{root}/{name}"))
+        if name.endswith(".keras") and (bad := zipfile.ZipFile(io.BytesIO(data)).testzip()) is not None:
+            raise zipfile.BadZipFile(f"{bad} has changed")
+    except (FileNotFoundError, zipfile.BadZipFile) as error:
+        why = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+        raise UsageError(f"The stage at {path} cannot be loaded: {name} {why}. Save it again.") from None
+    return data
 
 
 def _parts_of(stage: Any) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.state import RunPhase
+from tfos_magic.errors import RunStopped, TFOSError
 from tfos_magic.ml.progress import show
 from tfos_magic.ml.task import Training
 from tfos_magic.ml.waiting import wait_for
@@ -26,6 +28,7 @@ class Search(Iterator[tuple[int, Any]]):
         self._makers, self._names = trainings, names
         self._lock = threading.Lock()
         self._given = self._ended = 0
+        self._failure: BaseException | None = None
         self._trainings: list[Training] = []
         self._runs: dict[int, Run] = {}
         self._exit = ExitStack()
@@ -43,14 +46,27 @@ class Search(Iterator[tuple[int, Any]]):
             run = self._runs[index]
             wait_for(run.wait, self._exit.close)
             return index, self._trainings[index].fitted(run)
-        except BaseException:
+        except BaseException as error:
+            with self._lock:
+                self._failure = first = self._failure or self._behind(error)
             self._exit.close()
-            raise
+            raise first from None
         finally:
             with self._lock:
                 self._ended += 1
                 if self._ended == len(self._makers):
                     self._exit.close()
+
+    def _behind(self, error: BaseException) -> BaseException:
+        """What stopped a run: the error of another one, where there is one."""
+        failed = [run for run in self._runs.values() if run.phase is RunPhase.FAILED]
+        if not isinstance(error, RunStopped) or not failed:
+            return error
+        try:
+            wait_for(failed[0].wait, lambda: None)
+        except TFOSError as reason:
+            return reason
+        return error
 
     def _begin(self) -> None:
         trainings = [make() for make in self._makers]

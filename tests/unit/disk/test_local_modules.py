@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfos_magic.disk.local_modules import local_sources
-from tfos_magic.disk.modules import local_modules, write_sources
+from tfos_magic.disk.modules import EditedModules, local_modules, write_sources
 
 
 @pytest.fixture
@@ -62,3 +63,34 @@ def test_runs_in_several_threads_may_look_at_once(folder: Path) -> None:
     text = "\n".join(f"a{i} = [" * 20 + "1" + "]" * 20 for i in range(300))
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(local_sources, [text] * 40)) == [{}] * 40
+
+
+def test_modules_of_the_import_path_stay_until_one_beside_them_is_edited(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, other = (tmp_path_factory.mktemp(name) for name in ("library", "other"))
+    (library / "far_parts.py").write_text("UNITS = 3\n")
+    (library / "far_nets.py").write_text("from far_parts import UNITS\n")
+    (other / "far_away.py").write_text("")
+    for place in (library, other):
+        monkeypatch.syspath_prepend(str(place))
+        for file in place.iterdir():
+            os.utime(file, (1, 1))
+    edited = EditedModules(frozenset(sys.modules))
+
+    def imported() -> tuple[int, bool]:
+        with local_modules(str(folder), [], ()), edited.imported_anew(str(folder)):
+            import far_away
+            import far_nets
+
+            return far_nets.UNITS, bool(vars(far_away).setdefault("stays", []))
+
+    assert imported() == (3, False)
+    sys.modules["far_away"].stays.append(1)
+    assert imported() == (3, True)
+    (library / "far_parts.py").write_text("UNITS = 4\n")
+    assert imported() == (4, True)
+    (library / "far_parts.py").write_text("UNITS = 5\n")  # within the second, and as long
+    assert imported() == (5, True)
+    for name in ("far_parts", "far_nets", "far_away"):
+        monkeypatch.delitem(sys.modules, name)

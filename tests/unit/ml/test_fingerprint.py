@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -116,7 +119,7 @@ class Scaled(keras.Model):
 
 
 def with_loss(loss: Any) -> Any:
-    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     made.compile("adam", loss)
     return made
 
@@ -135,14 +138,72 @@ def frozen(trainable: float) -> Any:
 def adapted(factor: float) -> Any:
     layer = keras.layers.Normalization()
     layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]) * factor)
-    return keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+    return keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1, kernel_initializer="ones")])
+
+
+def weighted(factor: float) -> Any:
+    made = with_loss("mse")
+    made.set_weights([np.full_like(each, factor) for each in made.get_weights()])
+    return made
+
+
+class Table(keras.Model):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._table, self.dense = {"factor": [factor]}, keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs) * self._table["factor"][0]
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda factor: with_loss(keras.losses.Huber(factor)), lambda f: with_loss(loss_of(f)), frozen, Scaled, adapted],
-    ids=["loss", "function", "frozen", "attribute", "adapted"],
+    [
+        lambda factor: with_loss(keras.losses.Huber(factor)),
+        lambda f: with_loss(loss_of(f)),
+        frozen,
+        Scaled,
+        Table,
+        adapted,
+        weighted,
+    ],
+    ids=["loss", "function", "frozen", "attribute", "private", "adapted", "weights"],
 )
 def test_what_training_does_not_set_counts(make: Any) -> None:
     words = [fingerprint(replace(ASKED, model=make(factor)), OPTIONS, "8 1") for factor in (1.0, 1.0, 2.0)]
+    assert words[0] == words[1] != words[2]
+
+
+class Steps(keras.callbacks.Callback):
+    def __init__(self, steps: Any) -> None:
+        super().__init__()
+        self._steps = steps
+
+
+@pytest.mark.parametrize("kind", [lambda n: n, lambda n: [n], lambda n: {"at": [n]}], ids=["number", "list", "dict"])
+def test_what_a_callback_keeps_counts(kind: Any) -> None:
+    words = [fingerprint(replace(ASKED, callbacks=[Steps(kind(n))]), OPTIONS, "8 1") for n in (1, 1, 2)]
+    assert words[0] == words[1] != words[2]
+
+
+IMPORTED = "import nets_of_user\ndef make(params): return nets_of_user.build(params)"
+WITHIN = "def make(params):\n    import nets_of_user\n    return nets_of_user.build(params)"
+
+
+@pytest.mark.parametrize("code", [IMPORTED, WITHIN], ids=["above", "within"])
+@pytest.mark.parametrize("edited", ["nets_of_user", "parts_of_user"])
+def test_modules_of_the_users_own_count_by_their_text(
+    code: str, edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    texts = {"nets_of_user": "import parts_of_user\ndef build(params): return 3", "parts_of_user": "UNITS = 3"}
+    words = []
+    for again in ("", "", "# edited"):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text + (again if name == edited else ""))
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.import_module("nets_of_user")
+        space: dict[str, Any] = {}
+        exec(code, space)
+        words.append(fingerprint(replace(ASKED, model=None, make=space["make"]), OPTIONS, "8 1"))
     assert words[0] == words[1] != words[2]
