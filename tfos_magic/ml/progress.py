@@ -10,7 +10,7 @@ from typing import Any
 from IPython.display import display
 
 from tfos_magic.cluster.runs.run import Run
-from tfos_magic.notebook.views.choice import detected, request_of_cell
+from tfos_magic.notebook.views.choice import chosen, request_of_cell
 from tfos_magic.notebook.views.wording import duration, number
 
 _SHOWN: dict[str, Any] = {}
@@ -19,7 +19,7 @@ _SHOWN: dict[str, Any] = {}
 
 def show(uid: str, runs: Mapping[str, Run]) -> None:
     """Show ``runs`` by their names, beside those of the same cell and estimator: the folds of a cross-validation."""
-    if detected() != "widget":
+    if chosen() != "widget":
         for name, run in runs.items():
             run.on_change(partial(_print, name))
         return

@@ -44,17 +44,20 @@ def choose_view(requested: str = "auto", *, detached: bool = False) -> View:
 
     Raises :class:`~tfos_magic.errors.UsageError` for an unknown name.
     """
-    kernel = _kernel()
-    name = os.environ.get(VIEW_VARIABLE) or requested
-    if name not in CHOICES:
-        source = VIEW_VARIABLE if os.environ.get(VIEW_VARIABLE) else "--view"
-        raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
-    if name == "auto":
-        name = detected()
+    kernel, name = _kernel(), chosen(requested)
     if name == "text" and detached and kernel is None:
         name = "silent"
     made = pkgutil.resolve_name(_VIEWS[name])
     return throttled(made(card=kernel is not None) if name == "text" else made(), name)
+
+
+def chosen(requested: str = "auto") -> str:
+    """Name the view that was asked for. Raises as :func:`choose_view` does."""
+    name = os.environ.get(VIEW_VARIABLE) or requested
+    if name not in CHOICES:
+        source = VIEW_VARIABLE if os.environ.get(VIEW_VARIABLE) else "--view"
+        raise UsageError(f"{source}: there is no view {name!r}; choose one of {', '.join(CHOICES)}")
+    return detected() if name == "auto" else name
 
 
 def throttled(view: View, name: str) -> Throttled:
