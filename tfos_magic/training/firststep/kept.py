@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,14 +102,19 @@ class Kept:
         states = (random.getstate(), np.random.get_state(), generator.getstate() if generator is not None else None)
         return [variable.read_value() for variable in self.variables], (mark, states)
 
-    def restore(self, values: tuple[list[tf.Tensor], Any]) -> None:
+    def unchanged(self, before: tuple[list[tf.Tensor], Any]) -> set[int]:
+        """The variables that hold what they held ``before``, as most do, and large ones among them, by their ids."""
+        return {id(v) for v, old in zip(self.variables, before[0], strict=True) if _is_same(v.read_value(), old)}
+
+    def restore(self, values: tuple[list[tf.Tensor], Any], unchanged: Set[int] = frozenset()) -> None:
         """Put back what :meth:`values` gave. Variables that were taken in since are what they were found to be.
 
         Generators are left as they are where an input pipeline may have drawn from them meanwhile.
         """
         tensors, (mark, (of_python, of_numpy, of_tensorflow)) = values
         for variable, value in zip(self.variables, tensors, strict=False):
-            variable.assign(value)
+            if id(variable) not in unchanged:
+                variable.assign(value)
         if self._python_calls and self._python_calls.any_since(mark):
             return
         random.setstate(of_python)
@@ -117,17 +122,19 @@ class Kept:
         if of_tensorflow is not None:
             eager_context.context()._rng.setstate(of_tensorflow)
 
-    def changes(self, before: tuple[list[tf.Tensor], Any]) -> dict[Any, tuple[npt.NDArray[np.float64], float]]:
+    def changes(
+        self, before: tuple[list[tf.Tensor], Any], unchanged: Set[int]
+    ) -> dict[Any, tuple[npt.NDArray[np.float64], float]]:
         """By how much a step has changed the model's statistics and metrics, by kind and variable, and how exactly."""
         changed = {}
         for variable, old in zip(self.variables, before[0], strict=True):
-            same = bool(tf.reduce_all(tf.equal(variable, old)))
+            same = id(variable) in unchanged
             if not same:
                 self._modes.pop(id(variable), None)
             kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
             if not kind or not (variable.dtype.is_floating or variable.dtype.is_integer):
                 continue
-            if same:  # as most are, and large ones among them
+            if same:
                 changed[kind, id(variable)] = np.zeros(1), 0.0
             else:
                 was = numbers(old)
@@ -209,6 +216,20 @@ def _leaves(value: Any) -> list[tf.Variable]:
     held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
     leaves = [leaf.state if isinstance(leaf, tf.random.Generator) else leaf for leaf in held]
     return [leaf for leaf in leaves if isinstance(leaf, tf.Variable)]
+
+
+def _is_same(tensor: tf.Tensor, old: tf.Tensor) -> bool:
+    """Whether they hold the same; a variable that nothing was assigned to gives the very memory it gave before."""
+    address = _address(old)
+    return (address is not None and address == _address(tensor)) or bool(tf.reduce_all(tf.equal(tensor, old)))
+
+
+def _address(tensor: tf.Tensor) -> int | None:
+    try:
+        address: int = np.frombuffer(tensor, np.uint8).__array_interface__["data"][0]
+    except (TypeError, ValueError, BufferError):  # it is elsewhere, or of objects
+        return None
+    return address
 
 
 def numbers(value: Any) -> npt.NDArray[np.float64]:

@@ -100,8 +100,9 @@ class Trial:
         finally:
             self._session.step = self._session.trial = None
             before[0].extend(self.state.taken_in())
-            changed = self.state.changes(before)
-            self.state.restore(before)
+            unchanged = self.state.unchanged(before)
+            changed = self.state.changes(before, unchanged)
+            self.state.restore(before, unchanged)
             numbers_kept = attributes.numbers()
             if names := attributes.changed_names():
                 self.changed_in_python.update(names)
