@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from tfos_magic.cluster.cluster import TFCluster
@@ -10,6 +11,8 @@ from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark.session import is_stopped
+
+SETTLE_SECONDS, LOOK_SECONDS = 30.0, 0.05
 
 
 class SharedCluster:
@@ -21,6 +24,8 @@ class SharedCluster:
     def __init__(self) -> None:
         self.cluster: TFCluster | None = None
         self.queue: RunQueue[Run] = RunQueue()
+        self.leaving: list[Callable[[], bool]] = []
+        """Each tells whether someone whose call was interrupted is about to end runs, and the cluster it started."""
 
     @property
     def running(self) -> bool:
@@ -31,7 +36,14 @@ class SharedCluster:
 
     def size_for(self, workers: int | None, default: int) -> int:
         """How many workers a run will have that asks for so many; None is any number."""
+        self.settle()
         return workers or (self.cluster.size if self.cluster is not None and self.running else default)
+
+    def settle(self, timeout: float = SETTLE_SECONDS) -> None:
+        """Return when what is being ended has ended, or after ``timeout`` seconds: a run that came now would end."""
+        deadline = time.monotonic() + timeout
+        while any(leaving() for leaving in self.leaving) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
 
     def ensure(
         self,

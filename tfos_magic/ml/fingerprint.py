@@ -75,7 +75,9 @@ class _Described:
             parts = (value.fget, value.fset) if isinstance(value, property) else (value.__func__,)
             return [type(value).__name__, [self(each) for each in parts]]
         if isinstance(value, type):
-            return [value.__qualname__, self._members(value) if _is_of_the_user(value) else value.__module__]
+            if not _is_of_the_user(value):
+                return [value.__qualname__, value.__module__]
+            return [value.__qualname__, self._members(value), [self(base) for base in value.__bases__]]
         if isinstance(value, np.ndarray):
             return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
         if hasattr(value, "get_config") and (config := _config(value)) is not None:

@@ -26,6 +26,7 @@ def shared_cluster(spark: Any, workers: int | None = None, servers: int = 0, kee
     One that is there is taken as it is, and left so. Raises :class:`ClusterError` where that is too small.
     """
     user = object()
+    SHARED.settle()
     with _LOCK:
         cluster = _cluster(spark, workers, servers, keep)
         _USERS.append(user)

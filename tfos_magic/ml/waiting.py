@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
 
+from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import RunStopped, UsageError, WorkerError
 
 SECONDS = 0.5
@@ -34,12 +35,30 @@ class Caller:
         return self._of_pool and not {*map(id, self._waiting)}.intersection(map(id, _all_frames()))
 
 
+_CALLERS: set[Caller] = set()
+
+
+def _is_one_leaving() -> bool:
+    return any(caller.gone for caller in list(_CALLERS))
+
+
+SHARED.leaving.append(_is_one_leaving)
+
+
 def wait_for(wait: Callable[[float], Value], stop: Callable[[], object]) -> Value:
     """What ``wait(seconds)`` gives, which raises TimeoutError until there is something; an interrupt calls ``stop``.
 
     Raises :class:`RunStopped` where Spark ML's call was interrupted that waits for this thread.
     """
     caller = Caller()
+    _CALLERS.add(caller)
+    try:
+        return _awaited(caller, wait, stop)
+    finally:
+        _CALLERS.discard(caller)
+
+
+def _awaited(caller: Caller, wait: Callable[[float], Value], stop: Callable[[], object]) -> Value:
     try:
         while not caller.gone:
             try:

@@ -90,10 +90,50 @@ def of_a_helper(units: int) -> Any:
     return space["make"]
 
 
+def of_a_class(units: int) -> Any:
+    class Conf:
+        UNITS = units
+
+    return lambda params: model(Conf.UNITS)
+
+
+def of_a_base(units: int) -> Any:
+    class Base:
+        def build(self) -> Any:
+            return model(units)
+
+    class Derived(Base):
+        pass
+
+    return lambda params: Derived().build()
+
+
+def of_a_static_method(units: int) -> Any:
+    class Conf:
+        @staticmethod
+        def units() -> int:
+            return units
+
+    return lambda params: model(Conf.units())
+
+
+def of_a_property(units: int) -> Any:
+    class Conf:
+        @property
+        def units(self) -> int:
+            return units
+
+    return lambda params: model(Conf().units)
+
+
 @pytest.mark.parametrize(
     "maker",
     [
         closed_over,
+        of_a_class,
+        of_a_base,
+        of_a_static_method,
+        of_a_property,
         with_default,
         of_a_global,
         of_a_helper,
@@ -101,7 +141,19 @@ def of_a_helper(units: int) -> Any:
         lambda units: Maker(units).make,
         lambda units: partial(model, units),
     ],
-    ids=["closure", "default", "global", "helper", "object", "method", "partial"],
+    ids=[
+        "closure",
+        "class",
+        "base",
+        "static method",
+        "property",
+        "default",
+        "global",
+        "helper",
+        "object",
+        "method",
+        "partial",
+    ],
 )
 def test_what_a_function_reads_counts(maker: Any) -> None:
     words = [fingerprint(replace(ASKED, model=None, make=maker(units)), OPTIONS, "8 1") for units in (3, 3, 4)]
