@@ -102,6 +102,12 @@ def test_raw_predictions_of_two_classes_are_a_margin(logits: list[list[float]]) 
     np.testing.assert_allclose(made["probability"].numpy()[:, 1], 1 / (1 + np.exp([-2.0, -1.0])))
 
 
+def test_a_class_is_not_made_up_where_the_model_gives_no_number() -> None:
+    facts = Facts((3,), classifies=True, classes=(2, 5, 9))
+    made = Scores(None, (), (), ("output",), (), False, "", facts, {}).of([[np.nan] * 3, [0.1, 0.8, 0.1]])
+    np.testing.assert_array_equal(made["prediction"].numpy(), [np.nan, 5.0])
+
+
 @pytest.mark.parametrize(("label", "params", "names"), every(4, CLASSES))
 def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
     options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}

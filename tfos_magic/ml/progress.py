@@ -10,31 +10,35 @@ from typing import Any
 from IPython.display import display
 
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.notebook.views.choice import chosen, request_of_cell
 from tfos_magic.notebook.views.wording import duration, number
 
-_SHOWN: dict[str, Any] = {}
-"""The table of the cell that ran last, by the cell and the estimator."""
+_SHOWN: dict[str, tuple[Any, int]] = {}
+"""The table of the cell that ran last, none where there is text, and how many folds it has, by cell and estimator."""
 
 
 def show(uid: str, runs: Mapping[str, Run]) -> None:
     """Show ``runs`` by their names, beside those of the same cell and estimator: the folds of a cross-validation."""
-    if chosen() != "widget":
-        for name, run in runs.items():
-            run.on_change(partial(_print, name))
-        return
-    key = f"{(request_of_cell() or {}).get('header', {}).get('msg_id', '')} {uid}"
+    request = request_of_cell()
+    key = f"{(request or {}).get('header', {}).get('msg_id', '')} {uid}"
     if key not in _SHOWN:
         _SHOWN.clear()
-        _SHOWN[key] = resolve_name("tfos_magic.widgets:Compare")()
-        display(_SHOWN[key])
-    table = _SHOWN[key]
-    fold = len(table.runs) // len(runs) + 1
+        table = resolve_name("tfos_magic.widgets:Compare")() if chosen() == "widget" else None
+        _SHOWN[key] = table, 0
+        if table is not None:
+            display(table)
+    table, folds = _SHOWN[key]
+    _SHOWN[key] = table, folds + 1
     for name, run in runs.items():
-        table.add(run, f"fold {fold}: {name}" if fold > 1 else name)
+        label = f"fold {folds + 1}: {name}" if folds and request is not None else name
+        if table is not None:
+            table.add(run, label)
+        else:
+            run.on_change(partial(_print, label))
 
 
 def _print(name: str, run: Run) -> None:
-    if run.done:
-        metrics = ", ".join(f"{metric} {number(value)}" for metric, value in run.state.metrics.items())
-        print(f"{name}: {run.phase.value} in {duration(run.state.elapsed)}, {metrics}", flush=True)
+    if run.done and run.phase is not RunPhase.STOPPED:  # of which the next cell would tell
+        metrics = [f"{metric} {number(value)}" for metric, value in run.state.metrics.items()]
+        print(f"{', '.join([f'{name}: {run.phase.value} in {duration(run.state.elapsed)}', *metrics])}\n", end="")

@@ -47,7 +47,9 @@ class Scores(Prediction):
             probability = tf.concat([tf.sigmoid(-value), tf.sigmoid(value)], axis=1) if two else tf.nn.softmax(value)
         place = tf.argmax(probability, axis=1)
         chosen = tf.gather(tf.constant(self.facts.classes, tf.int64), place) if self.facts.classes else place
-        return {"rawPrediction": raw, "probability": probability, "prediction": tf.cast(chosen, tf.float64)}
+        is_known = ~tf.reduce_any(tf.math.is_nan(probability), axis=1)  # nothing is told of NaN, no class either
+        prediction = tf.where(is_known, tf.cast(chosen, tf.float64), tf.constant(math.nan, tf.float64))
+        return {"rawPrediction": raw, "probability": probability, "prediction": prediction}
 
     def transform(self, dataset: Any) -> Any:
         """``dataset`` with the columns; lazy. Nothing is traced here, so that no TensorFlow is needed here."""
