@@ -68,7 +68,7 @@ def add(args, ctx):
     """Adds up what comes; how far it is can be read from a file."""
     feed, total = ctx.get_data_feed(), 0
     while not feed.should_stop():
-        total += sum(int(row[0]) for row in feed.next_batch(8))
+        total += sum(int(row[0]) for row in feed.next_batch(1))
         with open(f"{args.folder}/{args.name}-{ctx.worker_num}.partly", "w") as file:
             file.write(str(total))
         os.replace(file.name, file.name.removesuffix(".partly"))
