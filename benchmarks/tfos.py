@@ -4,7 +4,7 @@ It starts an empty cluster, feeds rows as lists of numbers, one by one as the or
 feeds rows of NumPy arrays in batches, and has rows answered; on local-cluster[2,1,2048]. A DataFrame is fed by its rows
 there and as it is here. Shown are medians of the turns.
 
-    python benchmarks/tfos.py [--turns 3] [--rows 4000]
+    python benchmarks/tfos.py [--turns 3] [--rows 20000]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AIMS = {"lists": 3.0, "arrays": 20.0, "dataframe": 20.0}
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--rows", type=int, default=20000)
     asked = parser.parse_args()
     original = peers.have("tensorflowonspark")
     ours, theirs = [], []

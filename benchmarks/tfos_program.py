@@ -51,7 +51,7 @@ def timed(work):
 
 def fed(program, *data):
     """Seconds that the last of ``data`` took to be fed, the others having been fed before it."""
-    cluster = TFCluster.run(sc, program, None, 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster = TFCluster.run(sc, program, {}, 2, 0, input_mode=TFCluster.InputMode.SPARK)
     seconds = [timed(lambda each=each: cluster.train(each, 1)) for each in data]
     cluster.shutdown()
     return seconds[-1]
@@ -72,12 +72,13 @@ if __name__ == "__main__":
 
     arrays = lists.map(as_array).cache()
     df = lists.toDF(["image", "label"]).repartition(4).cache()
+    few_df = few.toDF(["image", "label"])
     print(lists.count(), arrays.count(), df.count(), flush=True)
     measured = {"empty cluster": timed(lambda: fed(idle, few))}
     measured["lists"] = rows / fed(one_by_one, few, lists)
     measured["arrays"] = rows / fed(hundreds, few, arrays)
-    measured["dataframe"] = rows / fed(hundreds, few, df if ours else df.rdd)
-    cluster = TFCluster.run(sc, answer, None, 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    measured["dataframe"] = rows / fed(hundreds, *([few_df, df] if ours else [few_df.rdd, df.rdd]))
+    cluster = TFCluster.run(sc, answer, {}, 2, 0, input_mode=TFCluster.InputMode.SPARK)
     cluster.inference(few).count()
     measured["answers"] = rows / timed(lambda: cluster.inference(lists).count())
     cluster.shutdown()
