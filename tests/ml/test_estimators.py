@@ -288,13 +288,15 @@ def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
         SHARED.stop()
 
 
+@pytest.mark.filterwarnings("ignore:There is no checkpoint", "ignore:Going on from")
 def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
     cluster: TFCluster, df: Any, tmp_path: Any
 ) -> None:
     asked = KerasRegressor(modelFn=linear, epochs=1, checkpointDir=str(tmp_path), resume=True, **PLAIN)
     first, other = asked.fit(df), asked.fit(df.withColumn("label", -F.col("label")))
     assert gap(first.keras, other.keras) > 1e-3
-    more = asked.copy({asked.epochs: 3}).fit(df)
+    with pytest.warns(UserWarning, match="Going on from the end of fit 1"):
+        more = asked.copy({asked.epochs: 3}).fit(df)
     assert more.summary.history["loss"][:1] == first.summary.history["loss"]
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(UsageError, match="has had 3 epochs, and 2 are asked for"):

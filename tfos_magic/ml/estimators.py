@@ -83,7 +83,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
             with training.cluster() as cluster:
                 run = training.submit(cluster)
                 wait_for(run.wait, run.stop)
-                return training.fitted(run)
+                return training.fitted(run, shown=bool(self.value("verbose")))
 
     def training(self, rows: Rows, lengths_differ: bool = False) -> Training:
         """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -76,9 +77,11 @@ class Training:
         given = {"checkpoint_dir": [each.folder for each in alike], "observer": observer, **self.options}
         return cluster.map(self.cell, [each.asked for each in alike], workers_per_item=workers, name=name, **given)
 
-    def fitted(self, run: Run) -> KerasModel:
-        """The model that came of a run that has ended. Raises what ended it."""
+    def fitted(self, run: Run, shown: bool = False) -> KerasModel:
+        """The model that came of a run that has ended. Raises what ended it; warns of what no view has ``shown``."""
         values, state = run.wait(), run.state
+        for notice in [] if shown else state.notices:
+            warnings.warn(notice, stacklevel=2)
         model, done = values["model"], max(map(len, values["history"].values()), default=0)
         if done > self.asked.epochs:
             raise UsageError(
