@@ -123,7 +123,7 @@ class _Synchronous:
         rank, size = self._session.collectives.rank, self._session.collectives.size
         if size == 1 or is_sharded(dataset):
             return mark_together(own_batches(dataset, rank, size)) if is_own(dataset) else dataset
-        return mark_sharded(shard_batches(dataset, rank, size), ends_alike=True, asked=True)
+        return mark_together(mark_sharded(shard_batches(dataset, rank, size), ends_alike=True, asked=True))
 
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
         """What ``dataset_fn`` gives for this worker, whose batches are its own. They end on all with the first."""

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.inputs.own_rows import ends_together
+from tfos_magic.training.inputs.own_rows import ends_together, is_own
 from tfos_magic.training.session import Session
 
 
 class Together:
-    """Lets workers draw batches together: each batch is drawn when all have one."""
+    """Lets workers draw batches together: each batch is drawn when all have one and none is asked to stop."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class Together:
 
 def refuse_graph(dataset: Any) -> None:
     """Refuse a loop in a graph over rows of each worker's own, in which nobody would know that another has no more."""
-    if ends_together(dataset):
+    if is_own(dataset) and ends_together(dataset):
         raise TrainingError(
             "a loop over a distributed dataset runs in a tf.function, where workers cannot tell each other that one "
             "has no more rows. Write the loop outside of it, as in: for batch in dataset: train_step(batch)."
