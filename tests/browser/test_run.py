@@ -229,6 +229,7 @@ def test_the_stop_button_ends_a_run_at_once_and_the_next_cell_trains(cells: Cell
     assert complaints_of_ours(cells.notebook) == []
 
 
+@pytest.mark.soak
 def test_a_detached_run_leaves_the_notebook_free_and_its_panel_stops_it_from_another_cell(
     cells: Cells, artefacts: Path
 ) -> None:

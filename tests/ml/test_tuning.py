@@ -19,6 +19,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.shared import SHARED
@@ -93,7 +94,7 @@ def unlucky(params: Any) -> Any:
     return linear({})
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", every(2, [2, 1]))
 def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: Any, parallelism: int) -> None:
     asked = KerasRegressor(modelFn=unlucky, epochs=40, seed=2, verbose=0)
     search = CrossValidator(estimator=asked, evaluator=RegressionEvaluator(), numFolds=2, parallelism=parallelism)

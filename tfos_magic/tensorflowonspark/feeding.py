@@ -56,7 +56,8 @@ class Feeding:
             query.stop()
         self._tell(EndStream(self._channel, 0))
         for error in filter(None, errors):
-            raise FeedError(f"The streaming query that fed the programs failed: {error}")
+            said = str(error).partition("=== Streaming Query ===")[0].strip().splitlines() or [type(error).__name__]
+            raise FeedError(f"The streaming query that fed the programs failed: {said[-1]}") from error
 
     def fail(self, reason: str) -> None:
         """End what feeds, and what reads."""
