@@ -177,9 +177,43 @@ def test_fit_takes_what_a_strategy_distributed(groups: Groups) -> None:
         program = OWN_ROWS.partition("@tf.function")[0].replace("BATCHES", f"{given}batches = {batches}") + FIT
         found.append(run(groups, 2, program, "weights", "steps"))
     as_given, distributed = found
-    assert distributed[0].values["steps"] == as_given[0].values["steps"]
+    assert distributed[0].values["steps"] == as_given[0].values["steps"] == 3  # of four and three batches
     assert_same_weights(distributed, as_given[0].values["weights"], 0.0)
     assert np.abs(as_given[0].values["weights"][0]).max() > 0.01
+
+
+SHARDED = (
+    DATA
+    + """
+strategy = STRATEGY
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+rows = tf.data.Dataset.from_tensor_slices((x[:104], y[:104]))
+rows = rows.shard(2, rank).batch(26).with_options(options)
+with strategy.scope():
+    model = mlp()
+    model.compile(keras.optimizers.SGD(0.1), from_logits)
+model.fit(rows, epochs=2, verbose=0)
+weights, steps = model.get_weights(), int(model.optimizer.iterations)
+"""
+)
+
+
+def test_rows_that_a_program_shards_by_itself_are_each_workers_own(groups: Groups) -> None:
+    plain = SHARDED.replace(".shard(2, rank)", "").replace("STRATEGY", "tf.distribute.get_strategy()")
+    expected = groups.plain(plain, "weights")
+    outcomes = run(groups, 2, SHARDED, "weights", "steps")
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+    assert outcomes[0].values["steps"] == 8
+
+
+def test_an_epoch_ends_with_the_first_worker_without_rows(groups: Groups) -> None:
+    program = SHARDED.replace(
+        ".shard(2, rank)", ".skip(60 * rank)"
+    )  # 104 rows, and 44: three batches of 13 and one of 5
+    outcomes = run(groups, 2, program, "weights", "steps")
+    assert [outcome.values["steps"] for outcome in outcomes] == [8, 8]
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
 def test_a_loop_in_a_graph_over_own_rows_is_refused(groups: Groups) -> None:

@@ -117,7 +117,9 @@ class Session(TrainingState):
         if self.many:
             if loop.step == 0 and not loop.kind.endswith("_on_batch"):
                 loop.metrics_before = metrics.begun(model)
-            self.votes.cast(bool(model.stop_training) or self._is_out_of_rows(loop))
+            if loop.ends_by_rows:
+                iterator = self._drawn_together(loop, iterator, int(model.steps_per_execution))
+            self.votes.cast(bool(model.stop_training))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
             if self.exact and isinstance(model, keras.Model) and not (loop.broadcast_late or copied):
                 iterator = self.first_step.check(model, iterator, loop)
@@ -128,9 +130,18 @@ class Session(TrainingState):
         loop.step += steps
         return loop, logs
 
-    def _is_out_of_rows(self, loop: Loop) -> bool:
-        """Whether this rank's own rows ended with the step before."""
-        return loop.ends_by_rows and loop.step > 0 and not self._last_rows.numpy()
+    def _drawn_together(self, loop: Loop, iterator: Any, count: int) -> Iterator[Any]:
+        """The next ``count`` batches of this rank's own rows, or as many as all ranks have.
+
+        Raises ``StopIteration`` where one has none, which ends an epoch, or the training where rows come once.
+        """
+        batches = [batch for _, batch in zip(range(count), iterator, strict=False)]
+        having = int(self.collectives.gather([len(batches)]).min())
+        if not having:
+            if loop.training and loop.rows_come_once:
+                self.agree_to_end(loop)
+            raise StopIteration
+        return iter(batches[:having])
 
     def training_function(self, model: Any, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap the function that Keras calls for each training step, or each ``steps_per_execution`` of them."""

@@ -9,18 +9,32 @@ import tensorflow as tf
 from tfos_magic.training.inputs.marks import inputs_of, mark_sharded
 
 _OWN, _CUT, _TOGETHER = "_tfos_own_rows", "_tfos_own_cut", "_tfos_ends_together"
+_FED, _READ = "fed", "read"
 _D = TypeVar("_D")
 
 
-def mark_own(dataset: _D) -> _D:
-    """Declare that each worker's copy of ``dataset`` has rows of its own, however many; returns it."""
-    setattr(dataset, _OWN, True)
+def mark_own(dataset: _D, fed: bool = False) -> _D:
+    """Declare that each worker's copy of ``dataset`` has rows of its own, however many; returns it.
+
+    Those that are ``fed`` come once, and not in each epoch.
+    """
+    setattr(dataset, _OWN, _FED if fed else _READ)
     return mark_sharded(dataset, asked=True)
 
 
 def is_own(dataset: Any) -> bool:
     """Whether ``dataset`` is made from one of a worker's own rows."""
     return bool(getattr(dataset, _OWN, False)) or any(map(is_own, inputs_of(dataset)))
+
+
+def comes_once(dataset: Any) -> bool:
+    """Whether rows of ``dataset`` are fed, so that there are no more when they have ended."""
+    return getattr(dataset, _OWN, "") == _FED or any(map(comes_once, inputs_of(dataset)))
+
+
+def of_unknown_length(dataset: Any) -> Any:
+    """``dataset`` as one of which nobody knows how many batches it has: of its own rows each worker has others."""
+    return dataset.filter(lambda *_: tf.constant(True))
 
 
 def mark_cut(dataset: _D) -> _D:
@@ -51,18 +65,6 @@ def own_batches(dataset: Any, rank: int, size: int) -> Any:
     return mark_cut(dataset)
 
 
-def own_share(dataset: Any, rank: int, size: int) -> Any:
-    """Give what a rank reads of ``dataset`` in ``fit``, as :func:`own_batches` has it.
-
-    When its rows have ended, batches without rows follow, so that the ranks can end together.
-    """
-    dataset = own_batches(dataset, rank, size)
-    if size == 1:
-        return dataset
-    empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(_without_rows, dataset.element_spec)).repeat()
-    return mark_sharded(dataset.concatenate(empty), ends_alike=True, asked=True)
-
-
 def _is_cut(dataset: Any) -> bool:
     return bool(getattr(dataset, _CUT, False)) or any(map(_is_cut, inputs_of(dataset)))
 
@@ -71,7 +73,3 @@ def _batch_size(dataset: Any) -> int:
     from tensorflow.python.data.experimental.ops import distribute
 
     return int(distribute.compute_batch_size(dataset))
-
-
-def _without_rows(spec: Any) -> tf.Tensor:
-    return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)

@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.digests import with_digest, with_numbers_digest
 from tfos_magic.training.inputs.marks import PYTHON, inputs_of, is_sharded
-from tfos_magic.training.inputs.own_rows import is_own, own_share
+from tfos_magic.training.inputs.own_rows import is_own, own_batches
 from tfos_magic.training.inputs.passes import repeated_shuffles
 from tfos_magic.training.step import checked_rows
 
@@ -41,7 +41,7 @@ def shard_adapter(adapter: Any, rank: int, size: int) -> Any:
         return dataset
     dataset = adapter.get_tf_dataset()
     if isinstance(adapter, TFDatasetAdapter) and is_sharded(dataset):
-        return own_share(dataset, rank, size) if is_own(dataset) else dataset
+        return own_batches(dataset, rank, size) if is_own(dataset) else dataset
     if isinstance(adapter, GeneratorDataAdapter):
         dataset = dataset._inputs()[0]  # without Keras's prefetch, which reads the further ahead the longer it waits
     return shard_batches(dataset, rank, size, with_digest)

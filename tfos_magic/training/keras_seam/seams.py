@@ -139,7 +139,7 @@ SEAMS = (
     Seam("tensorflow._api.v2.distribute.experimental", ("*",), "strategies are one replica", optional=True),
     Seam(f"{_KERAS}.callbacks.model_checkpoint:ModelCheckpoint", ("__init__",), "names that programs for Keras 2 give"),
     Seam(f"{_KERAS}.models.model:Model", ("fit", "evaluate", "predict"), "what programs for Keras 2 ask for"),
-    Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator",), "rows that each worker has by itself"),
+    Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator", "with_options"), "rows of each worker's own"),
     Seam(
         f"{_TF}.distribute.distribute_lib:_DefaultDistributionExtended",
         ("colocate_vars_with",),

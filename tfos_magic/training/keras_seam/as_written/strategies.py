@@ -14,11 +14,19 @@ from tfos_magic.errors import TrainingError
 from tfos_magic.training import ranks
 from tfos_magic.training.context import CheckpointPlan
 from tfos_magic.training.inputs.marks import is_sharded, mark_sharded
-from tfos_magic.training.inputs.own_rows import is_own, mark_cut, mark_own, mark_together, own_batches
+from tfos_magic.training.inputs.own_rows import (
+    is_own,
+    mark_cut,
+    mark_own,
+    mark_together,
+    of_unknown_length,
+    own_batches,
+)
 from tfos_magic.training.inputs.sharding import shard_batches
 from tfos_magic.training.keras_seam.as_written.replicas import Replicas
 from tfos_magic.training.keras_seam.as_written.replicas import install as install_replicas
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
+from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.keras_seam.tf_distribute import strategy_class
 from tfos_magic.training.run import distributed
 from tfos_magic.training.session import Session
@@ -35,6 +43,7 @@ def strategies_taken(alone: str = "") -> Iterator[None]:
     with ExitStack() as outer:
         entered: list[Any] = []
         install_replicas(outer)
+        _heed_options(outer)
 
         def together(name: str) -> Any:
             if alone:
@@ -58,9 +67,21 @@ def rows_are_own(stack: ExitStack) -> None:
 
     @tf.autograph.experimental.do_not_convert
     def from_generator(*args: Any, **kwargs: Any) -> Any:
-        return mark_own(original(*args, **kwargs))
+        return mark_own(original(*args, **kwargs), fed=True)
 
     replace_seam(stack, tf.data.Dataset, "from_generator", staticmethod(from_generator))
+
+
+def _heed_options(stack: ExitStack) -> None:
+    """Take a dataset that ``tf.distribute`` is told not to shard for rows of each worker's own."""
+
+    @tf.autograph.experimental.do_not_convert
+    def with_options(original: Any, dataset: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(dataset, options, *args, **kwargs)
+        is_off = given.options().experimental_distribute.auto_shard_policy is tf.data.experimental.AutoShardPolicy.OFF
+        return mark_own(of_unknown_length(given)) if is_off else given
+
+    wrap(stack, tf.data.Dataset, "with_options", with_options)
 
 
 class _Synchronous:
@@ -128,7 +149,7 @@ class _Synchronous:
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
         """What ``dataset_fn`` gives for this worker, whose batches are its own. They end on all with the first."""
         rank, size = self._session.collectives.rank, self._session.collectives.size
-        return mark_together(mark_cut(dataset_fn(tf.distribute.InputContext(size, rank, size))))
+        return mark_together(mark_cut(of_unknown_length(dataset_fn(tf.distribute.InputContext(size, rank, size)))))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
