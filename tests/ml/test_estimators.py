@@ -21,7 +21,7 @@ from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.ml import KerasClassifier, KerasEstimator, KerasRegressor
 from tfos_magic.ml.scores import Scores
-from tfos_magic.ml.training import Facts
+from tfos_magic.ml.training import Facts, _gives_logits
 
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
@@ -100,6 +100,15 @@ def test_raw_predictions_of_two_classes_are_a_margin(logits: list[list[float]]) 
     made = Scores(None, (), (), ("output",), (), False, "", facts, {}).of(logits)
     assert made["rawPrediction"].numpy().tolist() == [[-2.0, 2.0], [-1.0, 1.0]]
     np.testing.assert_allclose(made["probability"].numpy()[:, 1], 1 / (1 + np.exp([-2.0, -1.0])))
+
+
+@pytest.mark.parametrize(
+    "loss", ["hinge", keras.losses.squared_hinge, keras.losses.Hinge(), "binary_crossentropy", keras.losses.Huber()]
+)
+def test_losses_of_margins_are_told_from_those_of_probabilities(loss: Any) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    assert _gives_logits(model) == ("hinge" in str(getattr(loss, "name", getattr(loss, "__name__", loss))))
 
 
 def test_a_class_is_not_made_up_where_the_model_gives_no_number() -> None:

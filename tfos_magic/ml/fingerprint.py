@@ -16,6 +16,7 @@ import numpy as np
 from tfos_magic.ml.training import Fit
 
 _NAMES = ("name", "build_config", "shared_object_id")
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _OF_KERAS = ("_model", "model", "params", "validation_data")
 """What Keras puts into a callback for a training."""
 
@@ -56,9 +57,10 @@ class _Described:
         if (known := self._seen.get(id(value))) is not None:
             return f"object {known[0]}"
         self._seen[id(value)] = len(self._seen), value
-        if isinstance(value, Mapping):
-            return {str(key): self(each) for key, each in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
+        plain = type(value) in _CONTAINERS or str(type(value).__module__).startswith("keras.")
+        if plain and isinstance(value, Mapping):
+            return [[self(key), self(each)] for key, each in value.items()]
+        if plain and isinstance(value, list | tuple | set | frozenset):
             return [self(each) for each in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
         return self._object(value)
 
@@ -78,12 +80,15 @@ class _Described:
             if not _is_of_the_user(value):
                 return [value.__qualname__, value.__module__]
             return [value.__qualname__, self._members(value), [self(base) for base in value.__bases__]]
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            return [str(value.dtype), value.shape, self(value.tolist())]
         if isinstance(value, np.ndarray):
             return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
         if hasattr(value, "get_config") and (config := _config(value)) is not None:
             # Losses and metrics leave out of their configuration what they pass on to a function.
-            return [self(type(value)), self(_without_names(config)), self(getattr(value, "_fn_kwargs", None))]
-        return [self(type(value)), self(getattr(value, "__dict__", None) or _plain(value))]
+            kept = _kept(value) if _is_of_the_user(type(value)) else getattr(value, "_fn_kwargs", None)
+            return [self(type(value)), self(_without_names(config)), self(kept)]
+        return [self(type(value)), *map(self, _parts(value))]
 
     def _module(self, module: ModuleType) -> Any:
         """A module of the user's own with its text, and those that it uses."""
@@ -120,12 +125,23 @@ def _model(model: Any) -> Any:
 
     Beside it is what a class of the user's own keeps by the names that its code has.
     """
-    parts = [model, *getattr(model, "layers", ())]
+    optimizer, parts = getattr(model, "optimizer", None), [model, *getattr(model, "layers", ())]
     kept = [_kept(each) for each in parts if _is_of_the_user(type(each))]
-    layers = [(type(each), each.trainable, _without_names(_config(each))) for each in parts[1:]]
-    weights = [np.asarray(each) for each in getattr(model, "variables", ()) if "seed" not in each.path]
+    layers = [(type(each), each.trainable, _without_names(_config(each)), _own_parts(each)) for each in parts[1:]]
+    variables = [*getattr(model, "variables", ()), *getattr(optimizer, "variables", ())]
+    weights = [np.asarray(each) for each in variables if "seed" not in each.path]
     given = getattr(model, "_compile_config", None)
-    return [type(model), layers, _without_names(dict(given.config) if given is not None else None), kept, weights]
+    compiled = _without_names(dict(given.config) if given is not None else None)
+    metrics = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
+    rate = getattr(optimizer, "_learning_rate", None)
+    objects = [getattr(model, "loss", None), metrics, optimizer, None if _has_variables(rate) else rate]
+    return [type(model), layers, compiled, objects, kept, weights]
+
+
+def _own_parts(layer: Any) -> dict[str, Any]:
+    """What a layer holds that is of the user's own classes, such as an initializer or a regularizer."""
+    held = {name: value for name, value in vars(layer).items() if _is_of_the_user(type(value))}
+    return {name: value for name, value in held.items() if not _has_variables(value)}
 
 
 def _kept(part: Any) -> dict[str, Any]:
@@ -142,6 +158,19 @@ def _has_variables(value: Any) -> bool:
     if isinstance(value, list | tuple | set):
         return any(map(_has_variables, value))
     return hasattr(value, "assign") or hasattr(value, "trainable_variables") or hasattr(value, "variables")
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object is made of, as pickle would have it; what it says of itself, where it cannot be pickled."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # of any class
+        return [_plain(value)]
+    if isinstance(reduced, str):  # the name of something global
+        return [reduced]
+    made, arguments, *rest = reduced
+    state, listed, keyed = [*rest, None, None, None][:3]
+    return [made, arguments, state, list(listed or ()), list(keyed or ())]
 
 
 def _callback(callback: Any) -> Any:
@@ -164,12 +193,15 @@ def _without_names(config: Any) -> Any:
 
 def _is_of_the_user(value: Any) -> bool:
     """Whether a function or class is none of a library's, which its version tells."""
-    return _is_own(sys.modules.get(value.__module__ or ""))
+    name = value.__module__ or ""
+    return isinstance(name, str) and _is_own(sys.modules.get(name))
 
 
 def _is_own(module: ModuleType | None) -> bool:
     """Whether a module is the notebook's, or lies beside it: none of a library's."""
     path = getattr(module, "__file__", None) or ""
+    if module is not None and module.__name__ in sys.builtin_module_names:
+        return False
     return "site-packages" not in path and "dist-packages" not in path and not path.startswith(sys.base_prefix)
 
 
@@ -186,8 +218,12 @@ def _names_in(code: CodeType) -> set[str]:
 
 
 def _code(code: CodeType) -> Any:
-    constants = [_code(each) if isinstance(each, CodeType) else _plain(each) for each in code.co_consts]
+    constants = [_code(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts]
     return [code.co_name, code.co_code.hex(), code.co_names, constants]
+
+
+def _constant(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def _content(cell: Any) -> Any:

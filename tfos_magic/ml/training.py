@@ -159,8 +159,13 @@ def _symbol(keras: Any, spec: Any) -> Any:
 
 
 def _gives_logits(model: Any) -> bool:
-    """Whether the outputs are to become probabilities yet: the loss says so, else the last layer's activation does."""
+    """Whether the outputs are to become probabilities yet: the loss says so, else the last layer's activation does.
+
+    So are margins, of which hinge losses are made: the second of two classes begins at zero.
+    """
     loss = getattr(model, "loss", None)
+    if str(getattr(loss, "__name__", None) or getattr(loss, "name", None) or loss) in ("hinge", "squared_hinge"):
+        return True
     if loss is not None and hasattr(loss, "get_config"):
         return bool(loss.get_config().get("from_logits", False))
     layers = getattr(model, "layers", None) or [model]

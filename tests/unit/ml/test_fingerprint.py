@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
+from collections import defaultdict
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from tfos_magic.ml.fingerprint import fingerprint
@@ -208,9 +212,57 @@ class Table(keras.Model):
         return self.dense(inputs) * self._table["factor"][0]
 
 
+class Weighted(keras.losses.Loss):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factors = [factor]
+
+    def call(self, truth: Any, made: Any) -> Any:
+        return self._factors[0] * keras.ops.mean((truth - made) ** 2, -1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def scheduled(factor: float) -> Any:
+    class Rate(keras.optimizers.schedules.LearningRateSchedule):
+        RATE = factor
+
+        def __call__(self, step: Any) -> Any:
+            return self.RATE
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    made = with_loss("mse")
+    made.compile(keras.optimizers.SGD(Rate()), "mse")
+    return made
+
+
+def initialized(factor: float) -> Any:
+    class Constant(keras.initializers.Initializer):
+        FACTOR = factor
+
+        def __call__(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
+            return keras.ops.ones(shape, dtype) * self.FACTOR
+
+    return keras.Sequential([keras.layers.Dense(1, kernel_initializer=Constant())])
+
+
+def moved(factor: float) -> Any:
+    made = with_loss("mse")
+    made.optimizer.build(made.trainable_variables)
+    made.optimizer.variables[2].assign(made.optimizer.variables[2] + factor)
+    return made
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda factor: with_loss(Weighted(factor)),
+        scheduled,
+        initialized,
+        moved,
         lambda factor: with_loss(keras.losses.Huber(factor)),
         lambda f: with_loss(loss_of(f)),
         frozen,
@@ -219,11 +271,30 @@ class Table(keras.Model):
         adapted,
         weighted,
     ],
-    ids=["loss", "function", "frozen", "attribute", "private", "adapted", "weights"],
+    ids=[
+        "own loss",
+        "schedule",
+        "initializer",
+        "momentum",
+        "loss",
+        "function",
+        "frozen",
+        "attribute",
+        "private",
+        "adapted",
+        "weights",
+    ],
 )
 def test_what_training_does_not_set_counts(make: Any) -> None:
     words = [fingerprint(replace(ASKED, model=make(factor)), OPTIONS, "8 1") for factor in (1.0, 1.0, 2.0)]
     assert words[0] == words[1] != words[2]
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
 
 
 class Steps(keras.callbacks.Callback):
@@ -232,7 +303,32 @@ class Steps(keras.callbacks.Callback):
         self._steps = steps
 
 
-@pytest.mark.parametrize("kind", [lambda n: n, lambda n: [n], lambda n: {"at": [n]}], ids=["number", "list", "dict"])
+class Named(dict[str, int]):
+    name = ""
+
+
+def named_dict(n: int) -> Any:
+    made = Named()
+    made.name = str(n)
+    return made
+
+
+KINDS = {
+    "number": lambda n: n,
+    "list": lambda n: [n],
+    "dict": lambda n: {"at": [n]},
+    "keys": lambda n: {n: 0},
+    "slots": Slotted,
+    "attribute of a dict": named_dict,
+    "data": lambda n: pd.DataFrame({"a": [1, 2, n]}),
+    "default": lambda n: defaultdict(lambda: n),
+    "random": random.Random,
+    "generator": np.random.default_rng,
+    "fraction": Fraction,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_what_a_callback_keeps_counts(kind: Any) -> None:
     words = [fingerprint(replace(ASKED, callbacks=[Steps(kind(n))]), OPTIONS, "8 1") for n in (1, 1, 2)]
     assert words[0] == words[1] != words[2]
