@@ -110,7 +110,8 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         if not (folder := self.value("checkpointDir")):
             return made
         columns = [*self.features, self.getLabelCol(), self.value("weightCol"), self.value("validationIndicatorCol")]
-        word = fingerprint(asked, made.options, rows.digest([name for name in columns if name]))
+        options = made.options if self.value("strategy") == "sync" else {**made.options, "workers": made.workers}
+        word = fingerprint(asked, options, rows.digest([name for name in columns if name]))
         word += f"-{asked.epochs}" if lengths_differ else ""
         return replace(made, folder=f"{folder.rstrip('/')}/{word}")
 

@@ -73,7 +73,8 @@ class Search(Iterator[tuple[int, Any]]):
         cluster = self._exit.enter_context(trainings[0].cluster())
         left = list(range(len(trainings)))
         while left:
-            alike = [index for index in left if trainings[index].options == trainings[left[0]].options]
+            first = trainings[left[0]]
+            alike = [index for index in left if trainings[index].is_run_like(first)]
             left = [index for index in left if index not in alike]
             map_run = trainings[alike[0]].map(cluster, [trainings[index] for index in alike])
             self._exit.callback(_stop, map_run)

@@ -50,6 +50,16 @@ class Training:
             **{option: value(name) for name, option in names.items() if value(name) not in (None, "")},
         }
 
+    def is_run_like(self, other: Training) -> bool:
+        """Whether both can be runs of one map of the cluster."""
+        return self.options == other.options and self.workers == other.workers
+
+    @property
+    def workers(self) -> int | None:
+        """How many workers were asked for."""
+        workers: int | None = self.estimator.value("numWorkers")
+        return workers
+
     @property
     def cell(self) -> str:
         """The text that the workers run, which has what is asked for by the name ``item``."""
