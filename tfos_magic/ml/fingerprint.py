@@ -20,6 +20,12 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 _OF_KERAS = ("_model", "model", "params", "validation_data")
 """What Keras puts into a callback for a training."""
 
+_OF_SPARK = (
+    "py4j.",
+    "pyspark.core.",
+    *(f"pyspark.sql.{name}" for name in ("session", "classic", "connect", "dataframe")),
+)
+
 
 def fingerprint(asked: Fit, options: Mapping[str, Any], rows: str) -> str:
     """A word for a training: what is fitted, how, and on which ``rows``, but not for how long.
@@ -161,7 +167,12 @@ def _has_variables(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object is made of, as pickle would have it; what it says of itself, where it cannot be pickled."""
+    """What an object is made of, as pickle would have it; what it says of itself, where it cannot be pickled.
+
+    Nothing of a Spark session and what belongs to it, which are others in each process.
+    """
+    if str(type(value).__module__).startswith(_OF_SPARK):
+        return []
     try:
         reduced = value.__reduce_ex__(4)
     except Exception:  # of any class

@@ -313,7 +313,17 @@ def named_dict(n: int) -> Any:
     return made
 
 
+class Session:
+    """As a SparkSession, it is another one in each process."""
+
+    __module__ = "pyspark.sql.session"
+
+    def __init__(self) -> None:
+        self.port = object()
+
+
 KINDS = {
+    "session": lambda n: (n, Session()),
     "number": lambda n: n,
     "list": lambda n: [n],
     "dict": lambda n: {"at": [n]},
