@@ -111,6 +111,12 @@ def test_losses_of_margins_are_told_from_those_of_probabilities(loss: Any) -> No
     assert _gives_logits(model) == ("hinge" in str(getattr(loss, "name", getattr(loss, "__name__", loss))))
 
 
+def test_a_stream_is_refused_in_words(df: Any) -> None:
+    stream = df.sparkSession.readStream.format("rate").load().selectExpr("double(value) label", "array(1D) features")
+    with pytest.raises(UsageError, match="is a stream, which has no end"):
+        KerasRegressor(modelFn=linear).fit(stream)
+
+
 def test_a_class_is_not_made_up_where_the_model_gives_no_number() -> None:
     facts = Facts((3,), classifies=True, classes=(2, 5, 9))
     made = Scores(None, (), (), ("output",), (), False, "", facts, {}).of([[np.nan] * 3, [0.1, 0.8, 0.1]])
