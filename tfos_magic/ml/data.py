@@ -36,8 +36,8 @@ class Rows:
             raise UsageError(f"{type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one.")
         if frame.isStreaming:
             raise UsageError(
-                "This DataFrame is a stream, which has no end: fit on what a query has written, or train on it in a cell "
-                "(%%tfos_train) or by TFCluster.feed_stream."
+                "This DataFrame is a stream, which has no end: fit on what a query has written, or train on it in a "
+                "cell (%%tfos_train) or by TFCluster.feed_stream."
             )
         self.frame = frame
         self._checked: set[str] = set()
