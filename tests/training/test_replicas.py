@@ -216,6 +216,17 @@ def test_an_epoch_ends_with_the_first_worker_without_rows(groups: Groups) -> Non
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
+def test_an_epoch_ends_so_whatever_validates(groups: Groups) -> None:
+    program = SHARDED.replace(".shard(2, rank)", ".skip(60 * rank)")
+    given = program.replace("verbose=0", "validation_data=(val_x, val_y), verbose=0")
+    own = program.replace("verbose=0", "validation_data=rows, verbose=0")
+    expected = run(groups, 2, program, "weights")
+    for validating in (given, own):
+        outcomes = run(groups, 2, validating, "weights", "steps")
+        assert [outcome.values["steps"] for outcome in outcomes] == [8, 8]
+        assert_same_weights(outcomes, expected[0].values["weights"], 0.0)
+
+
 def test_a_loop_in_a_graph_over_own_rows_is_refused(groups: Groups) -> None:
     loop = """
 @tf.function

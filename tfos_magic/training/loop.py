@@ -69,7 +69,6 @@ class Loop:
         self.broadcast_late = False
         self.restore_jit = False
         self.heeds_batches = False
-        self.ends_by_rows = self.rows_come_once = False
         self.monitored: Sequence[str] = ()
         self.data: Any = None
         self.build: Callable[[], None] | None = None

@@ -19,6 +19,7 @@ from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.firststep.trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.inputs.own_rows import comes_once, has_own_rows
 from tfos_magic.training.inputs.passes import BegunPasses
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.derived import Derived
@@ -117,7 +118,7 @@ class Session(TrainingState):
         if self.many:
             if loop.step == 0 and not loop.kind.endswith("_on_batch"):
                 loop.metrics_before = metrics.begun(model)
-            if loop.ends_by_rows:
+            if has_own_rows(iterator):
                 iterator = self._drawn_together(loop, iterator, int(model.steps_per_execution))
             self.votes.cast(bool(model.stop_training))
             copied = loop.kind.endswith("_on_batch") and self.copied.numpy()
@@ -138,7 +139,7 @@ class Session(TrainingState):
         batches = [batch for _, batch in zip(range(count), iterator, strict=False)]
         having = int(self.collectives.gather([len(batches)]).min())
         if not having:
-            if loop.training and loop.rows_come_once:
+            if loop.training and comes_once(iterator):
                 self.agree_to_end(loop)
             raise StopIteration
         return iter(batches[:having])

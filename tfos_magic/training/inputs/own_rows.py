@@ -27,9 +27,24 @@ def is_own(dataset: Any) -> bool:
     return bool(getattr(dataset, _OWN, False)) or any(map(is_own, inputs_of(dataset)))
 
 
-def comes_once(dataset: Any) -> bool:
-    """Whether rows of ``dataset`` are fed, so that there are no more when they have ended."""
-    return getattr(dataset, _OWN, "") == _FED or any(map(comes_once, inputs_of(dataset)))
+def note_own(iterator: Any, dataset: Any) -> None:
+    """Let ``iterator`` tell of the rows of ``dataset``, which it was made of."""
+    if is_own(dataset):
+        setattr(iterator, _OWN, _FED if _is_fed(dataset) else _READ)
+
+
+def has_own_rows(iterator: Any) -> bool:
+    """Whether ``iterator`` gives rows of this worker's own."""
+    return bool(getattr(iterator, _OWN, ""))
+
+
+def comes_once(iterator: Any) -> bool:
+    """Whether rows of ``iterator`` are fed, so that there are no more when they have ended."""
+    return bool(getattr(iterator, _OWN, "") == _FED)
+
+
+def _is_fed(dataset: Any) -> bool:
+    return getattr(dataset, _OWN, "") == _FED or any(map(_is_fed, inputs_of(dataset)))
 
 
 def of_unknown_length(dataset: Any) -> Any:

@@ -31,7 +31,7 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
 from tfos_magic.training.inputs.marks import ends_alike, is_sharded
-from tfos_magic.training.inputs.own_rows import comes_once, is_own
+from tfos_magic.training.inputs.own_rows import is_own
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
 from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras, trials
@@ -220,7 +220,6 @@ def _agree_on_input(session: Session, adapter: Any, steps: int | None) -> None:
     own = sharded and is_own(dataset)
     batches = None if own else batches
     input_summary = [-1 if batches is None else batches, -1 if rows is None else rows, int(sharded), digest]
-    loop.ends_by_rows, loop.rows_come_once = own, own and comes_once(dataset)
     known = steps is not None or own or (sharded and ends_alike(dataset))
     refusals.check_same_input(session.collectives.gather(input_summary), sharded, known)
     if states:

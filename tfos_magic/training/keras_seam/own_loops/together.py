@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.inputs.own_rows import ends_together, is_own
+from tfos_magic.training.inputs.own_rows import ends_together, is_own, note_own
 from tfos_magic.training.session import Session
 
 
@@ -20,6 +20,7 @@ class Together:
 
     def begin(self, iterator: Any, dataset: Any) -> None:
         """``iterator`` was made of ``dataset``."""
+        note_own(iterator, dataset)
         iterator._tfos_together = self._session.loop is None and ends_together(dataset)
 
     def draw(self, original: Callable[[Any], Any], iterator: Any) -> Any:
