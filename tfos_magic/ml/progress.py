@@ -41,4 +41,5 @@ def show(uid: str, runs: Mapping[str, Run]) -> None:
 def _print(name: str, run: Run) -> None:
     if run.done and run.phase is not RunPhase.STOPPED:  # of which the next cell would tell
         metrics = [f"{metric} {number(value)}" for metric, value in run.state.metrics.items()]
-        print(f"{', '.join([f'{name}: {run.phase.value} in {duration(run.state.elapsed)}', *metrics])}\n", end="", flush=True)
+        words = ", ".join([f"{name}: {run.phase.value} in {duration(run.state.elapsed)}", *metrics])
+        print(f"{words}\n", end="", flush=True)  # in one piece: others print as well
