@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ from tfos_magic.ml import KerasClassifier, KerasRegressor
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.views.run_table import run_table
 
+pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
 
@@ -101,6 +103,7 @@ def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: An
     maps = [{asked.modelParams: {"units": units}} for units in (3, 13)]
     with pytest.raises(WorkerError, match="thirteen units bring bad luck"):
         search.setEstimatorParamMaps(maps).fit(df)
+    gc.collect()  # PySpark leaves its pool open, which complains when it goes
 
 
 def test_an_interrupt_ends_a_search_and_leaves_no_cluster(df: Any) -> None:
