@@ -96,7 +96,7 @@ class EditedModules:
         """Let the block import what has changed, with all else below the same entry of the import path, which may hold
         what it was. What lies in ``folder`` is left to :func:`local_modules`."""
         began = time.time_ns()
-        changed = {each.entry for name, each in self._loaded.items() if _stamp(each.file) != each.stamp}
+        changed = {each.entry for each in self._loaded.values() if _stamp(each.file) != each.stamp}
         for name, each in list(self._loaded.items()):
             if each.entry in changed:
                 del self._loaded[name]

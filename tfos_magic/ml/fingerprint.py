@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfos_magic.ml.training import Fit
+from tfos_magic.tracebacks import is_installed
 
 _NAMES = ("name", "build_config", "shared_object_id")
 _CONTAINERS = (dict, list, tuple, set, frozenset)
@@ -213,7 +214,7 @@ def _is_own(module: ModuleType | None) -> bool:
     path = getattr(module, "__file__", None) or ""
     if module is not None and module.__name__ in sys.builtin_module_names:
         return False
-    return "site-packages" not in path and "dist-packages" not in path and not path.startswith(sys.base_prefix)
+    return not is_installed(path) and not path.startswith(sys.base_prefix)
 
 
 def _text_of(module: ModuleType) -> str:

@@ -70,12 +70,12 @@ class Training:
         """The cluster to train on, while it is used."""
         value = self.estimator.value
         servers = 1 if value("strategy") == "async" else 0
-        return shared_cluster(self.frames["train"].sparkSession, value("numWorkers"), servers, value("keepCluster"))
+        return shared_cluster(self.frames["train"].sparkSession, self.workers, servers, value("keepCluster"))
 
     def submit(self, cluster: TFCluster) -> Run:
         """Train on all workers, or on as many as were asked for."""
         name, observer = type(self.estimator).__name__, choose_view() if self.estimator.value("verbose") else Observer()
-        if self.estimator.value("numWorkers") in (None, cluster.size):
+        if self.workers in (None, cluster.size):
             given = {"names": {"item": self.asked}, "checkpoint_dir": self.folder, **self.options}
             return cluster.submit(self.cell, name=name, observer=observer, **given)
         return self.map(cluster, [self], observer).runs[0]

@@ -94,7 +94,6 @@ class _Synchronous:
     def __init__(self, session: Session) -> None:
         self._session, self._replicas = session, Replicas(session.collectives)
         self._scope = tf.distribute.get_strategy().scope
-        self._assigned: dict[int, tf.Variable] = {}
         self.num_replicas_in_sync = session.collectives.size
 
     def scope(self) -> Any:
@@ -115,9 +114,10 @@ class _Synchronous:
         """
         if not self._session.many:
             return self._replicas.run(fn, args, kwargs)
-        with self._session.own_loop.by_replica(self._assigned):
+        own_loop = self._session.own_loop
+        with own_loop.by_replica():
             result = self._replicas.run(fn, args, kwargs)
-        if variables := list(self._assigned.values()):
+        if variables := list(own_loop.assigned.values()):
             totals = self._session.collectives.all_reduce([variable.read_value() for variable in variables])
             for variable, total in zip(variables, totals, strict=True):
                 variable.assign(total / self.num_replicas_in_sync)

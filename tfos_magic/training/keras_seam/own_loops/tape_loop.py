@@ -148,12 +148,12 @@ class OwnLoop:
             self.heed_apart()
 
     @contextmanager
-    def by_replica(self, assigned: dict[int, tf.Variable]) -> Iterator[None]:
+    def by_replica(self) -> Iterator[None]:
         """In the block the program computes on this rank's rows alone, as a replica of ``tf.distribute`` does.
 
-        Into ``assigned`` come the floats that it assigns, but for those of metrics and optimizers.
+        The floats that it assigns, but for those of metrics and optimizers, are ``assigned`` from then on.
         """
-        self.over_shares, self.over_copies, self.assigned = True, False, assigned
+        self.over_shares, self.over_copies = True, False
         with self._session.computing_apart(True), replaced(self.iterators, "in_graph", True):
             yield
 
