@@ -501,6 +501,26 @@ def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
     )
 
 
+def test_what_the_notebook_sets_in_modules_elsewhere_is_set_on_workers_or_named(kernel: Kernel, tmp_path: Path) -> None:
+    text = "class Net:\n    units = 4\nclass Config: pass\nconfig, loss = Config(), None\nconfig.rate = .5\n"
+    (tmp_path / "elsewhere_nb.py").write_text(text)
+    kernel.run(f"import sys; sys.path.append({str(tmp_path)!r}); import elsewhere_nb")
+    cell = """%%tfos_train -n 2 -o seen
+import elsewhere_nb
+seen = float(tfos.allreduce(elsewhere_nb.Net.units * elsewhere_nb.config.rate, op="sum")), elsewhere_nb.loss
+"""
+    for value in (8, 4, 6):
+        kernel.run(f"elsewhere_nb.Net.units, elsewhere_nb.config.rate = {value}, {value} / 4")
+        result = kernel.run(cell)
+        assert not result.error, result.traceback
+        assert "not sent to workers" not in result.text
+        assert kernel.run("print(seen)").text == f"({value * value / 2}, None)\n"
+    kernel.run("elsewhere_nb.loss = lambda: 3")
+    result = kernel.run(cell)
+    assert "elsewhere_nb.loss: set since the import, and not sent to workers" in result.text
+    kernel.run("del sys.modules['elsewhere_nb'], elsewhere_nb; sys.path.pop()")
+
+
 def test_a_cell_works_in_the_notebooks_directory_with_its_modules_as_they_are_now(kernel: Kernel) -> None:
     kernel.run("""
 import os, pathlib

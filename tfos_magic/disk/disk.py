@@ -111,8 +111,8 @@ class Disk:
             shutil.rmtree(folder, ignore_errors=True)
             write_sources(cell.sources, folder)
         stack.enter_context(local_modules(folder, path, self._spared))
-        stack.enter_context(self._edited.imported_anew(folder))
-        stack.enter_context(set_states(folder, cell.module_states))
+        stack.enter_context(self._edited.imported_anew(folder, cell.module_states))
+        stack.enter_context(set_states(cell.module_states))
 
 
 _RELATIVE = (

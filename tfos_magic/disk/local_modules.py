@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from tfos_magic.disk.modules import is_local
@@ -38,6 +38,15 @@ def local_sources(cell: str) -> dict[str, str]:
         package = os.path.relpath(os.path.dirname(path), folder).replace(os.sep, ".").strip(".")
         names += _imported(text, package)
     return sources
+
+
+def imports(module: ModuleType) -> tuple[str, ...]:
+    """The names of modules that a loaded module may import, and their packages, by its text as it is now."""
+    try:
+        with open(module.__file__ or "", encoding="utf-8") as file:
+            return _imported(file.read(), module.__package__ or "")
+    except (OSError, ValueError):
+        return ()
 
 
 def _loaded(folder: str) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 from tfos_magic.disk.trust import is_trusted
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({__name__.partition(".")[0], "__main__", "pyspark", "py4j", "tensorflow", "keras"})
+"""Modules that are no user's even where they lie in a folder of the import path, as Spark's own distribution does."""
 _OF_PYTHON = tuple({os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib")})
 
 
@@ -64,6 +66,22 @@ def lies_in(place: str, folder: str) -> bool:
     return place.startswith(os.path.join(folder, "")) and not _INSTALLED.intersection(place.split(os.sep))
 
 
+def is_users(module: Any) -> bool:
+    """Whether what ``sys.modules`` holds is a module of the user's own, beside the notebook or elsewhere."""
+    known = getattr(module, "__dict__", {}) if isinstance(module, ModuleType) else {}
+    file = known.get("__file__") or ""
+    return file.endswith(".py") and is_users_text(known.get("__name__") or "", file)
+
+
+def is_users_text(name: str, path: str) -> bool:
+    """Whether a module of that name, or its package, is the user's own: neither Python's, nor installed, nor ours."""
+    return (
+        name.partition(".")[0] not in _LIBRARIES
+        and not path.startswith(_OF_PYTHON)
+        and not _INSTALLED.intersection(path.split(os.sep))
+    )
+
+
 def _forget(folder: str, spared: Collection[str]) -> None:
     for name, module in list(sys.modules.items()):
         ours = name.partition(".")[0] == __name__.partition(".")[0]  # which a checkout may have beside the notebook
@@ -73,16 +91,18 @@ def _forget(folder: str, spared: Collection[str]) -> None:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Where a module's text is, below which entry of the import path, and what tells the text from others."""
+    """Where a module's text is, below which entry of the import path, and what tells it from others: its text's time
+    and size, and the state that the notebook gave it."""
 
     file: str
     entry: str
-    stamp: tuple[int, int] | None
+    mark: tuple[tuple[int, int] | None, str | None]
 
 
 class EditedModules:
     """What a trainer has loaded of the user's own modules beyond the working directory, such as in a folder of
-    ``sys.path``: they stay from cell to cell, and are imported anew once their files have changed.
+    ``sys.path``: they stay from cell to cell, and are imported anew once their files have changed, or what the notebook
+    set in them.
 
     Those named in ``spared`` never are.
     """
@@ -92,11 +112,14 @@ class EditedModules:
         self._loaded: dict[str, _Loaded] = {}
 
     @contextmanager
-    def imported_anew(self, folder: str) -> Iterator[None]:
+    def imported_anew(self, folder: str, states: Mapping[str, str]) -> Iterator[None]:
         """Let the block import what has changed, with all else below the same entry of the import path, which may hold
-        what it was. What lies in ``folder`` is left to :func:`local_modules`."""
+        what it was. What lies in ``folder`` is left to :func:`local_modules`. ``states`` are those of
+        :func:`~tfos_magic.disk.imports.set_states`."""
         began = time.time_ns()
-        changed = {each.entry for each in self._loaded.values() if _stamp(each.file) != each.stamp}
+        changed = {
+            each.entry for name, each in self._loaded.items() if (_stamp(each.file), states.get(name)) != each.mark
+        }
         for name, each in list(self._loaded.items()):
             if each.entry in changed:
                 del self._loaded[name]
@@ -106,20 +129,18 @@ class EditedModules:
         finally:
             for name, module in list(sys.modules.items()):
                 known = name in self._loaded or name in self._spared or is_local(module, folder)
-                if not known and (loaded := _loaded(name, module, began)):
+                if not known and (loaded := _loaded(module, began, states.get(name))):
                     self._loaded[name] = loaded
 
 
-def _loaded(name: str, module: Any, began: int) -> _Loaded | None:
+def _loaded(module: Any, began: int, state: str | None) -> _Loaded | None:
     """What is known of a module of the user's own; None for any other. A text that was changed after ``began`` may not
     be the one that was read."""
-    file = getattr(module, "__dict__", {}).get("__file__") or ""
-    ours = name.partition(".")[0] in (__name__.partition(".")[0], "__main__")
-    if ours or not isinstance(module, ModuleType) or not file.endswith(".py") or file.startswith(_OF_PYTHON):
+    if not is_users(module):
         return None
     entry = max((path for path in sys.path if path and is_local(module, path)), key=len, default="")
-    stamp = _stamp(file)
-    return _Loaded(file, entry, None if stamp and stamp[0] >= began else stamp) if entry else None
+    stamp = _stamp(module.__file__)
+    return _Loaded(module.__file__, entry, (None if stamp and stamp[0] >= began else stamp, state)) if entry else None
 
 
 def _stamp(file: str) -> tuple[int, int] | None:

@@ -78,19 +78,24 @@ def test_modules_of_the_import_path_stay_until_one_beside_them_is_edited(
             os.utime(file, (1, 1))
     edited = EditedModules(frozenset(sys.modules))
 
-    def imported() -> tuple[int, bool]:
-        with local_modules(str(folder), [], ()), edited.imported_anew(str(folder)):
+    def imported(states: dict[str, str]) -> tuple[int, bool]:
+        with local_modules(str(folder), [], ()), edited.imported_anew(str(folder), states):
             import far_away
             import far_nets
 
             return far_nets.UNITS, bool(vars(far_away).setdefault("stays", []))
 
-    assert imported() == (3, False)
+    assert imported({}) == (3, False)
     sys.modules["far_away"].stays.append(1)
-    assert imported() == (3, True)
+    assert imported({}) == (3, True)
     (library / "far_parts.py").write_text("UNITS = 4\n")
-    assert imported() == (4, True)
+    assert imported({}) == (4, True)
     (library / "far_parts.py").write_text("UNITS = 5\n")  # within the second, and as long
-    assert imported() == (5, True)
+    assert imported({}) == (5, True)
+    (library / "far_parts.py").touch()
+    sys.modules["far_parts"].UNITS = 7
+    assert imported({"far_parts": "set"}) == (5, True)
+    sys.modules["far_parts"].UNITS = 7
+    assert imported({}) == (5, True)
     for name in ("far_parts", "far_nets", "far_away"):
         monkeypatch.delitem(sys.modules, name)

@@ -61,7 +61,7 @@ class Execution:
         # Of the thread that asks for the run, which may be executed in another.
         self._names = keras_state.names()
         self._notebook = process_state.of_notebook(dict(self._names))
-        self._module_states = changed_states()
+        self._module_states, unsent = changed_states()
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
@@ -73,7 +73,7 @@ class Execution:
             workers=[WorkerState(rank) for rank in range(size)],
             started=time.monotonic(),
             log_dir=request.log_dir,
-            notices=list(request.notices),
+            notices=[*request.notices, *unsent],
             settings=request.settings,
         )
         self._mirror = EventMirror(self.state, request.private_logs)
