@@ -137,8 +137,8 @@ class Args:
 
 if __name__ == "__main__":
     told, args = {}, Args(sys.argv[1])
-    conf = SparkConf().setAppName("tensorflowonspark").setMaster("local-cluster[2,1,1024]")
-    sc = SparkContext(conf=conf.setAll(json.loads(sys.argv[2]).items()))
+    conf = SparkConf().setAppName("tensorflowonspark").setAll(json.loads(sys.argv[2]).items())
+    sc = SparkContext(conf=conf)
     spark = SparkSession(sc)
     mode = TFCluster.InputMode.SPARK
     pairs = [(i % 16 / 8 - 1, i % 5 / 2 - 1) for i in range(ROWS)]

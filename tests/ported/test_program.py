@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ import psutil
 import pytest
 
 from tests.jvm import EXECUTORS
+from tests.standalone import standalone as standalone
 
 pytestmark = pytest.mark.timeout(300)
 SECONDS = 280
 ROWS, WEIGHTS = 480, (3.14, 1.618)
+CONF = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    **EXECUTORS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,32 +33,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("program")
 
 
-def ran(folder: Path, part: str) -> dict[str, Any]:
-    """What a part of the program said, once it has ended."""
-    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **EXECUTORS}
-    program = str(Path(__file__).with_name("program.py"))
-    command = [sys.executable, "-m", "tfos_magic.tensorflowonspark", program, str(folder), json.dumps(conf), part]
+def ran(folder: Path, *parts: str, program: str = "program.py", conf: Mapping[str, str] = CONF) -> str:
+    """What a program printed, once it has ended."""
+    path = str(Path(__file__).with_name(program))
+    command = [sys.executable, "-m", "tfos_magic.tensorflowonspark", path, str(folder), json.dumps(conf), *parts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=folder)
-    said = [line for line in done.stdout.splitlines() if line.startswith("told ")]
-    assert said, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "Failed to launch executor" not in done.stderr  # by a SparkContext that ended with Python
+    return done.stdout + done.stderr
+
+
+def told_by(folder: Path, part: str, conf: Mapping[str, str] = CONF) -> dict[str, Any]:
+    """What a part of the program tells."""
+    printed = ran(folder, part, conf=conf)
+    said = [line for line in printed.splitlines() if line.startswith("told ")]
+    assert said, printed[-8000:]
     told: dict[str, Any] = json.loads(said[0].removeprefix("told "))
     return told
 
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, Any]:
-    return ran(folder, "by themselves")
+    return told_by(folder, "by themselves")
 
 
 @pytest.fixture(scope="module")
 def told_of_the_rest(folder: Path) -> dict[str, Any]:
-    return ran(folder, "the rest")
+    return told_by(folder, "the rest")
 
 
 def test_workers_in_lockstep_train_on_rows_of_their_own_to_the_weights_of_one_process(
     told: dict[str, Any], folder: Path
 ) -> None:
     assert told["roles"] == [["chief", 0], ["worker", 0]]
+    assert_trained(folder)
+
+
+def assert_trained(folder: Path) -> None:
+    """That the program's weights are those of one process with the rows of both workers."""
     x = np.array([[i % 16 / 8 - 1, i % 5 / 2 - 1] for i in range(ROWS)], "float32")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.02), "mse")
@@ -105,11 +124,33 @@ def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any
 
 @pytest.mark.soak
 def test_streams_feed_their_rows_as_they_come_and_a_failed_one_is_an_error(folder: Path) -> None:
-    told = ran(folder, "streams")
+    told = told_by(folder, "streams")
     assert told["of a DataFrame"] == sum(range(30)) + sum(range(100, 110))
     assert told["of a DStream"] == sum(range(20))
     assert "The streaming query that fed the programs failed" in told["failure"]
     assert "these rows are bad" in told["failure"]
+
+
+@pytest.mark.soak
+def test_a_standalone_cluster_runs_it_as_well(standalone: str, tmp_path: Path) -> None:
+    sized = {"spark.master": standalone, "spark.cores.max": "2", "spark.executor.cores": "1"}
+    told = told_by(tmp_path, "by themselves", CONF | sized | {"spark.driver.host": "127.0.0.1"})
+    assert_trained(tmp_path)
+    assert told["nodes that answered"] == [0, 1]
+    assert "this node does not like its rows" in told["failure"]
+    assert told["counted after it"] == 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", ["segmentation.py", "resnet.py"])
+def test_larger_programs_train_to_the_weights_of_one_process(program: str, tmp_path: Path) -> None:
+    printed = ran(tmp_path, program=program)
+    alone = [sys.executable, str(Path(__file__).with_name(program)), str(tmp_path)]
+    subprocess.run(alone, capture_output=True, check=True, timeout=SECONDS)
+    assert (tmp_path / "two.npz").is_file(), printed[-8000:]
+    one, two = np.load(tmp_path / "one.npz"), np.load(tmp_path / "two.npz")
+    for name, expected in one.items():
+        np.testing.assert_allclose(two[name], expected, atol=1e-10, err_msg=name)
 
 
 def test_nothing_is_left_of_it(told: dict[str, Any], folder: Path) -> None:

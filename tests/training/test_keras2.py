@@ -75,3 +75,18 @@ def test_steps_that_are_no_whole_number_are_rounded_up(notices: list[str]) -> No
 
 def test_numpy_has_the_names_it_had(notices: list[str]) -> None:
     assert np.array([1.7]).astype(np.int).tolist() == [1]  # type: ignore[attr-defined]
+
+
+def test_rates_are_taken_and_set_by_the_names_they_had(notices: list[str]) -> None:
+    optimizer: Any = keras.optimizers.SGD(lr=0.5)
+    optimizer.lr = 0.25
+    assert float(optimizer.learning_rate) == 0.25
+    tf.keras.backend.set_value(optimizer.lr, 0.125)
+    assert float(optimizer.lr) == 0.125
+
+
+def test_a_rate_decays_as_it_did(notices: list[str]) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.5, decay=0.25), lambda y, predicted: predicted)
+    model.fit(np.ones((4, 1)), np.ones(4), batch_size=1, verbose=0)
+    assert float(model.get_weights()[0][0, 0]) == pytest.approx(1 - sum(0.5 / (1 + 0.25 * step) for step in range(4)))

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfos_magic.errors import UsageError
 from tfos_magic.tensorflowonspark import TFNode
 
 CHIEFS = ("chief", "master")
@@ -100,8 +101,22 @@ def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: Plan, notic
             node.release_port()
         if isinstance(tf_args, list):
             sys.argv = tf_args
-        map_fun(tf_args, node)
+        with _gone_named():
+            map_fun(tf_args, node)
         manager.note_unread(notice)
+
+
+@contextmanager
+def _gone_named() -> Iterator[None]:
+    try:
+        yield
+    except AttributeError as error:
+        if error.name == "estimator" and getattr(error.obj, "__name__", "") == "tensorflow":
+            raise UsageError(
+                "TensorFlow has no tf.estimator since 2.16: write the model in tf.keras and train it by model.fit, as "
+                "TensorFlowOnSpark's examples/mnist/keras do with the same cluster and feed."
+            ) from error
+        raise
 
 
 def _context(plan: Plan, held: socket.socket, manager: TFNode.RowsManager) -> TFNodeContext:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that ``arguments`` begin with, as Python itself would."""
+    """Run the program that ``arguments`` begin with, as Python itself would; end the SparkContext that it leaves."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m tfos_magic.tensorflowonspark program.py [arguments of the program]", file=sys.stderr)
         raise SystemExit(0 if arguments else 2)
@@ -24,7 +24,17 @@ def main(arguments: list[str]) -> None:
 
     install()
     sys.argv = arguments
-    runpy.run_path(str(program), run_name="__main__")
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    finally:
+        _stop_spark()
+
+
+def _stop_spark() -> None:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
 
 
 if __name__ == "__main__":

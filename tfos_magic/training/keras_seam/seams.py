@@ -138,6 +138,10 @@ SEAMS = (
     Seam("tensorflow._api.v2.distribute", ("*",), "strategies are one replica", optional=True),
     Seam("tensorflow._api.v2.distribute.experimental", ("*",), "strategies are one replica", optional=True),
     Seam(f"{_KERAS}.callbacks.model_checkpoint:ModelCheckpoint", ("__init__",), "names that programs for Keras 2 give"),
+    Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("__init__",), "rates that programs for Keras 2 give"),
+    Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("lr",), "rates of programs for Keras 2", optional=True),
+    Seam("keras._tf_keras.keras.backend", ("set_value",), "rates that programs for Keras 2 set", optional=True),
+    Seam("numpy", ("int", "float", "bool", "object", "str", "complex"), "types as NumPy 1 had them", optional=True),
     Seam(f"{_KERAS}.models.model:Model", ("fit", "evaluate", "predict"), "what programs for Keras 2 ask for"),
     Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator", "with_options"), "rows of each worker's own"),
     Seam(

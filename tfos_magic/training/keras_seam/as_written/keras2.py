@@ -1,4 +1,5 @@
-"""What programs for Keras 2 ask of Keras 3: names of checkpoints, SavedModels, steps that are no whole number."""
+"""What programs for Keras 2 ask of Keras 3: names of checkpoints, SavedModels, steps that are no whole
+number, rates of learning."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
@@ -43,10 +45,26 @@ def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
     wrap(stack, keras.Model, "save", save)
     for name in ("fit", "evaluate", "predict"):
         replace(stack, keras.Model, name, _loop(name))
+    wrap(stack, BaseOptimizer, "__init__", _optimizer)
+    replace(
+        stack, BaseOptimizer, "lr", property(_rate, lambda optimizer, rate: setattr(optimizer, "learning_rate", rate))
+    )
+    replace(stack, tf.keras.backend, "set_value", lambda variable, value: variable.assign(value))
     for name, kind in _ALIASES.items():
         if name not in vars(np):
-            setattr(np, name, kind)
-            stack.callback(delattr, np, name)
+            replace(stack, np, name, kind)
+
+
+def _rate(optimizer: Any) -> Any:
+    return optimizer.learning_rate
+
+
+def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take ``lr`` and ``decay``, of which Keras 3 does the one not know and the other leave out."""
+    rate, decay = kwargs.pop("lr", learning_rate), kwargs.pop("decay", None)
+    if decay:
+        rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+    return original(optimizer, rate, *args, **kwargs)
 
 
 def _loop(name: str) -> Callable[..., Any]:
