@@ -59,7 +59,7 @@ class TFCluster:
 
         A DataFrame is fed at Arrow's speed: its arrays come as NumPy's. A DStream, or a streaming DataFrame, is fed as
         its rows come, and not waited for. Raises what a node's program raised, and :class:`FeedError` where one takes
-        no row for ``feed_timeout`` seconds.
+        no row for ``feed_timeout`` seconds. An interrupt ends the programs as well.
         """
         self._check(qname)
         if num_epochs < 0:
@@ -119,9 +119,13 @@ class TFCluster:
             raise UsageError(f"There is no queue {qname!r}: the cluster has {', '.join(self.queues)}.")
 
     def _guarded(self, feed: Callable[[], None]) -> None:
-        """Feed, and raise what a program raised rather than what became of its rows."""
+        """Feed, and raise what a program raised rather than what became of its rows. An interrupt ends the programs."""
         try:
             feed()
+        except KeyboardInterrupt:
+            self._feeding.cancel()
+            self._work.stop()
+            raise
         except Exception as error:
             self._raise_failure(wait=3.0)
             raise error

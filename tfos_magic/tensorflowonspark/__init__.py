@@ -47,7 +47,8 @@ def install() -> None:
 
 def ship(sc: Any) -> None:
     """Let the Python workers of a SparkContext find the modules here by the package's name, too."""
-    sc.addPyFile(str(SHIM))
+    if not any(path.endswith(f"/{SHIM.name}") for path in sc.listFiles):
+        sc.addPyFile(str(SHIM))
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -62,6 +62,10 @@ class Feeding:
     def fail(self, reason: str) -> None:
         """End what feeds, and what reads."""
         self._tell(EndStream(self._channel, 0, FeedError.__name__, reason))
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End what feeds."""
         cancel_tag(self._cluster.spark, self._tag)
 
     def _feed(self, deal: Callable[[], list[str]]) -> None:
