@@ -43,7 +43,7 @@ def _ours(kernel: Kernel) -> list[str]:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         running = [" ".join(process.as_dict(["cmdline"])["cmdline"] or ()) for process in kernel.processes()]
-        if not (left := [command for command in running if "tfos" in command]):
+        if not (left := [command for command in running if "-m tfos_magic" in command]):
             break
         time.sleep(0.5)
     return left
