@@ -64,7 +64,9 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     classes = _check(asked, model, shape)
     logits = _gives_logits(model)
     _compile(model, asked.kind, shape, logits)
-    train, validation = (_indexed(data, classes) for data in (train, validation))
+    if asked.kind != CLASSIFY and _is_of_keras(model.loss):
+        _check_labels(train.element_spec[1].shape[1:], shape)
+    train, validation = (_in_floatx(_indexed(data, classes)) for data in (train, validation))
     history = model.fit(
         train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
     )
@@ -79,7 +81,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
 
 def evaluate(model: Any, facts: Facts, data: Any) -> dict[str, float]:
     """The loss and the metrics of the model, by name, over the data."""
-    metrics: dict[str, float] = model.evaluate(_indexed(data, facts.classes), return_dict=True, verbose=0)
+    metrics: dict[str, float] = model.evaluate(_in_floatx(_indexed(data, facts.classes)), return_dict=True, verbose=0)
     return metrics
 
 
@@ -154,6 +156,16 @@ def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tupl
     return _classes(asked.labels, shape)
 
 
+def _check_labels(given: Any, shape: tuple[int | None, ...] | None) -> None:
+    """Raise :class:`UsageError` for labels of several numbers, each of which a single output would be compared with."""
+    numbers = given.num_elements() if given.rank is not None else None
+    if shape is not None and math.prod(length or 0 for length in shape) == 1 and (numbers or 1) != 1:
+        raise UsageError(
+            f"labelCol has {numbers} numbers for a row, and the model has one output: choose a column of one number, "
+            "or take a KerasEstimator, and a model that ends in an output for each."
+        )
+
+
 def _symbol(keras: Any, spec: Any) -> Any:
     return keras.KerasTensor((None, *spec.shape[1:]), spec.dtype.name)
 
@@ -209,12 +221,10 @@ def _words(shape: Sequence[int | None]) -> str:
 
 def _refuse_loss(model: Any, shape: Sequence[int | None] | None) -> None:
     """Raise :class:`UsageError` for a loss of Keras's own that takes no classes, or not of so many outputs."""
-    import keras
-
     loss = getattr(model, "loss", None)
     name = loss if isinstance(loss, str) else type(loss).__name__
     known = name.replace("_", "").lower()
-    if not (isinstance(loss, str) or (isinstance(loss, keras.Loss) and type(loss).__module__.startswith("keras."))):
+    if not _is_of_keras(loss):
         return
     if known.startswith("categorical"):
         raise UsageError(
@@ -224,6 +234,10 @@ def _refuse_loss(model: Any, shape: Sequence[int | None] | None) -> None:
         outputs = "one output" if shape[-1] == 1 else "an output for each class"
         fitting = "binary_crossentropy" if shape[-1] == 1 else "sparse_categorical_crossentropy"
         raise UsageError(f"The loss {name} is of no classes where a model has {outputs}: take {fitting}.")
+
+
+def _is_of_keras(loss: Any) -> bool:
+    return isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith("keras.")
 
 
 def _compile(model: Any, kind: str, shape: tuple[int | None, ...] | None, logits: bool) -> None:
@@ -252,3 +266,14 @@ def _indexed(data: Any, classes: Sequence[int]) -> Any:
 
     known = tf.constant(classes, tf.int64)
     return data.map(lambda x, y, *weight: (x, tf.searchsorted(known, tf.cast(y, tf.int64)), *weight))
+
+
+def _in_floatx(data: Any) -> Any:
+    """The data with doubles as Keras's floating point numbers, which it makes of the arrays that ``fit`` is given."""
+    import keras
+    import tensorflow as tf
+
+    if data is None or not any(spec.dtype == tf.float64 for spec in tf.nest.flatten(data.element_spec)):
+        return data
+    kind = keras.config.floatx()
+    return data.map(lambda *row: tf.nest.map_structure(lambda x: tf.cast(x, kind) if x.dtype == tf.float64 else x, row))

@@ -1,0 +1,58 @@
+"""What an estimator's workers make of labels, in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfos_magic.errors import UsageError
+from tfos_magic.ml.training import REGRESS, Fit, evaluate, fit
+
+X = np.arange(24.0).reshape(12, 2)
+
+
+def _data(y: Any, *weight: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X, y, *weight)).batch(4)
+
+
+def _asked(loss: Any, metrics: Any = (), kind: str = REGRESS) -> Fit:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(1e-4), loss, metrics=list(metrics))
+    return Fit(kind, model, None, {}, 1)
+
+
+def apart(y: Any, predicted: Any) -> Any:
+    return keras.ops.sqrt(keras.ops.mean((y - predicted) ** 2))
+
+
+def test_doubles_of_spark_are_the_numbers_that_keras_makes_of_arrays() -> None:
+    y, weights = X.sum(1, keepdims=True) + 1, np.linspace(0.5, 1.5, 12)
+    model, history, facts = fit(_asked("mse", [apart]), _data(y, weights))
+    plain = _asked("mse", [apart]).model
+    expected = plain.fit(X, y, sample_weight=weights, batch_size=4, shuffle=False, verbose=0).history
+    assert history["apart"] == pytest.approx(expected["apart"])
+    np.testing.assert_allclose(model.get_weights()[0], plain.get_weights()[0], rtol=1e-6)
+    assert evaluate(model, facts, _data(y))["apart"] == pytest.approx(
+        plain.evaluate(X, y, batch_size=4, verbose=0, return_dict=True)["apart"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"), [("mse", REGRESS), (keras.losses.Huber(), ""), (keras.losses.mean_absolute_error, "")]
+)
+def test_labels_of_two_numbers_are_refused_where_the_model_has_one_output(loss: Any, kind: str) -> None:
+    with pytest.raises(UsageError, match="labelCol has 2 numbers for a row, and the model has one output"):
+        fit(_asked(loss, kind=kind), _data(np.ones((12, 2))))
+
+
+@pytest.mark.parametrize("kind", [REGRESS, ""])
+def test_a_loss_of_the_users_own_takes_what_labels_it_likes(kind: str) -> None:
+    def weighed(y: Any, predicted: Any) -> Any:
+        return y[:, 1] * (y[:, 0] - predicted[:, 0]) ** 2
+
+    _, history, _ = fit(_asked(weighed, kind=kind), _data(np.ones((12, 2))))
+    assert np.isfinite(history["loss"]).all()
