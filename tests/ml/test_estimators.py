@@ -172,6 +172,7 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
     "no column": ({"modelFn": classes, "labelCol": "lable"}, DataError, "no column 'lable'. Did you mean 'label'"),
     "texts": ({"modelFn": classes, "labelCol": "kind"}, DataError, "'kind' has texts.*StringIndexer"),
     "numbers": ({"modelFn": classes, "labelCol": "a"}, DataError, "'a' has .*whole numbers"),
+    "no number": ({"modelFn": classes, "labelCol": "features"}, DataError, "'features' is of .*a class is one number"),
     "too many": (
         {"modelFn": classes, "labelCol": "place", "modelParams": {"outputs": 2}},
         UsageError,
@@ -267,6 +268,10 @@ def test_parameters_are_told_copied_and_refused() -> None:
     assert asked.setEpochs(3).getEpochs() == 3
     assert asked.copy({asked.epochs: 9}).getEpochs() == 9
     assert "validationIndicatorCol" in asked.explainParams()
+    with pytest.raises(UsageError, match="batchSize is given in both spellings"):
+        KerasClassifier(batch_size=7, batchSize=8)
+    with pytest.raises(TypeError, match="give 0 for nothing, or 1"):
+        KerasClassifier(verbose=7)
     with pytest.raises(UsageError, match=r"no parameter 'epoch'\. Did you mean 'epochs'"):
         KerasClassifier(epoch=3)
     with pytest.raises(UsageError, match="modelParams are what modelFn makes a model of"):

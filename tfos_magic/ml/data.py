@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql.types import NumericType
+from pyspark.sql.types import BooleanType, NumericType
 
 from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError, UsageError
@@ -140,6 +140,11 @@ def _looks_at(df: Any, name: str, is_weight: bool) -> list[Any]:
 def _classes(df: Any, name: str) -> tuple[int, ...]:
     from pyspark.sql import functions as F
 
+    kind = df.schema[name].dataType
+    if not isinstance(kind, (NumericType, BooleanType)):
+        raise DataError(
+            f"Column {name!r} is of {kind.simpleString()}, and a class is one number: choose such a column."
+        )
     rows = df.select(F.col(f"`{name}`").cast("double")).distinct().limit(MOST_CLASSES + 1).collect()
     values = [row[0] for row in rows]
     if odd := [value for value in values if not value.is_integer()]:

@@ -58,6 +58,13 @@ def _to_count(value: Any) -> int:
     return number
 
 
+def _to_verbosity(value: Any) -> int:
+    number = TypeConverters.toInt(value)
+    if number not in (0, 1, 2):
+        raise TypeError(f"It is {number}: give 0 for nothing, or 1.")
+    return number
+
+
 def _to_strategy(value: Any) -> str:
     if value not in STRATEGIES:
         raise TypeError(f"There is no strategy {value!r}: give {', '.join(STRATEGIES)}.")
@@ -109,7 +116,10 @@ class KerasColumns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
 
     def setParams(self, **given: Any) -> Any:
         """Set parameters by name, in Spark's spelling or with underscores. Raises :class:`UsageError` for others."""
-        return self._set(**{self._known(name): value for name, value in given.items()})
+        names = [self._known(name) for name in given]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"{twice[0]} is given in both spellings: leave one out.")
+        return self._set(**dict(zip(names, given.values(), strict=True)))
 
     @property
     def features(self) -> list[str]:
@@ -149,7 +159,7 @@ class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
     checkpointDir = _param("checkpointDir", "a path or URL for checkpoints", TypeConverters.toString)
     resume = _param("resume", "whether to go on from the newest checkpoint there", TypeConverters.toBoolean)
     callbacks = _param("callbacks", "a list of Keras's callbacks", _to_callbacks)
-    verbose = _param("verbose", "0 shows nothing, 1 how far the training is", TypeConverters.toInt)
+    verbose = _param("verbose", "0 shows nothing, 1 how far the training is", _to_verbosity)
     keepCluster = _param("keepCluster", "whether a cluster that fit starts stays", TypeConverters.toBoolean)
 
     def __init__(self, **given: Any) -> None:

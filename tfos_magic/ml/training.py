@@ -14,6 +14,8 @@ EVALUATE = "import tfos_magic.ml.training as t_\nmetrics = t_.evaluate(model, fa
 """What the workers run, with the names that it needs and those that it leaves."""
 
 CLASSIFY, REGRESS = "classify", "regress"
+_OF_CLASSES = ("sparse", "categoricalgeneralized", "circle", "ctc")
+"""How the names of those losses begin whose labels are not as many as the outputs."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     classes = _check(asked, model, shape)
     logits = _gives_logits(model)
     _compile(model, asked.kind, shape, logits)
-    if asked.kind != CLASSIFY and _is_of_keras(model.loss):
-        _check_labels(train.element_spec[1].shape[1:], shape)
+    labels = train.element_spec[1].shape[1:]
+    if asked.kind != CLASSIFY and shape is not None:
+        _check_labels(model.loss, labels, shape)
     train, validation = (_in_floatx(_indexed(data, classes)) for data in (train, validation))
     history = model.fit(
         train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
@@ -76,6 +79,8 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
         shape = _shape_of(model, train)
         if classes:
             _refuse_other_outputs(classes, shape)
+        elif not classifies:
+            _check_labels(model.loss, labels, shape)
     return model, values, Facts(shape, classifies, classifies and logits, classes)
 
 
@@ -156,14 +161,23 @@ def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tupl
     return _classes(asked.labels, shape)
 
 
-def _check_labels(given: Any, shape: tuple[int | None, ...] | None) -> None:
-    """Raise :class:`UsageError` for labels of several numbers, each of which a single output would be compared with."""
+def _check_labels(loss: Any, given: Any, shape: tuple[int | None, ...]) -> None:
+    """Raise :class:`UsageError` where a loss of Keras's own would compare numbers of labels with too few or too many of
+    the output, which TensorFlow spreads over each other."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", None) or type(loss).__name__
+    if not _is_of_keras(loss) or name.replace("_", "").lower().startswith(_OF_CLASSES):
+        return
     numbers = given.num_elements() if given.rank is not None else None
-    if shape is not None and math.prod(length or 0 for length in shape) == 1 and (numbers or 1) != 1:
+    outputs = math.prod(length or 0 for length in shape)
+    if numbers and outputs and numbers != outputs:
         raise UsageError(
-            f"labelCol has {numbers} numbers for a row, and the model has one output: choose a column of one number, "
-            "or take a KerasEstimator, and a model that ends in an output for each."
+            f"labelCol has {_count(numbers)} for a row, and the model gives {_count(outputs)}: choose a column of "
+            f"{outputs}, or end the model with Dense({numbers})."
         )
+
+
+def _count(numbers: int) -> str:
+    return "one number" if numbers == 1 else f"{numbers} numbers"
 
 
 def _symbol(keras: Any, spec: Any) -> Any:

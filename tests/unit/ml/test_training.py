@@ -19,8 +19,8 @@ def _data(y: Any, *weight: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((X, y, *weight)).batch(4)
 
 
-def _asked(loss: Any, metrics: Any = (), kind: str = REGRESS) -> Fit:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+def _asked(loss: Any, metrics: Any = (), kind: str = REGRESS, outputs: int = 1) -> Fit:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(outputs, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(1e-4), loss, metrics=list(metrics))
     return Fit(kind, model, None, {}, 1)
 
@@ -42,11 +42,24 @@ def test_doubles_of_spark_are_the_numbers_that_keras_makes_of_arrays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "kind"), [("mse", REGRESS), (keras.losses.Huber(), ""), (keras.losses.mean_absolute_error, "")]
+    ("loss", "kind", "outputs", "numbers"),
+    [
+        ("mse", REGRESS, 1, 2),
+        (keras.losses.Huber(), "", 1, 2),
+        (keras.losses.mean_absolute_error, "", 3, 4),
+        ("mean_squared_error", "", 4, 1),  # as many as the rows of a batch
+    ],
 )
-def test_labels_of_two_numbers_are_refused_where_the_model_has_one_output(loss: Any, kind: str) -> None:
-    with pytest.raises(UsageError, match="labelCol has 2 numbers for a row, and the model has one output"):
-        fit(_asked(loss, kind=kind), _data(np.ones((12, 2))))
+def test_labels_are_as_many_as_the_outputs(loss: Any, kind: str, outputs: int, numbers: int) -> None:
+    told = rf"labelCol has {'one number' if numbers == 1 else f'{numbers} numbers'} for a row, and the model gives"
+    with pytest.raises(UsageError, match=told):
+        fit(_asked(loss, kind=kind, outputs=outputs), _data(np.ones((12, numbers) if numbers > 1 else 12)))
+
+
+def test_labels_of_classes_are_one_for_several_outputs() -> None:
+    asked = _asked("sparse_categorical_crossentropy", kind="", outputs=3)
+    _, history, _ = fit(asked, _data(np.arange(12) % 3))
+    assert np.isfinite(history["loss"]).all()
 
 
 @pytest.mark.parametrize("kind", [REGRESS, ""])
