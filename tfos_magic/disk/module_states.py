@@ -65,7 +65,7 @@ def changed_states() -> tuple[dict[str, str], list[str]]:
         sent |= {id(value) for value in own.values() if type(value) not in _SCALARS}
         if packed:
             states[module.__name__] = base64.b64encode(pickle.dumps(packed)).decode()
-        left += [f"{module.__name__}.{name}" for name in own if name not in packed]
+        left += [f"{module.__name__}.{name}" for name in own if name not in packed and not _is_sparks(own[name])]
     return states, [_notice(left)] if left else []
 
 
@@ -74,6 +74,11 @@ def _changed(module: ModuleType) -> dict[str, Any]:
         _begun[module.__name__] = _written(module)
     begun = _begun[module.__name__]
     return {name: value for name, value in _values(module) if not _same(_mark(value), begun.get(name))}
+
+
+def _is_sparks(value: Any) -> bool:
+    """Whether it is a session or a DataFrame, which no worker could use."""
+    return type(value).__module__.partition(".")[0] == "pyspark"
 
 
 def _simple(module: ModuleType) -> dict[str, Any]:

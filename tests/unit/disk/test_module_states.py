@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pyspark
 import pytest
 
 from tfos_magic.disk import module_states
@@ -167,6 +168,7 @@ def test_what_cannot_be_sent_is_told(watched: Path, library: Path, monkeypatch: 
     nets.loss = nets.Net.call = _of_the_notebook
     nets.TABLE = numpy.zeros(module_states.MOST_BYTES)
     nets.best.table = {"lock": threading.Lock()}
+    nets.spark = pyspark.SparkConf(loadDefaults=False)
     _, [notice] = changed_states()
     assert notice.partition(":")[0] == "beside_nets.Net.call, beside_nets.best, beside_nets.loss, beside_nets.TABLE"
 
