@@ -228,6 +228,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "sizes": ("if(id = 3, array(1.0), array(1.0, 2.0)) features", "'features' has from 1 to 2 values in a row"),
     "width": ("array(1.0, 2.0) features", "The model takes 3 values for a row, and the features have 2"),
     "label": ("array(1.0, 2.0, 3.0) features, if(id = 3, null, 1) label", "'label' has nulls"),
+    "time": ("array(1.0, 2.0, 3.0) features, timestamp'2020-01-01' label", "'label' is of timestamp, and labels are"),
     "text": ("string(id) features", "takes numbers, and the features are texts"),
     "indicator": (
         "array(1.0, 2.0, 3.0) features, if(id = 3, null, id > 5) held",
@@ -246,6 +247,22 @@ def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster
         given = {"validationIndicatorCol": "held"}
     with pytest.raises((DataError, UsageError), match=words):
         KerasRegressor(modelFn=linear, verbose=0, **given).fit(spark.sql(query))
+
+
+def first_label(y: Any, predicted: Any) -> Any:
+    return y[0]
+
+
+def test_rows_are_evaluated_in_their_order_and_columns_may_have_any_name(cluster: TFCluster, df: Any) -> None:
+    odd = df.withColumnRenamed("features", "its.features").withColumnRenamed("label", "a`label").coalesce(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[first_label])
+    fitted = KerasRegressor(model=model, featuresCol="its.features", labelCol="a`label", verbose=0).fit(odd)
+    firsts = [row["a`label"] for row in odd.collect()[::32]]
+    for _ in range(2):
+        assert fitted.evaluate(odd)["first_label"] == pytest.approx(np.mean(firsts), rel=1e-5)
+    assert fitted.transform(odd).columns == [*odd.columns, "prediction"]
+    assert fitted.transform(odd).where("prediction is null").count() == 0
 
 
 def test_a_vector_that_is_null_is_refused(cluster: TFCluster, spark: Any) -> None:

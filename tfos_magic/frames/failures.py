@@ -1,4 +1,5 @@
-"""Errors of this package in Spark's Python workers, on their way to the user without Spark's long account of them."""
+"""Tasks around tasks in Spark's Python workers: errors of this package come without Spark's long account of them, and
+columns have their names."""
 
 from __future__ import annotations
 
@@ -31,6 +32,17 @@ class WithoutTraceback:
             # Spark asks for it when it tells of this error, and ends this process then.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise
+
+
+@dataclass(frozen=True)
+class WithNames:
+    """A task on batches whose columns have the ``names`` that it knows them by."""
+
+    task: Task
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.failures import (
     Task,
     TellingRefusals,
+    WithNames,
     WithoutTraceback,
     fields_of_told,
     told_plainly,
@@ -54,7 +54,8 @@ class SparkSource:
     def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
         from pyspark.sql.types import StructType
 
-        _refuse_dots(passed or read)
+        if passed and (twice := [name for name in self.frame.columns if self.frame.columns.count(name) > 1]):
+            raise DataError(f"there are two columns {twice[0]!r}: rename one of them, or drop it")
         frame = self.frame if passed else select(self.frame, read)
         known = {field.name: field for field in self.frame.schema.fields}
         fields = [known[name] for name in passed] + [field_of_spec(spec) for spec in made]
@@ -63,7 +64,6 @@ class SparkSource:
     def fold(self, task: Task, made: Sequence[ColumnSpec], read: Sequence[str], last: Task) -> list[pa.RecordBatch]:
         from pyspark.sql.types import StructType
 
-        _refuse_dots(read)
         spark, schema = self.frame.sparkSession, StructType(fields_of_told(made))
         first, final = (TellingRefusals(_light(each, spark), tuple(made)) for each in (task, last))
         partial_rows = map_in_arrow(select(self.frame, read), first, schema).repartition(1)
@@ -153,10 +153,16 @@ def _spec_of_series(name: str, series: Any) -> ColumnSpec:
 
 
 def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
-    """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there."""
-    spark = frame.sparkSession
+    """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there.
+
+    Spark does not find columns with dots or backticks in their names, which go by their places.
+    """
+    spark, names = frame.sparkSession, tuple(frame.columns)
     ship_package(spark)
-    return frame.mapInArrow(WithoutTraceback(_light(task, spark)), schema)
+    task = WithoutTraceback(_light(task, spark))
+    if any({".", "`"}.intersection(name) for name in names):
+        frame, task = frame.toDF(*(f"column_{place}" for place in range(len(names)))), WithNames(task, names)
+    return frame.mapInArrow(task, schema)
 
 
 def _light(task: Any, spark: Any) -> Any:
@@ -166,15 +172,6 @@ def _light(task: Any, spark: Any) -> Any:
 def select(frame: Any, names: Sequence[str]) -> Any:
     """The named columns, whatever characters are in their names."""
     return frame.select(*[quoted(name) for name in dict.fromkeys(names)])
-
-
-def _refuse_dots(names: Sequence[str]) -> None:
-    dotted = [name for name in names if "." in name or "`" in name]
-    if dotted:
-        raise DataError(
-            f"column {dotted[0]!r} has a dot or a backtick in its name, which Spark's mapInArrow does not find: rename "
-            f"it, df.withColumnRenamed({dotted[0]!r}, {re.sub('[.`]', '_', dotted[0])!r})"
-        )
 
 
 def quoted(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from pyspark.sql.types import BooleanType, NumericType
 
 from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError, UsageError
+from tfos_magic.frames.source import quoted
 from tfos_magic.ml.training import few
 from tfos_magic.spark.session import is_dataframe
 
@@ -21,11 +23,8 @@ def check_columns(df: Any, names: list[str]) -> None:
     """Raise :class:`DataError` for a column that is not there."""
     if missing := [name for name in names if name not in df.columns]:
         raise DataError(f"The DataFrame has no column {missing[0]!r}. {suggestion(missing[0], df.columns)}")
-    if dotted := [name for name in names if "." in name or "`" in name]:
-        raise DataError(
-            f"Column {dotted[0]!r} has a dot or a backtick in its name, so that nothing can be predicted beside it: "
-            f"rename it, as by df.withColumnRenamed({dotted[0]!r}, …)."
-        )
+    if twice := [name for name in names if df.columns.count(name) > 1]:
+        raise DataError(f"There are two columns {twice[0]!r}: rename one of them, or drop it.")
 
 
 class Rows:
@@ -52,8 +51,11 @@ class Rows:
         """
         names = [*features, label, *([weight] if weight else [])]
         check_columns(self.frame, names)
-        if self.frame.schema[label].dataType.typeName() == "string":
+        kind = self.frame.schema[label].dataType.simpleString()
+        if kind == "string":
             raise DataError(f"Column {label!r} has texts, and labels are numbers: put a StringIndexer before.")
+        if re.search(r"date|timestamp|interval|\btime\b", kind):
+            raise DataError(f"Column {label!r} is of {kind}, and labels are numbers: cast it, as to seconds.")
         if weight and not isinstance(self.frame.schema[weight].dataType, NumericType):
             raise DataError(f"Column {weight!r} weighs rows, and is no column of numbers.")
         if new := [name for name in names if name not in self._checked]:
@@ -77,8 +79,8 @@ class Rows:
         if (key := tuple(names)) not in self._digests:
             from pyspark.sql import functions as F
 
-            placed = self.frame.select(F.monotonically_increasing_id().alias("place"), *names)
-            words = placed.select(F.xxhash64(*placed.columns).cast("decimal(38,0)").alias("word"))
+            placed = self.frame.select(F.monotonically_increasing_id().alias("place"), *map(quoted, names))
+            words = placed.select(F.xxhash64(*map(quoted, placed.columns)).cast("decimal(38,0)").alias("word"))
             rows, content = words.agg(F.count("*"), F.sum("word")).first()
             self._digests[key] = f"{rows} {content}"
         return self._digests[key]
@@ -117,7 +119,7 @@ def _looks_at(df: Any, name: str, is_weight: bool) -> list[Any]:
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
-    kind, column = df.schema[name].dataType, F.col(f"`{name}`")
+    kind, column = df.schema[name].dataType, F.col(quoted(name))
     is_list, text = kind.typeName() in ("vectorudt", "array"), kind.simpleString()
     if kind.typeName() == "vectorudt":
         column = F.when(column.isNotNull(), vector_to_array(column))
@@ -145,7 +147,7 @@ def _classes(df: Any, name: str) -> tuple[int, ...]:
         raise DataError(
             f"Column {name!r} is of {kind.simpleString()}, and a class is one number: choose such a column."
         )
-    rows = df.select(F.col(f"`{name}`").cast("double")).distinct().limit(MOST_CLASSES + 1).collect()
+    rows = df.select(F.col(quoted(name)).cast("double")).distinct().limit(MOST_CLASSES + 1).collect()
     values = [row[0] for row in rows]
     if odd := [value for value in values if not value.is_integer()]:
         raise DataError(f"Column {name!r} has {odd[0]!r}, and classes are whole numbers: is this a regression?")
@@ -166,7 +168,7 @@ def _split(df: Any, indicator: str) -> dict[str, Any]:
         raise DataError(
             f"validationIndicatorCol {indicator!r} is no column of booleans, true for rows to validate with."
         )
-    column = F.col(f"`{indicator}`")
+    column = F.col(quoted(indicator))
     known = {row[0] for row in df.select(column).distinct().collect()}
     if None in known:
         raise DataError(f"validationIndicatorCol {indicator!r} has nulls: fill them, as by df.fillna(False).")

@@ -105,6 +105,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
             self.value("epochs"),
             self.value("callbacks", ()),
             rows.labels(self.getLabelCol()) if self.kind == CLASSIFY else (),
+            self.getLabelCol(),
         )
         made = Training(self, self.model_class, asked, rows.split(self.value("validationIndicatorCol", "")))
         if not (folder := self.value("checkpointDir")):

@@ -77,7 +77,8 @@ class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any])
         """The loss and the metrics that the model was compiled with, by name, over the rows of ``dataset``, which
         ``weightCol`` weighs where it is set.
 
-        The cluster computes them. Raises what ``fit`` raises.
+        The cluster computes them, in the order of the rows and in batches of 32, as Keras does. Raises what ``fit``
+        raises.
         """
         rows = Rows(dataset)
         weight = {"weight": self.value("weightCol")} if self.value("weightCol") else {}
@@ -94,6 +95,7 @@ class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any])
                 features=self.features,
                 label=self.getLabelCol(),
                 outputs=["metrics"],
+                shuffle=False,
                 **weight,
             )
             metrics: dict[str, float] = wait_for(run.wait, run.stop)["metrics"]

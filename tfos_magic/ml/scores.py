@@ -9,6 +9,7 @@ from typing import Any
 
 from tfos_magic.frames.inference.prediction import Prediction
 from tfos_magic.frames.mapping import map_blocks
+from tfos_magic.frames.source import quoted
 from tfos_magic.ml.training import Facts
 
 BLOCK_ROWS = 1024
@@ -69,7 +70,7 @@ class Scores(Prediction):
         feed = dict(zip(self.parameters, self.features, strict=True))
         made = map_blocks(self, dataset, feed_dict=feed, block_rows=BLOCK_ROWS, schema=schema)
         for name in [name for what, name in self.columns.items() if what in VECTORS]:
-            made = made.withColumn(name, array_to_vector(F.col(f"`{name}`")))
+            made = made.withColumn(name, array_to_vector(F.col(quoted(name))))
         return made
 
     @property

@@ -22,7 +22,7 @@ _OF_CLASSES = ("sparse", "categoricalgeneralized", "circle", "ctc")
 class Fit:
     """One training, as its workers are told: a ``kind``, a model or what makes it, and what ``fit`` takes.
 
-    ``labels`` are the classes that the data have, in their order.
+    ``labels`` are the classes that the data have, in their order, in the column ``label``.
     """
 
     kind: str
@@ -32,6 +32,7 @@ class Fit:
     epochs: int
     callbacks: Sequence[Any] = ()
     labels: tuple[int, ...] = ()
+    label: str = "label"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     _compile(model, asked.kind, shape, logits)
     labels = train.element_spec[1].shape[1:]
     if asked.kind != CLASSIFY and shape is not None:
-        _check_labels(model.loss, labels, shape)
+        _check_labels(asked, model.loss, labels, shape)
     train, validation = (_in_floatx(_indexed(data, classes)) for data in (train, validation))
     history = model.fit(
         train, validation_data=validation, epochs=asked.epochs, callbacks=list(asked.callbacks), verbose=0
@@ -80,7 +81,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
         if classes:
             _refuse_other_outputs(classes, shape)
         elif not classifies:
-            _check_labels(model.loss, labels, shape)
+            _check_labels(asked, model.loss, labels, shape)
     return model, values, Facts(shape, classifies, classifies and logits, classes)
 
 
@@ -161,23 +162,29 @@ def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tupl
     return _classes(asked.labels, shape)
 
 
-def _check_labels(loss: Any, given: Any, shape: tuple[int | None, ...]) -> None:
-    """Raise :class:`UsageError` where a loss of Keras's own would compare numbers of labels with too few or too many of
-    the output, which TensorFlow spreads over each other."""
+def _check_labels(asked: Fit, loss: Any, given: Any, shape: tuple[int | None, ...]) -> None:
+    """Raise :class:`UsageError` where a loss of Keras's own would compare labels with outputs of another shape, which
+    TensorFlow spreads over each other."""
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", None) or type(loss).__name__
-    if not _is_of_keras(loss) or name.replace("_", "").lower().startswith(_OF_CLASSES):
+    if not _is_of_keras(loss) or name.replace("_", "").lower().startswith(_OF_CLASSES) or given.rank is None:
         return
-    numbers = given.num_elements() if given.rank is not None else None
-    outputs = math.prod(length or 0 for length in shape)
-    if numbers and outputs and numbers != outputs:
+    numbers = tuple(given)
+    if not any(_alike(*pair) for pair in ((numbers, shape), ((*numbers, 1), shape), (numbers, (*shape, 1)))):
         raise UsageError(
-            f"labelCol has {_count(numbers)} for a row, and the model gives {_count(outputs)}: choose a column of "
-            f"{outputs}, or end the model with Dense({numbers})."
+            f"Column {asked.label!r} has {_numbers(numbers)} for a row, and the model gives {_numbers(shape)}: choose "
+            "another label, or end the model with as many outputs."
         )
 
 
-def _count(numbers: int) -> str:
-    return "one number" if numbers == 1 else f"{numbers} numbers"
+def _alike(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    return len(one) == len(other) and all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _numbers(shape: Sequence[int | None]) -> str:
+    if len(shape) > 1 or None in shape:
+        return f"numbers of shape ({', '.join(str(length or '?') for length in shape)})"
+    count = shape[0] if shape else 1
+    return "one number" if count == 1 else f"{count} numbers"
 
 
 def _symbol(keras: Any, spec: Any) -> Any:

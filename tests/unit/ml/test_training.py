@@ -42,18 +42,26 @@ def test_doubles_of_spark_are_the_numbers_that_keras_makes_of_arrays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "kind", "outputs", "numbers"),
+    ("loss", "kind", "outputs", "labels", "told"),
     [
-        ("mse", REGRESS, 1, 2),
-        (keras.losses.Huber(), "", 1, 2),
-        (keras.losses.mean_absolute_error, "", 3, 4),
-        ("mean_squared_error", "", 4, 1),  # as many as the rows of a batch
+        ("mse", REGRESS, 1, (2,), "2 numbers for a row, and the model gives one number"),
+        (keras.losses.Huber(), "", 1, (2,), "2 numbers for a row, and the model gives one number"),
+        (keras.losses.mean_absolute_error, "", 3, (4,), "4 numbers for a row, and the model gives 3 numbers"),
+        ("mean_squared_error", "", 4, (), "one number for a row, and the model gives 4 numbers"),  # as rows in a batch
+        ("mse", "", 2, (1, 2), r"numbers of shape \(1, 2\) for a row, and the model gives 2 numbers"),
     ],
 )
-def test_labels_are_as_many_as_the_outputs(loss: Any, kind: str, outputs: int, numbers: int) -> None:
-    told = rf"labelCol has {'one number' if numbers == 1 else f'{numbers} numbers'} for a row, and the model gives"
-    with pytest.raises(UsageError, match=told):
-        fit(_asked(loss, kind=kind, outputs=outputs), _data(np.ones((12, numbers) if numbers > 1 else 12)))
+def test_labels_have_the_shape_of_the_outputs(
+    loss: Any, kind: str, outputs: int, labels: tuple[int, ...], told: str
+) -> None:
+    with pytest.raises(UsageError, match=f"Column 'label' has {told}"):
+        fit(_asked(loss, kind=kind, outputs=outputs), _data(np.ones((12, *labels))))
+
+
+@pytest.mark.parametrize(("outputs", "labels"), [(1, ()), (1, (1,)), (3, (3,)), (3, (3, 1))])
+def test_labels_of_the_shape_of_the_outputs_are_taken(outputs: int, labels: tuple[int, ...]) -> None:
+    _, history, _ = fit(_asked("mse", kind="", outputs=outputs), _data(np.ones((12, *labels))))
+    assert np.isfinite(history["loss"]).all()
 
 
 def test_labels_of_classes_are_one_for_several_outputs() -> None:
