@@ -72,7 +72,7 @@ def _awaited(caller: Caller, wait: Callable[[float], Value], stop: Callable[[], 
         raise RunStopped(str(error)) from None  # a pool loses a thread by what is no Exception
     except WorkerError as error:
         if error.kind != UsageError.__name__:
-            error.cell_lines = ""  # which are ours
+            error.cell_lines = error.brought = ""  # of a cell that is ours
             raise
         raise UsageError(error.args[0]) from None  # a refusal of ours, and no cell of the user's
     stop()
