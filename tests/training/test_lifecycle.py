@@ -14,11 +14,11 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.losses import loss
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-from keras.src.trainers.trainer import Trainer
+from tfos_magic.training.keras_seam.seams import BASE_TRAINER, TRAINER, found
 
 
 def attributes():
-    owners = [trainer, trainer.TensorFlowTrainer, Trainer, BaseOptimizer, LossScaleOptimizer, loss, loss.Loss,
+    owners = [trainer, found(TRAINER), found(BASE_TRAINER), BaseOptimizer, LossScaleOptimizer, loss, loss.Loss,
               keras.Model, keras.Sequential, keras.layers.BatchNormalization, keras.layers.Normalization,
               keras.layers.StringLookup, keras.layers.TextVectorization, keras.metrics.Mean]
     return [(owner.__name__, name, value) for owner in owners for name, value in list(vars(owner).items())

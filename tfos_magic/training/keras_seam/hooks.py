@@ -22,7 +22,6 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
-from keras.src.trainers.trainer import Trainer
 
 from tfos_magic.training import agreement, refusals
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
@@ -34,7 +33,7 @@ from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.own_rows import is_own
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, tf_distribute, tf_keras, trials
+from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, seams, tf_distribute, tf_keras, trials
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
@@ -68,7 +67,7 @@ def install(stack: ExitStack, session: Session) -> None:
         trials.watch_outputs(stack, partial(_note_output, session))
         tf_distribute.install(stack, session.reporter)
         _install_random(stack, session)
-        model = tf_trainer.TensorFlowTrainer
+        model = seams.found(seams.TRAINER)
         replace(stack, model, "stop_training", agreement.stop_training(session, model.fit))
         if session.strategy.lockstep and not session.exact:
             refusals.note_per_worker_batches(session.reporter)
@@ -77,7 +76,7 @@ def install(stack: ExitStack, session: Session) -> None:
 
 
 def _install_loops(stack: ExitStack, session: Session) -> None:
-    owner = tf_trainer.TensorFlowTrainer
+    owner = seams.found(seams.TRAINER)
     signatures = {name: inspect.signature(getattr(owner, name)) for name in ("fit", "evaluate", "predict")}
 
     def loop(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +90,7 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
 
     for name in signatures:
         wrap(stack, owner, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
-    wrap(stack, Trainer, "_get_metrics_result_or_logs", session.global_logs)
+    wrap(stack, seams.found(seams.BASE_TRAINER), "_get_metrics_result_or_logs", session.global_logs)
     prediction.install(stack, session)
 
 
@@ -155,7 +154,7 @@ def _install_steps(stack: ExitStack, session: Session) -> None:
     for kind in ("train", "test"):
         wrap(
             stack,
-            tf_trainer.TensorFlowTrainer,
+            seams.found(seams.TRAINER),
             f"make_{kind}_function",
             lambda original, *a, _kind=kind, **k: make(_kind, original, *a, **k),
         )

@@ -22,9 +22,10 @@ TESTED = "Keras 3.12 to 3.15 and TensorFlow 2.21"
 
 @dataclass(frozen=True)
 class Seam:
-    """Names of ``owner``, which is ``module`` or ``module:Class``. Those ``optional`` are changed where they are."""
+    """Names of ``owner``, which is ``module`` or ``module:Class``, or one of several, as versions call it. Those
+    ``optional`` are changed where they are."""
 
-    owner: str
+    owner: str | tuple[str, ...]
     names: tuple[str, ...]
     why: str
     optional: bool = False
@@ -32,13 +33,27 @@ class Seam:
     @property
     def missing(self) -> list[str]:
         """The addresses that are not there."""
-        module, _, kind = self.owner.partition(":")
+        try:
+            owner = found(self.addresses)
+        except ImportError:
+            return [self.addresses[0]]
+        return [f"{self.addresses[0]}.{name}" for name in self.names if not self.optional and not hasattr(owner, name)]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the owner may be."""
+        return (self.owner,) if isinstance(self.owner, str) else self.owner
+
+
+def found(addresses: tuple[str, ...]) -> Any:
+    """What is at the first of these addresses at which there is something. Raises ``ImportError`` where nothing is."""
+    for module, _, kind in (address.partition(":") for address in addresses):
         try:
             imported_module: Any = importlib.import_module(module)
-            owner = getattr(imported_module, kind) if kind else imported_module
+            return getattr(imported_module, kind) if kind else imported_module
         except (ImportError, AttributeError):
-            return [self.owner]
-        return [f"{self.owner}.{name}" for name in self.names if not self.optional and not hasattr(owner, name)]
+            continue
+    raise ImportError(f"{addresses[0]} is not there")
 
 
 _KERAS = "keras.src"
@@ -52,22 +67,27 @@ _DEVICES = (
     *("intra_op_parallelism_threads", "inter_op_parallelism_threads"),
 )
 
+# As Keras up to 3.15 calls them, and from 3.16 on.
+TRAINER = (f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer", f"{_KERAS}.backend.tensorflow.trainer:Trainer")
+BASE_TRAINER = (f"{_KERAS}.trainers.trainer:Trainer", f"{_KERAS}.trainers.trainer:BaseTrainer")
+VARIABLE = (f"{_KERAS}.backend.tensorflow.core:Variable", f"{_KERAS}.backend:Variable")
+
 SEAMS = (
-    Seam(f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer", ("fit", "evaluate", "predict"), "loops"),
-    Seam(f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer", _BATCHES, "steps by hand"),
+    Seam(TRAINER, ("fit", "evaluate", "predict"), "loops"),
+    Seam(TRAINER, _BATCHES, "steps by hand"),
     Seam(
-        f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer",
+        TRAINER,
         ("make_train_function", "make_test_function"),
         "a step becomes a graph",
     ),
     Seam(
-        f"{_KERAS}.backend.tensorflow.trainer:TensorFlowTrainer",
+        TRAINER,
         ("stop_training",),
         "all ranks stop at one batch",
         optional=True,  # Keras's trainers set it on themselves
     ),
     Seam(f"{_KERAS}.backend.tensorflow.trainer", ("TFEpochIterator",), "a loop gets its data"),
-    Seam(f"{_KERAS}.trainers.trainer:Trainer", ("_get_metrics_result_or_logs",), "logs of all ranks"),
+    Seam(BASE_TRAINER, ("_get_metrics_result_or_logs",), "logs of all ranks"),
     Seam(f"{_KERAS}.trainers.compile_utils:CompileLoss", ("__call__",), "a loss has the weight of its rows"),
     Seam(f"{_KERAS}.losses.loss:Loss", ("__call__",), "a loss has the weight of its rows"),
     Seam(f"{_KERAS}.losses.loss", ("reduce_weighted_values",), "a mean over rows is one of all rows"),
@@ -94,7 +114,7 @@ SEAMS = (
     Seam(f"{_TF}.checkpoint.checkpoint_management:CheckpointManager", ("save",), "all ranks save after the same steps"),
     Seam(f"{_KERAS}.backend:Variable", ("_initialize_with_initializer",), "initial values are drawn alike"),
     Seam(f"{_KERAS}.backend:Variable", ("__init__",), "a step that is tried makes no variables"),
-    Seam(f"{_KERAS}.backend.tensorflow.core:Variable", ("_initialize_with_initializer",), "values there and then"),
+    Seam(VARIABLE, ("_initialize_with_initializer",), "values there and then"),
     Seam(f"{_LAYERS}.normalization:Normalization", ("adapt",), "the state of all rows"),
     Seam(
         f"{_LAYERS}.discretization:Discretization", ("adapt", "update_state", "finalize_state"), "the state of all rows"
@@ -176,8 +196,8 @@ OF_TF_KERAS = (
     Seam(f"{_TF_KERAS}.metrics.base_metric:Reduce", ("update_state",), "means of all rows"),
 )
 
-_KNOWN = {(seam.owner, name) for seam in (*SEAMS, *OF_TF_KERAS) for name in seam.names}
-_PACKAGES = {re.split(r"[.:]", seam.owner)[0] for seam in (*SEAMS, *OF_TF_KERAS)}
+_KNOWN = {(each, name) for seam in (*SEAMS, *OF_TF_KERAS) for each in seam.addresses for name in seam.names}
+_PACKAGES = {re.split(r"[.:]", seam.addresses[0])[0] for seam in (*SEAMS, *OF_TF_KERAS)}
 _ABSENT = object()
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from tfos_magic.training.keras_seam import seams
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
 _FILES = (".keras", ".h5", ".hdf5")
@@ -76,7 +76,7 @@ def _loop(name: str) -> Callable[..., Any]:
                 kwargs[steps] = math.ceil(kwargs[steps])
         for gone in ("workers", "use_multiprocessing", "max_queue_size"):
             kwargs.pop(gone, None)
-        return getattr(TensorFlowTrainer, name)(model, *args, **kwargs)
+        return getattr(seams.found(seams.TRAINER), name)(model, *args, **kwargs)
 
     return loop
 

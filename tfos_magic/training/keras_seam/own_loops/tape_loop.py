@@ -15,14 +15,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
-from keras.src.backend.tensorflow import core as tf_core
-from keras.src.backend.tensorflow import trainer as tf_trainer
 from tensorflow.python.eager import record
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep import maps
 from tfos_magic.training.inputs import digests
-from tfos_magic.training.keras_seam import jit
+from tfos_magic.training.keras_seam import jit, seams
 from tfos_magic.training.keras_seam.data import empty_batches
 from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
 from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
@@ -213,8 +211,9 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     own_loop.metrics.install(stack)
     saves.install(stack, session, own_loop.steps_taken)
     empty_batches.install(stack, lambda: own_loop.without_rows is not None)
-    wrap(stack, tf_core.Variable, "_initialize_with_initializer", _initialize_at_once)
-    signatures = {name: inspect.signature(getattr(tf_trainer.TensorFlowTrainer, name)) for name in _ON_BATCH}
+    wrap(stack, seams.found(seams.VARIABLE), "_initialize_with_initializer", _initialize_at_once)
+    trainer = seams.found(seams.TRAINER)
+    signatures = {name: inspect.signature(getattr(trainer, name)) for name in _ON_BATCH}
 
     def call(kind: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         bound = signatures[kind].bind(*args, **kwargs)
@@ -237,7 +236,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     for name in _ON_BATCH:
         wrap(
             stack,
-            tf_trainer.TensorFlowTrainer,
+            trainer,
             name,
             lambda original, *a, _kind=name, **k: on_batch(_kind, original, *a, **k),
         )
