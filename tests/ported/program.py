@@ -123,6 +123,11 @@ def feed_streams(args, spark, sc):
     return told
 
 
+def leave(args, ctx):
+    ctx.get_data_feed().next_batch(5)
+    sys.exit(0)
+
+
 def write(args, ctx):
     with open(f"{args.folder}/part-{ctx.worker_num}", "w") as file:
         file.write(f"{ctx.worker_num} of {ctx.num_workers}")
@@ -187,5 +192,17 @@ if __name__ == "__main__":
 
         dfutil.saveAsTFRecords(df, args.folder + "/records")
         back = dfutil.loadTFRecords(sc, args.folder + "/records")
+        texts = spark.createDataFrame([(bytearray(b"\xff\x00"),)], "b binary")
+        dfutil.saveAsTFRecords(texts, args.folder + "/bytes")
+        try:
+            dfutil.loadTFRecords(sc, args.folder + "/bytes").collect()
+        except Exception as error:
+            told["no text"] = str(error)
+        kept = dfutil.loadTFRecords(sc, args.folder + "/bytes", binary_features=["b"]).first()
+        told["bytes"] = list(kept.b)
+
+        cluster = TFCluster.run(sc, leave, args, 2, 0, input_mode=mode)
+        cluster.train(sc.parallelize(range(400), 4), 1)
+        cluster.shutdown()
         told["read back"] = (back.dtypes, back.count(), dfutil.isLoadedDF(back), dfutil.isLoadedDF(df))
     print("told " + json.dumps(told), flush=True)

@@ -48,7 +48,7 @@ def told_by(folder: Path, part: str, conf: Mapping[str, str] = CONF) -> dict[str
     said = [line for line in printed.splitlines() if line.startswith("told ")]
     assert said, printed[-8000:]
     told: dict[str, Any] = json.loads(said[0].removeprefix("told "))
-    return told
+    return told | {"printed": printed}
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,13 @@ def test_a_pipeline_finds_the_line_and_predicts_by_what_was_exported(told_of_the
 @pytest.mark.soak
 def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any]) -> None:
     assert told_of_the_rest["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
+    assert "Feature 'b' has bytes that are no UTF-8: name it in binary_features" in told_of_the_rest["no text"]
+    assert told_of_the_rest["bytes"] == [255, 0]
+
+
+@pytest.mark.soak
+def test_a_program_that_exits_early_is_told_of_the_rows_that_it_leaves(told_of_the_rest: dict[str, Any]) -> None:
+    assert "The program has returned and had not read 'input' to its end" in told_of_the_rest["printed"]
 
 
 @pytest.mark.soak

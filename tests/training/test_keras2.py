@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfos_magic.errors import UsageError
 from tfos_magic.training.keras_seam.as_written.keras2 import keras2_understood
 
 X = np.arange(24.0, dtype="float32").reshape(12, 2)
@@ -90,3 +91,27 @@ def test_a_rate_decays_as_it_did(notices: list[str]) -> None:
     model.compile(keras.optimizers.SGD(0.5, decay=0.25), lambda y, predicted: predicted)
     model.fit(np.ones((4, 1)), np.ones(4), batch_size=1, verbose=0)
     assert float(model.get_weights()[0][0, 0]) == pytest.approx(1 - sum(0.5 / (1 + 0.25 * step) for step in range(4)))
+
+
+def test_a_rate_that_decays_is_read_as_it_began_and_not_set(notices: list[str]) -> None:
+    optimizer: Any = keras.optimizers.SGD(0.5, decay=0.25)
+    assert optimizer.lr == 0.5
+    for attempt in (lambda: setattr(optimizer, "lr", 0.1), lambda: tf.keras.backend.set_value(optimizer.lr, 0.1)):
+        with pytest.raises(UsageError, match="leave decay out"):
+            attempt()
+
+
+def test_weights_are_found_by_the_names_that_they_were_written_by(notices: list[str], tmp_path: Path) -> None:
+    model, other = sequential(), sequential()
+    checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "weights-{epoch:04d}"), save_weights_only=True)
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    model.fit(X, X[:, :1], epochs=2, verbose=0, callbacks=[checkpoint])
+    latest = tf.train.latest_checkpoint(str(tmp_path))
+    assert latest == str(tmp_path / "weights-0002")
+    other.load_weights(latest)
+    np.testing.assert_array_equal(other.get_weights()[0], model.get_weights()[0])
+    model.save_weights(str(tmp_path / "by_hand"))
+    other.load_weights(str(tmp_path / "by_hand"))
+    with pytest.raises(UsageError, match="load_weights_on_restart"):
+        keras.callbacks.ModelCheckpoint(str(tmp_path), load_weights_on_restart=True)
+    keras.callbacks.ModelCheckpoint(str(tmp_path), load_weights_on_restart=False, period=1)

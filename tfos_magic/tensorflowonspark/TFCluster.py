@@ -108,7 +108,8 @@ class TFCluster:
         try:
             self._work.wait()
         except BaseException as error:  # raised where the programs are waited for
-            self._feeding.fail(f"the programs of the cluster have ended: {type(error).__name__}")
+            headline = (str(error).splitlines() or [""])[0]
+            self._feeding.fail(f"the programs of the cluster have ended: {type(error).__name__}: {headline}")
 
     def _check(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:

@@ -101,9 +101,19 @@ def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: Plan, notic
             node.release_port()
         if isinstance(tf_args, list):
             sys.argv = tf_args
-        with _gone_named():
+        with _gone_named(), _exits_told():
             map_fun(tf_args, node)
         manager.note_unread(notice)
+
+
+@contextmanager
+def _exits_told() -> Iterator[None]:
+    """Let a program that exits well end as one that returns, so that what it leaves unread is told."""
+    try:
+        yield
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
 
 
 @contextmanager

@@ -51,8 +51,20 @@ def _as_there(df: Any, name: str, binary: bool) -> Any:
     from pyspark.sql import functions as F
 
     column, kind = F.col(f"`{name}`"), df.schema[name].dataType.simpleString()
-    target = kind.replace("float", "double") if binary else kind.replace("float", "double").replace("binary", "string")
-    return column.cast(target).alias(name)
+    if binary or "binary" not in kind:
+        return column.cast(kind.replace("float", "double")).alias(name)
+    return (_text(name, column) if kind == "binary" else F.transform(column, lambda each: _text(name, each))).alias(
+        name
+    )
+
+
+def _text(name: str, column: Any) -> Any:
+    """Bytes as text; others than those of UTF-8 are an error of the Spark job."""
+    from pyspark.sql import functions as F
+
+    text = column.cast("string")
+    told = f"Feature {name!r} has bytes that are no UTF-8: name it in binary_features."
+    return F.when(column.isNull() | F.is_valid_utf8(text), text).otherwise(F.raise_error(F.lit(told)))
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[tuple[bytearray, None]]]:

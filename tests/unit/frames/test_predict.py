@@ -135,6 +135,7 @@ def test_models_of_dicts_take_features_and_outputs_by_their_names() -> None:
         assert (made["much"][0][0], made["little"][0][0]) == (4.0, -4.0)
         with pytest.raises(UsageError, match="by name, and features has p, q"):
             tfs.predict(model, ONE_ROW, features=["p", "q"], output=["little", "much"])
+        assert list(tfs.predict(model, ONE_ROW, features=["aa", "zz"], output="much").columns) == [*ONE_ROW, "much"]
         with pytest.raises(UsageError, match="outputs have the names much, little"):
             tfs.predict(model, ONE_ROW, features=["aa", "zz"], output=["a", "b"])
 

@@ -38,6 +38,8 @@ def by_name(made: Any, names: Sequence[str]) -> dict[str, Any]:
     """A model's outputs under the names that the user gave. Raises :class:`UsageError` where these are others."""
     values = dict(made) if isinstance(made, Mapping) else {}
     listed = list(values.values()) or (list(made) if isinstance(made, (list, tuple)) else [made])
+    if len(names) < len(values) and set(names) <= set(values):
+        return {name: values[name] for name in names}
     if len(listed) != len(names):
         raise UsageError(f"the model has {len(listed)} outputs, output names {len(names)}: name each one")
     if not values or len(names) == 1:

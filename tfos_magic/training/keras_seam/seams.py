@@ -158,6 +158,8 @@ SEAMS = (
     Seam("tensorflow._api.v2.distribute", ("*",), "strategies are one replica", optional=True),
     Seam("tensorflow._api.v2.distribute.experimental", ("*",), "strategies are one replica", optional=True),
     Seam(f"{_KERAS}.callbacks.model_checkpoint:ModelCheckpoint", ("__init__",), "names that programs for Keras 2 give"),
+    Seam(f"{_KERAS}.models.model:Model", ("load_weights",), "names that programs for Keras 2 give"),
+    Seam("tensorflow._api.v2.train", ("latest_checkpoint",), "names that programs for Keras 2 give"),
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("__init__",), "rates that programs for Keras 2 give"),
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("lr",), "rates of programs for Keras 2", optional=True),
     Seam("keras._tf_keras.keras.backend", ("set_value",), "rates that programs for Keras 2 set", optional=True),

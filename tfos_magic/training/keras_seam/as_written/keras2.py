@@ -1,4 +1,4 @@
-"""What programs for Keras 2 ask of Keras 3: names of checkpoints, SavedModels, steps that are no whole
+"""What programs for Keras 2 ask of Keras 3: SavedModels, steps that are no whole
 number, rates of learning."""
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import numpy as np
 import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from tfos_magic.errors import UsageError
 from tfos_magic.training.keras_seam import seams
+from tfos_magic.training.keras_seam.as_written.weight_files import files_by_their_names
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
+_Decay = keras.optimizers.schedules.InverseTimeDecay
 _FILES = (".keras", ".h5", ".hdf5")
 _ALIASES = {"int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex}
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
@@ -24,14 +27,6 @@ _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
     """Let Keras take, until ``stack`` closes, what it took in TensorFlow 2.15; ``notice`` is told of what differs."""
-
-    def checkpoint(original: Any, callback: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        ending = ".weights.h5" if kwargs.get("save_weights_only") or (len(args) > 3 and args[3]) else ".keras"
-        if not str(filepath).endswith((ending, ".h5")):
-            notice(f"Checkpoints are written to {filepath}{ending}: Keras 3 wants this ending.")
-            filepath = f"{filepath}{ending}"
-        kwargs.pop("options", None)
-        return original(callback, filepath, *args, **kwargs)
 
     def save(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.pop("save_format", None)
@@ -41,29 +36,46 @@ def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
             return export_as_keras2(model, str(filepath))
         return original(model, filepath, *args, **kwargs)
 
-    wrap(stack, keras.callbacks.ModelCheckpoint, "__init__", checkpoint)
+    files_by_their_names(stack, notice)
     wrap(stack, keras.Model, "save", save)
     for name in ("fit", "evaluate", "predict"):
         replace(stack, keras.Model, name, _loop(name))
     wrap(stack, BaseOptimizer, "__init__", _optimizer)
-    replace(
-        stack, BaseOptimizer, "lr", property(_rate, lambda optimizer, rate: setattr(optimizer, "learning_rate", rate))
-    )
-    replace(stack, tf.keras.backend, "set_value", lambda variable, value: variable.assign(value))
+    replace(stack, BaseOptimizer, "lr", property(_rate, _set_rate))
+    replace(stack, tf.keras.backend, "set_value", _set_value)
     for name, kind in _ALIASES.items():
         if name not in vars(np):
             replace(stack, np, name, kind)
 
 
 def _rate(optimizer: Any) -> Any:
-    return optimizer.learning_rate
+    """The rate before it decays, as Keras 2 had it."""
+    schedule = getattr(optimizer, "_learning_rate", None)
+    return schedule.initial_learning_rate if isinstance(schedule, _Decay) else optimizer.learning_rate
+
+
+def _set_rate(optimizer: Any, rate: Any) -> None:
+    _refuse_decayed(isinstance(getattr(optimizer, "_learning_rate", None), _Decay))
+    optimizer.learning_rate = rate
+
+
+def _set_value(variable: Any, value: Any) -> None:
+    _refuse_decayed(isinstance(variable, float))
+    variable.assign(value)
+
+
+def _refuse_decayed(decayed: bool) -> None:
+    if decayed:
+        raise UsageError(
+            "A rate that decays, by decay=, cannot be set as well: leave decay out, and set the rate alone."
+        )
 
 
 def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **kwargs: Any) -> Any:
     """Take ``lr`` and ``decay``, of which Keras 3 does the one not know and the other leave out."""
     rate, decay = kwargs.pop("lr", learning_rate), kwargs.pop("decay", None)
     if decay:
-        rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+        rate = _Decay(rate, 1, decay)
     return original(optimizer, rate, *args, **kwargs)
 
 

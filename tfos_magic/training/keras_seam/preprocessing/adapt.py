@@ -135,7 +135,8 @@ class _Adapting:
     def _normalize(self, original: Any, layer: Any, data: tf.data.Dataset) -> None:
         spec = _extract_batch(data.element_spec)
         refusals.refuse_axis_of_rows(layer, spec.shape.rank == 1 and self._data is Data.SHARES and layer.axis != ())
-        original(layer, data.take(0))  # Keras's own checks; it makes the variables
+        nothing = data.take(0).apply(tf.data.experimental.assert_cardinality(0))  # Keras 3.16 wants to know how much
+        original(layer, nothing)  # Keras's own checks; it makes the variables
         refusals.refuse_axis_of_rows(layer, 0 in layer._keep_axis)
         batches = data.batch(_KERAS_BATCH) if spec.shape.rank == 1 and layer.axis != () else data
         moments = (states.moments(layer, _extract_batch(batch)) for batch in batches)

@@ -1,0 +1,60 @@
+"""Files of weights by the names that programs for Keras 2 give, which Keras 3 wants with an ending of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfos_magic.errors import UsageError
+from tfos_magic.training.keras_seam.seams import wrap
+
+WEIGHTS, MODEL = ".weights.h5", ".keras"
+_KNOWN = (".h5", MODEL)
+
+
+def files_by_their_names(stack: ExitStack, notice: Callable[[str], None]) -> None:
+    """Let checkpoints and weights be written and found without an ending until ``stack`` closes."""
+
+    def checkpoint(original: Any, callback: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        ending = WEIGHTS if kwargs.get("save_weights_only") or (len(args) > 3 and args[3]) else MODEL
+        if not str(filepath).endswith((ending, ".h5")):
+            notice(f"Checkpoints are written to {filepath}{ending}: Keras 3 wants this ending.")
+            filepath = f"{filepath}{ending}"
+        kwargs.pop("options", None)
+        if kwargs.pop("load_weights_on_restart", False) or kwargs.pop("period", 1) != 1:
+            raise UsageError(
+                "ModelCheckpoint has no load_weights_on_restart and no period any more: load weights by "
+                "model.load_weights(tf.train.latest_checkpoint(folder)), and give save_freq in batches."
+            )
+        return original(callback, filepath, *args, **kwargs)
+
+    def save_weights(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("save_format", None)
+        named = str(filepath)
+        return original(model, named if named.endswith(_KNOWN) else named + WEIGHTS, *args, **kwargs)
+
+    def load_weights(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        there = next(
+            (path for path in (f"{filepath}{WEIGHTS}", f"{filepath}{MODEL}") if tf.io.gfile.exists(path)), None
+        )
+        return original(model, there or filepath, *args, **kwargs)
+
+    def latest(original: Any, checkpoint_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(checkpoint_dir, *args, **kwargs) or _newest(str(checkpoint_dir))
+
+    wrap(stack, keras.callbacks.ModelCheckpoint, "__init__", checkpoint)
+    wrap(stack, keras.Model, "save_weights", save_weights)
+    wrap(stack, keras.Model, "load_weights", load_weights)
+    wrap(stack, tf.train, "latest_checkpoint", latest)
+
+
+def _newest(folder: str) -> str | None:
+    """The newest file of weights in a folder, without its ending, as checkpoints are named."""
+    found = tf.io.gfile.glob(os.path.join(folder, f"*{WEIGHTS}"))
+    newest = max(found, key=lambda path: (tf.io.gfile.stat(path).mtime_nsec, path), default=None)
+    return newest.removesuffix(WEIGHTS) if newest else None
