@@ -15,7 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src import backend, tree
+from keras.src import tree
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
@@ -155,14 +156,14 @@ def _compiled(original: Callable[..., Any], model: Any, args: Any, kwargs: Any) 
 
     def forward() -> Any:
         outputs = original(model, *args, **kwargs)
-        masks = [backend.get_keras_mask(output) for output in tree.flatten(outputs)]
+        masks = [get_keras_mask(output) for output in tree.flatten(outputs)]
         losses = [loss for layer in model._flatten_layers() for loss in layer._losses]
         return outputs, masks, losses
 
     outputs, masks, losses = tf.function(forward, jit_compile=True, autograph=False)()
     for output, mask in zip(tree.flatten(outputs), masks, strict=True):
         if mask is not None:
-            backend.set_keras_mask(output, mask)
+            set_keras_mask(output, mask)
     model._clear_losses()
     keras.layers.Layer.add_loss(model, losses)  # that of a functional model refuses all
     return outputs

@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src import backend, tree
+from keras.src import tree
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from tfos_magic.training.keras_seam.seams import wrap
 
@@ -73,6 +74,6 @@ def _cut(output: Any, missing: tf.Tensor) -> Any:
     if output.shape[0] not in (None, 1):
         return output
     cut = output[: tf.shape(output)[0] * (1 - missing)]
-    if (mask := backend.get_keras_mask(output)) is not None:
-        backend.set_keras_mask(cut, mask[: tf.shape(mask)[0] * (1 - missing)])
+    if (mask := get_keras_mask(output)) is not None:
+        set_keras_mask(cut, mask[: tf.shape(mask)[0] * (1 - missing)])
     return cut
