@@ -275,10 +275,10 @@ def test_columns_that_no_function_reads_may_be_of_any_type_and_name(spark: Spark
     made = tfs.map_blocks(lambda x: {"z": x}, frame, feed_dict={"x": "a b"}).first()
     assert (made["z"], made["n"], made["m"]) == (1.0, None, {"k": None})
     assert tfs.reduce_blocks(total, frame, feed_dict={"x": "a b"}) == 1.0
-    odd = spark.sql("select 1D `a.b`, 2D x, 'text' `c``d`")
+    odd = spark.sql("select 1D `a.b`, 2D x, 'text' `c``d`, 4 X")
     made = tfs.map_blocks(lambda x, y: {"z": x + y}, odd, feed_dict={"y": "a.b"})
-    assert made.columns == ["a.b", "x", "c`d", "z"]
-    assert tuple(made.first()) == (1.0, 2.0, "text", 3.0)
+    assert made.columns == ["a.b", "x", "c`d", "X", "z"]
+    assert tuple(made.first()) == (1.0, 2.0, "text", 4, 3.0)
     assert tfs.reduce_blocks(total, odd, feed_dict={"x": "a.b"}) == 1.0
     with pytest.raises(DataError, match="two columns 'x': rename one"):
         tfs.map_blocks(lambda y: {"z": y}, spark.sql("select 1D x, 2D x, 3D y"))

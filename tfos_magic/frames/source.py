@@ -155,12 +155,13 @@ def _spec_of_series(name: str, series: Any) -> ColumnSpec:
 def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
     """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there.
 
-    Spark does not find columns with dots or backticks in their names, which go by their places.
+    Columns with dots or backticks in their names, or whose names differ by case alone, Spark would not find: they go by
+    their places.
     """
     spark, names = frame.sparkSession, tuple(frame.columns)
     ship_package(spark)
     task = WithoutTraceback(_light(task, spark))
-    if any({".", "`"}.intersection(name) for name in names):
+    if any({".", "`"}.intersection(name) for name in names) or len({*map(str.casefold, names)}) < len(names):
         frame, task = frame.toDF(*(f"column_{place}" for place in range(len(names)))), WithNames(task, names)
     return frame.mapInArrow(task, schema)
 
