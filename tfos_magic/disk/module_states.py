@@ -14,6 +14,7 @@ import os
 import pickle
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from types import ModuleType
@@ -186,16 +187,30 @@ def _written(module: ModuleType) -> dict[str, _Mark]:
     """What a module that was imported unseen began with: its constants as its text has them, the rest as it is."""
     marks = _marks(module)
     with suppress(OSError, SyntaxError, ValueError), open(module.__file__ or "", encoding="utf-8") as file:
-        marks.update(_constants(ast.parse(file.read()).body))
+        marks.update(_constants(ast.parse(file.read())))
     return marks
 
 
-def _constants(body: list[ast.stmt], before: str = "") -> Iterator[tuple[str, str]]:
-    for node in body:
+def _constants(owner: ast.Module | ast.ClassDef, before: str = "") -> Iterator[tuple[str, str]]:
+    """What a module or a class sets to a constant, and to nothing else."""
+    stored = Counter(_stored(owner))
+    for node in owner.body:
         if isinstance(node, ast.ClassDef):
-            yield from _constants(node.body, f"{before}{node.name}.")
+            yield from _constants(node, f"{before}{node.name}.")
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
         if value is not None and all(isinstance(part, _CONSTANT) for part in ast.walk(value)):
             written = repr(eval(compile(ast.Expression(value), "<constant>", "eval"), {"__builtins__": {}}))
-            yield from ((f"{before}{target.id}", written) for target in targets if isinstance(target, ast.Name))
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            yield from ((f"{before}{name}", written) for name in names if stored[name] == 1)
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    """The names that a module or a class sets, as often as its text does."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from (name for part in ast.walk(child) if isinstance(part, ast.Global) for name in part.names)
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            yield child.id
+        else:
+            yield from _stored(child)

@@ -32,6 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(module_states, "_begun", {})
+    loaded = module_states._loaded  # other tests' modules among them
+    ours = lambda: [module for module in loaded() if module.__name__.startswith("beside_")]  # noqa: E731
+    monkeypatch.setattr(module_states, "_loaded", ours)
     (tmp_path / "beside_state.py").write_text(TEXT)
     (tmp_path / "beside_pack").mkdir()
     (tmp_path / "beside_pack" / "__init__.py").write_text("")
@@ -208,6 +211,16 @@ def test_of_a_module_imported_before_the_magics_the_text_says_what_it_began_with
     listener.end()
     module.LR = 0.02
     assert _on_a_worker(folder, _states()).build() == module.build()
+
+
+def test_what_a_text_sets_twice_is_not_taken_for_what_the_notebook_set(folder: Path) -> None:
+    text = "import threading\nlock = None\nif True:\n    lock = threading.Lock()\nCOUNT = 0\n"
+    (folder / "beside_twice.py").write_text(f"{text}def count():\n    global COUNT\n    COUNT += 1\n    return COUNT\n")
+    module: Any = importlib.import_module("beside_twice")
+    module.count()
+    assert changed_states() == ({}, [])
+    module.COUNT = 5
+    assert sorted(_states()) == ["beside_twice"]
 
 
 def test_values_that_are_too_large_stay_and_such_that_hold_themselves_go(watched: Path) -> None:
