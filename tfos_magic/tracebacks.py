@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePath
@@ -27,7 +28,7 @@ _NOISE = re.compile(
 
 def is_installed(path: str) -> bool:
     """Whether a file is that of an installed package."""
-    return any(folder in PurePath(path).parts for folder in _INSTALLED)
+    return not set(_INSTALLED).isdisjoint(path.split(os.sep))  # of all modules that there are, at each run
 
 
 def essence(message: str) -> str:

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from tfos_magic.disk.trust import is_trusted
+from tfos_magic.tracebacks import is_installed
 
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({__name__.partition(".")[0], "__main__", "pyspark", "py4j", "tensorflow", "keras"})
 """Modules that are no user's even where they lie in a folder of the import path, as Spark's own distribution does."""
 _OF_PYTHON = tuple({os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib")})
@@ -63,7 +63,7 @@ def is_local(module: Any, folder: str) -> bool:
 
 def lies_in(place: str, folder: str) -> bool:
     """Whether a path is below ``folder`` and not that of something installed there."""
-    return place.startswith(os.path.join(folder, "")) and not _INSTALLED.intersection(place.split(os.sep))
+    return place.startswith(os.path.join(folder, "")) and not is_installed(place)
 
 
 def is_users(module: Any) -> bool:
@@ -75,11 +75,7 @@ def is_users(module: Any) -> bool:
 
 def is_users_text(name: str, path: str) -> bool:
     """Whether a module of that name, or its package, is the user's own: neither Python's, nor installed, nor ours."""
-    return (
-        name.partition(".")[0] not in _LIBRARIES
-        and not path.startswith(_OF_PYTHON)
-        and not _INSTALLED.intersection(path.split(os.sep))
-    )
+    return name.partition(".")[0] not in _LIBRARIES and not path.startswith(_OF_PYTHON) and not is_installed(path)
 
 
 def _forget(folder: str, spared: Collection[str]) -> None:

@@ -54,7 +54,8 @@ class SparkSource:
     def run(self, task: Task, passed: Sequence[str], made: Sequence[ColumnSpec], read: Sequence[str]) -> Any:
         from pyspark.sql.types import StructType
 
-        if passed and (twice := [name for name in self.frame.columns if self.frame.columns.count(name) > 1]):
+        names = self.frame.columns
+        if passed and (twice := [name for name in names if names.count(name) > 1]):
             raise DataError(f"there are two columns {twice[0]!r}: rename one of them, or drop it")
         frame = self.frame if passed else select(self.frame, read)
         known = {field.name: field for field in self.frame.schema.fields}

@@ -1,5 +1,4 @@
-"""What programs for Keras 2 ask of Keras 3: SavedModels, steps that are no whole
-number, rates of learning."""
+"""What programs for Keras 2 ask of Keras 3: SavedModels, steps that are no whole number, rates of learning."""
 
 from __future__ import annotations
 
