@@ -22,6 +22,8 @@ class _Guard:
         self._elsewhere, self._links = elsewhere, links
 
     def writes(self, path: str, emptied: bool) -> None:
+        if os.path.isdir(path):  # where a file without a name is made, which nobody else can open
+            return
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
         if full.startswith(self._folders):
             if self._links:
