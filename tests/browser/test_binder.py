@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Locator, expect
 
+from tests.soak import every
+
 from .conftest import ACTION_MS
 from .jupyter import Lab, Notebook, open_notebook, run_lab
 
@@ -79,7 +81,7 @@ def test_the_session_is_at_the_users_address(session: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", ["iframe[title=TensorBoard]", "iframe[id^=tensorboard-frame]"], ids=["ours", "its own"]
+    "frame", every(2, ["iframe[title=TensorBoard]", "iframe[id^=tensorboard-frame]"]), ids=["ours", "its own"]
 )
 def test_tensorboard_under_the_cell_comes_through_the_sessions_proxy(
     frame: str, notebook: Notebook, session: Lab, artefacts: Path

@@ -362,6 +362,7 @@ spare_card.FIRST_SECONDS = spare_card.SECONDS_BETWEEN = 0.0
 """
 
 
+@pytest.mark.soak
 def test_a_killed_kernel_leaves_the_card_as_it_last_was(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path
 ) -> None:

@@ -147,6 +147,7 @@ grid
     assert notebook.complaints == []
 
 
+@pytest.mark.soak
 def test_a_part_says_that_the_kernel_is_gone_and_is_a_picture_in_the_saved_notebook(
     context: BrowserContext, lab: Lab, told: str
 ) -> None:

@@ -84,6 +84,7 @@ print("the last line")
 """
 
 
+@pytest.mark.soak
 def test_prints_wait_for_a_kernel_that_takes_none_and_fill_no_memory(
     spark: SparkSession, line: list[Forwarder]
 ) -> None:

@@ -10,16 +10,23 @@ import pytest
 from tests.kernel.kernel_driver import SESSION, Kernel
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """A kernel for the tests of one module, magics loaded and a session made."""
+@pytest.fixture(scope="package")
+def one_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """With its JVM and its cluster, what costs most of a module's time."""
     made = Kernel(tmp_path_factory.mktemp("kernel"))
     try:
         assert not made.run("%load_ext tfos_magic").error
-        assert not made.run(SESSION).error
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture(scope="module")
+def kernel(one_kernel: Kernel) -> Kernel:
+    """A kernel whose magics are loaded and that has a session, and no other name; a cluster may be there already."""
+    assert not one_kernel.run("%reset -f").error
+    assert not one_kernel.run(SESSION).error
+    return one_kernel
 
 
 @pytest.fixture

@@ -405,6 +405,7 @@ history = """,
     assert not again.error, again.traceback
 
 
+@pytest.mark.soak
 def test_a_trainer_that_is_killed_costs_one_run_and_not_the_cluster(kernel: Kernel) -> None:
     message_id = kernel.submit(train_cell("--label y --max-restarts 0", epochs=100_000))
     kernel.finish(message_id, until="epoch 2 of")
@@ -459,6 +460,7 @@ def test_after_all_these_refusals_the_cluster_still_trains(kernel: Kernel) -> No
     assert not result.error, result.traceback
 
 
+@pytest.mark.soak
 def test_the_cluster_gets_the_size_that_a_cell_asks_for_when_the_run_before_has_ended(kernel: Kernel) -> None:
     assert not kernel.run(train_cell("--label y --detach first", epochs=3)).error
     result = kernel.run("%%tfos_train -n 3 -o many\nmany = tfos.size()")

@@ -207,6 +207,7 @@ def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: 
     assert kernel.run(FEEDS_LEFT).text.strip() == "[1, 1]", "only the feed of `train` should be there"
 
 
+@pytest.mark.soak
 def test_stopping_the_cluster_leaves_a_job_of_the_user_running(kernel: Kernel) -> None:
     assert not kernel.run("%tfos start").error
     kernel.run("""

@@ -18,6 +18,7 @@ def test_an_expression_is_mapped_shown_and_bound(kernel: Kernel) -> None:
     assert kernel.run("print(sorted(r.z for r in scored.select('z').distinct().collect()))").text.strip() == "[3, 4]"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_rows_are_mapped_trimmed_and_selected(kernel: Kernel) -> None:
     result = kernel.run("%%tfos_map train --rows --select z,y -o rows\n{'z': y * 2, 'w': y}", timeout=240)

@@ -202,6 +202,7 @@ sys.exit(0)
     assert not result.error, result.traceback
     assert kernel.run("import os\nprint(os.path.exists(path))").text.strip() == "True"
     assert "SystemExit on worker" in kernel.run("%%tfos_train -n 2\nimport sys\nsys.exit('bad')").traceback
+    assert "KeyboardInterrupt on worker" in kernel.run("%%tfos_train -n 2\nraise KeyboardInterrupt").traceback
 
 
 def test_a_part_of_a_model_of_the_notebook_brings_the_whole_back(kernel: Kernel) -> None:

@@ -338,6 +338,13 @@ def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(UsageError, match="has had 3 epochs, and 2 are asked for"):
         asked.copy({asked.epochs: 2}).fit(df)
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:There is no checkpoint", "ignore:Going on from")
+def test_points_of_a_grid_keep_checkpoints_of_their_own(cluster: TFCluster, df: Any, tmp_path: Any) -> None:
+    asked = KerasRegressor(modelFn=linear, epochs=3, checkpointDir=str(tmp_path), resume=True, **PLAIN)
+    asked.fit(df)
     grid = [{asked.epochs: 2}, {asked.epochs: 1}]
     lengths = [len(each.summary.history["loss"]) for each in asked.fit(df, grid)]
     assert lengths == [2, 1]

@@ -24,6 +24,7 @@ from tests.security.conftest import (
     dial,
     poured,
 )
+from tests.soak import every
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.frames import FRAME_BYTES, cut, joined
@@ -31,11 +32,8 @@ from tfos_magic.transport.half_open import shut
 from tfos_magic.transport.messages import Message, OutputPart, RunCell, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
-SERVERS = pytest.mark.parametrize(
-    ("program", "answered"),
-    [(CONTROL, answered_by_control), (PARAMETERS, answered_by_parameters), (FEEDS, answered_by_feeds)],
-    ids=["control", "parameters", "feeds"],
-)
+KINDS = [(CONTROL, answered_by_control), (PARAMETERS, answered_by_parameters), (FEEDS, answered_by_feeds)]
+NAMES = ["control", "parameters", "feeds"]
 
 _CLAIMS = {
     "command": GREETING + b"\x06" + HUGE,
@@ -46,7 +44,7 @@ _CLAIMS = {
 }
 
 
-@SERVERS
+@pytest.mark.parametrize(("program", "answered"), KINDS, ids=NAMES)
 def test_a_stranger_who_claims_gigabytes_is_turned_away_before_a_part_of_them_is_kept(
     served: Callable[[str], Served], program: str, answered: Callable[[Served, float], bool]
 ) -> None:
@@ -61,7 +59,7 @@ def test_a_stranger_who_claims_gigabytes_is_turned_away_before_a_part_of_them_is
     assert answered(server, 20)
 
 
-@SERVERS
+@pytest.mark.parametrize(("program", "answered"), every(3, KINDS), ids=NAMES)
 @pytest.mark.usefixtures("many_descriptors")
 def test_a_thousand_idle_connections_cost_nothing_and_keep_nobody_out(
     served: Callable[[str], Served], program: str, answered: Callable[[Served, float], bool]

@@ -26,8 +26,10 @@ model = keras.Sequential([
     keras.Input((7,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(3, activation="softmax")])
 model.compile({optimizer}, "sparse_categorical_crossentropy", metrics=["accuracy"])
 """
-FROM_FRAME = "history = model.fit(train, epochs=3, verbose=0)\n"
-FROM_ARRAYS = "history = model.fit(x, y, batch_size=64, epochs=3, verbose=0)\n"
+FITS = {
+    "frame": "history = model.fit(train, epochs=3, verbose=0)\n",
+    "arrays": "history = model.fit(x, y, batch_size=64, epochs=3, verbose=0)\n",
+}
 DIGEST = """
 import hashlib
 import numpy as np
@@ -79,11 +81,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("plain")
     x, y = _data()
     np.savez(folder / "data.npz", x=x, y=y)
-    fits = {"frame": FROM_FRAME, "arrays": FROM_ARRAYS}
     cells = {
         f"{name} {source}": MODEL.format(optimizer=optimizer) + fit
         for name, optimizer in OPTIMIZERS.items()
-        for source, fit in fits.items()
+        for source, fit in FITS.items()
     }
     command = [sys.executable, "-c", PLAIN, "data.npz", json.dumps(cells)]
     subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=folder)
@@ -91,18 +92,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", every(2, [3, 1]))
+@pytest.mark.parametrize(("workers", "source"), every(4, [(3, "frame"), (3, "arrays"), (1, "frame"), (1, "arrays")]))
 def test_weights_equal_those_of_one_plain_process(
-    workers: int, local_session: SparkSession, plain: dict[str, Any]
+    workers: int, source: str, local_session: SparkSession, plain: dict[str, Any]
 ) -> None:
     x, y = _data()
     frame = _frame(local_session)
     with TFCluster(local_session, workers=workers) as cluster:
-        for case, expected in plain.items():
-            name, source = case.split()
-            cell = (
-                MODEL.format(optimizer=OPTIMIZERS[name]) + (FROM_FRAME if source == "frame" else FROM_ARRAYS) + DIGEST
-            )
+        for name, optimizer in OPTIMIZERS.items():
+            case, expected = f"{name} {source}", plain[f"{name} {source}"]
+            cell = MODEL.format(optimizer=optimizer) + FITS[source] + DIGEST
             results = cluster.run(
                 cell,
                 names={} if source == "frame" else {"x": x, "y": y},

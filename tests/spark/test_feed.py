@@ -80,7 +80,7 @@ FRAMES: dict[str, Callable[[SparkSession], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(2, FRAMES))
+@pytest.mark.parametrize("name", every(3, FRAMES))
 def test_each_global_batch_holds_the_rows_one_plain_process_would_take(
     spark: SparkSession, ranks: Callable[[int], Ranks], name: str
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.soak import every
 from tfos_magic.processes.fork_client import ForkClient, ForkedProcess, is_own
 from tfos_magic.worker.fork_server import ForkServer
 
@@ -91,7 +92,7 @@ def test_after_a_killed_server_its_trainers_are_gone_and_another_is_started(agen
     assert psutil.Process(fork().pid).ppid() != server.pid
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.1])
+@pytest.mark.parametrize("seconds", every(2, [0.0, 0.005, 0.02, 0.05, 0.1]))
 def test_an_agent_that_comes_as_the_last_one_leaves_has_its_trainer(
     agent: Callable[..., Agent], seconds: float
 ) -> None:

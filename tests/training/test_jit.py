@@ -101,6 +101,7 @@ loss, model = from_logits, keras.Model(inputs, keras.layers.Dense(3)(hidden))
 )
 
 
+@pytest.mark.soak
 def test_a_functional_model_is_compiled_as_in_one_process(same_as_plain) -> None:
     same_as_plain(FUNCTIONAL + FIT.format(more="", validation=""), 2)
 

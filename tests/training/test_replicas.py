@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.soak import in_turn
 from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
@@ -73,8 +74,7 @@ def run(groups: Groups, size: int, program: str, *names: str) -> list[Outcome]:
     return succeeded(groups[size].run(as_written(program), *names, bare=True))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(("eager", "size"), in_turn([False, True], [2, 3, 1]))
 def test_a_loop_gives_the_weights_the_losses_and_the_metrics_of_one_process(
     groups: Groups, size: int, eager: bool
 ) -> None:

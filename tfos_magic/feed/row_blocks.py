@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _pickled(value: Any) -> bytes:
-    try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle
+    """Classes of the program itself go along, for the other side has another ``__main__``."""
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
+        if b"__main__" not in (data := pickle.dumps(value, pickle.HIGHEST_PROTOCOL)):
+            return data
+    import cloudpickle
 
-        return bytes(cloudpickle.dumps(value))
+    return bytes(cloudpickle.dumps(value))

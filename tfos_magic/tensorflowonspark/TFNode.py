@@ -86,7 +86,7 @@ class DataFeed:
         self._feed, self._name = mgr.feed(qname_in), qname_in
         self._blocks: Iterator[list[Any]] = self._feed.blocks()
         self._rows: list[Any] = []
-        self._next = 0
+        self._next, self._is_past_end = 0, False
 
     def next_batch(self, batch_size: int) -> Any:
         """Take the next ``batch_size`` rows, fewer at the end: a list of rows, or a dict of columns by tensor."""
@@ -97,6 +97,7 @@ class DataFeed:
             taken = self._rows[self._next : self._next + batch_size - len(rows)]
             self._next += len(taken)
             rows += taken
+        self._feed.note_given(len(rows))
         if self.input_tensors is None:
             return rows
         return {tensor: [row[place] for row in rows] for place, tensor in enumerate(self.input_tensors)}
@@ -106,7 +107,7 @@ class DataFeed:
         return self.done_feeding
 
     def batch_results(self, results: Iterable[Any]) -> None:
-        """Answer the rows of the last batch, each with one of ``results``."""
+        """Answer the rows of the last batch, each with one of ``results``. Raises ``FeedError`` for more of them."""
         if answers := list(results):
             self._feed.answer(answers)
 
@@ -118,8 +119,10 @@ class DataFeed:
 
     def _is_at_an_end(self, begun: bool) -> bool:
         """Take the next block; True where a batch that was ``begun`` ends with its partition, and at the end of all."""
+        if self._is_past_end and not self.train_mode:
+            self._feed.go_on()
         block = next(self._blocks, None)
-        self._rows, self._next = block or [], 0
+        self._rows, self._next, self._is_past_end = block or [], 0, not block
         self.done_feeding = block is None
         if self.done_feeding:
             self.mgr.note_read(self._name)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from tfos_magic.errors import RunStopped
+
 PERIOD = 0.2
 """Seconds between two tries: Python hears of a signal when it is back from whatever it has called."""
 
@@ -29,6 +31,10 @@ class Interrupts:
     def forget(self) -> None:
         """Another cell begins, of which nobody has asked anything yet."""
         self._sent = False
+
+    def asked_for(self, error: BaseException) -> bool:
+        """Whether a cell that ``error`` ended was asked to end; a ``KeyboardInterrupt`` may be its own."""
+        return isinstance(error, RunStopped) or (isinstance(error, KeyboardInterrupt) and self._sent)
 
     @contextmanager
     def allowed(self, is_busy: Callable[[], bool] | None = None) -> Iterator[None]:

@@ -172,7 +172,7 @@ class Trainer:
 
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
-        from tfos_magic.errors import ClusterError, RunStopped
+        from tfos_magic.errors import ClusterError
         from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain
         from tfos_magic.worker.display import showing
         from tfos_magic.worker.outputs import bring_back
@@ -189,12 +189,11 @@ class Trainer:
                     with showing(lambda data, metadata: self._show(cell, data, metadata)):
                         self._execute(cell, namespace, view, unbuilt)
                 end = RunFinished(cell.run_id, self._rank, "ok")
-            except (RunStopped, KeyboardInterrupt) as stopped:
-                end = RunFinished(cell.run_id, self._rank, "stopped", describe_error(stopped, cell))
             except BaseException as error:
+                how = "stopped" if self._interrupts.asked_for(error) else "error"
                 # After a broken collective TensorFlow's cluster cannot be used again in this process.
                 clean = not isinstance(error, ClusterError)
-                end = RunFinished(cell.run_id, self._rank, "error", describe_error(error, cell), clean=clean)
+                end = RunFinished(cell.run_id, self._rank, how, describe_error(error, cell), clean=clean)
                 if isinstance(error, SystemExit) and not error.code:  # a script that is through
                     end = RunFinished(cell.run_id, self._rank, "ok")
             finally:

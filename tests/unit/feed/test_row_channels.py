@@ -11,7 +11,7 @@ import pytest
 
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent import row_channels
-from tfos_magic.feed.agent.row_channels import PARTITION_END, RowBlock, RowChannels, RowQueue
+from tfos_magic.feed.agent.row_channels import RowBlock, RowChannels, RowQueue
 
 
 def going() -> bool:
@@ -26,7 +26,7 @@ def in_thread(work: Callable[[], Any]) -> threading.Thread:
 
 def test_rows_come_in_their_order_with_the_ends_of_partitions_and_of_all() -> None:
     queue = RowQueue()
-    blocks = [RowBlock(2, b"a"), RowBlock(1, b"b"), PARTITION_END]
+    blocks = [RowBlock(2, b"a"), RowBlock(1, b"b"), RowBlock(0)]
     for block in blocks:
         queue.put(block, 1, going)
     queue.end()
@@ -83,7 +83,8 @@ def test_a_partition_is_asked_after_another() -> None:
 
     def ask(name: str) -> None:
         with queue.asking(5, going):
-            queue.put(RowBlock(1, name.encode()), 1, going)
+            queue.put(RowBlock(1, name.encode(), asks=True), 1, going)
+            queue.put(RowBlock(0, asks=True), 1, going)
             order.extend(block.data for block in queue.answers(1, 5, going))
 
     tasks = [in_thread(lambda name=name: ask(name)) for name in "abc"]
@@ -91,27 +92,91 @@ def test_a_partition_is_asked_after_another() -> None:
         block = queue.take(going)
         assert block is not None
         queue.answer(RowBlock(1, block.data.upper()))
+        assert queue.take(going) == RowBlock(0, asks=True)
     for task in tasks:
         task.join(5)
     assert sorted(order) == [b"A", b"B", b"C"]
 
 
-@pytest.mark.parametrize("given", [0, 2])
-def test_too_few_answers_and_too_many_are_errors(given: int) -> None:
-    queue = RowQueue()
-    if given:
-        queue.answer(RowBlock(given, b""))
-    else:
-        queue.close()
-    with pytest.raises(FeedError, match=f"{given} answers to the 1 rows"):
-        list(queue.answers(1, 1, going))
+def asked(queue: RowQueue, *blocks: tuple[int, bytes]) -> None:
+    for rows, data in blocks:
+        queue.put(RowBlock(rows, data, asks=True), 1, going)
+
+
+@pytest.mark.parametrize(("given", "how"), [(0, "ended"), (2, ""), (1, "went on")])
+def test_too_few_answers_and_too_many_are_errors(given: int, how: str) -> None:
+    queue, rows = RowQueue(), 3 if how else 1
+    words = f"{how} with {given} answers to the 3 rows" if how else "gave 2 answers to the 1 rows"
+    with queue.asking(1, going):
+        asked(queue, (rows, b"x"), (0, b""))
+        queue.take(going)
+        if given:
+            queue.answer(RowBlock(given))
+        if how == "ended":
+            queue.close()
+        if how == "went on":
+            queue.answer(RowBlock(0))
+        with pytest.raises(FeedError, match=words):
+            list(queue.answers(rows, 1, going))
 
 
 def test_answers_that_do_not_come_are_counted() -> None:
     queue = RowQueue()
-    queue.answer(RowBlock(2, b""))
-    with pytest.raises(FeedError, match=r"gave 2 of 5 answers, and no other for 0\.1 s"):
-        list(queue.answers(5, 0.1, going))
+    with queue.asking(1, going):
+        asked(queue, (5, b"x"))
+        queue.answer(RowBlock(2))
+        with pytest.raises(FeedError, match=r"gave 2 of 5 answers, and no other for 0\.1 s"):
+            list(queue.answers(5, 0.1, going))
+
+
+def test_answers_that_nobody_waits_for_any_more_are_not_those_of_the_next_rows() -> None:
+    queue = RowQueue()
+    with queue.asking(1, going):
+        asked(queue, (3, b"old"), (4, b"older"))
+        queue.take(going)
+        queue.answer(RowBlock(1, b"of old"))
+        next(queue.answers(7, 1, going))
+    assert queue.take(going) == RowBlock(0, asks=True), "the rest of the rows was to be dropped, and a batch to end"
+    with queue.asking(1, going):
+        asked(queue, (2, b"new"), (0, b""))
+        assert queue.take(going) == RowBlock(2, b"new", asks=True)
+        queue.answer(RowBlock(1, b"of old"))
+        queue.answer(RowBlock(2, b"one of old, one of new"))
+        queue.answer(RowBlock(1, b"of new"))
+        assert [(block.rows, block.data) for block in queue.answers(2, 1, going)] == [
+            (1, b"one of old, one of new"),
+            (1, b"of new"),
+        ]
+    queue.take(going)
+    with queue.asking(1, going):
+        asked(queue, (1, b"last"))
+        queue.answer(RowBlock(0))  # of a program that goes on has nothing to do with rows that it has not taken
+        queue.take(going)
+        queue.answer(RowBlock(1, b"of last"))
+        assert [block.data for block in queue.answers(1, 1, going)] == [b"of last"]
+
+
+def test_answers_to_rows_that_a_program_trains_on_are_not_kept() -> None:
+    queue = RowQueue()
+    queue.put(RowBlock(2, b"rows"), 1, going)
+    queue.take(going)
+    queue.answer(RowBlock(2, b"answers"))
+    with queue.asking(1, going):
+        asked(queue, (1, b"x"))
+        queue.take(going)
+        queue.answer(RowBlock(1, b"X"))
+        assert [block.data for block in queue.answers(1, 1, going)] == [b"X"]
+
+
+def test_who_gives_up_before_his_turn_leaves_the_other_alone() -> None:
+    queue = RowQueue()
+    with queue.asking(1, going):
+        with pytest.raises(FeedError, match="given up"), queue.asking(1, lambda: True):
+            pass
+        asked(queue, (1, b"x"))
+        queue.take(going)
+        queue.answer(RowBlock(1, b"X"))
+        assert [block.data for block in queue.answers(1, 1, going)] == [b"X"]
 
 
 def test_a_queue_that_is_opened_after_the_end_has_ended() -> None:

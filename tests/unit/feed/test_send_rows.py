@@ -84,6 +84,7 @@ def test_answers_come_back_in_the_order_of_the_rows(nodes: Nodes) -> None:
         feed = RowFeed(handle, "input")
         for block in feed.blocks():
             if block:
+                feed.note_given(len(block))
                 feed.answer([number * 2 for number in block])
         feed.close()
 
@@ -97,6 +98,56 @@ def test_answers_come_back_in_the_order_of_the_rows(nodes: Nodes) -> None:
         channels.end("run")
     for program in programs:
         program.join(10)
+
+
+def test_answers_to_a_partition_of_which_enough_was_read_are_not_those_of_the_next(nodes: Nodes) -> None:
+    """As ``take()`` of an RDD leaves its first partition."""
+
+    def answer() -> None:
+        feed = RowFeed(nodes.handles[0], "input")
+        for block in feed.blocks():
+            feed.note_given(len(block))
+            for start in range(0, len(block), 7):
+                feed.answer([number * 2 for number in block[start : start + 7]])
+                time.sleep(0.02)
+        feed.close()
+
+    program = threading.Thread(target=answer, daemon=True)
+    program.start()
+    for begin in (0, 1000):
+        asked = ask_rows(nodes.job(), 0, range(begin, begin + 200))
+        assert [next(asked) for _ in range(3)] == [2 * begin, 2 * begin + 2, 2 * begin + 4]
+        asked.close()
+    assert list(ask_rows(nodes.job(), 0, range(300))) == [2 * number for number in range(300)]
+    nodes.channels[0].end("run")
+    program.join(10)
+
+
+def test_more_answers_than_rows_are_an_error_of_the_program(nodes: Nodes) -> None:
+    feed = RowFeed(nodes.handles[0], "input")
+    feed.note_given(2)
+    with pytest.raises(FeedError, match="got 3 results, and the program has 2 rows that it has not answered"):
+        feed.answer([1, 2, 3])
+    feed.close()
+
+
+def test_a_program_that_goes_on_with_fewer_answers_is_told_of_at_once(nodes: Nodes) -> None:
+    def answer() -> None:
+        feed = RowFeed(nodes.handles[0], "input")
+        for block in feed.blocks():
+            if block:
+                feed.note_given(len(block))
+                feed.answer(block[:9])
+            else:
+                feed.go_on()
+        feed.close()
+
+    program = threading.Thread(target=answer, daemon=True)
+    program.start()
+    with pytest.raises(FeedError, match="went on with 10 answers to the 11 rows of a partition"):
+        list(ask_rows(nodes.job(), 0, range(11)))
+    nodes.channels[0].end("run")
+    program.join(10)
 
 
 def test_a_program_that_never_reads_ends_the_feed_after_its_timeout(nodes: Nodes) -> None:

@@ -22,6 +22,7 @@ class Rows:
 
     def __init__(self, *blocks: list[Any]) -> None:
         self._blocks, self.answers, self.closed, self.read = blocks, [], False, ""
+        self.unanswered, self.missed = 0, []
 
     def feed(self, name: str) -> Rows:
         return self
@@ -34,6 +35,14 @@ class Rows:
 
     def answer(self, results: list[Any]) -> None:
         self.answers += results
+        self.unanswered -= len(results)
+
+    def note_given(self, rows: int) -> None:
+        self.unanswered += rows
+
+    def go_on(self) -> None:
+        self.missed.append(self.unanswered)
+        self.unanswered = 0
 
     def close(self) -> None:
         self.closed = True
@@ -54,6 +63,15 @@ def test_batches_of_training_reach_over_partitions() -> None:
 def test_batches_of_inference_end_with_their_partition() -> None:
     feed = TFNode.DataFeed(Rows([1, 2, 3], [], [], [4, 5], []), train_mode=False)
     assert [batch for batch in batches(feed, 2) if batch] == [[1, 2], [3], [4, 5]]
+
+
+def test_answers_that_are_missing_where_a_program_goes_on_after_a_partition_are_told_of() -> None:
+    rows = Rows([1, 2, 3], [], [4, 5], [])
+    feed = TFNode.DataFeed(rows, train_mode=False)
+    while not feed.should_stop():
+        feed.batch_results(feed.next_batch(2)[:1])
+    assert rows.answers == [1, 3, 4]
+    assert rows.missed == [1, 1]
 
 
 def test_a_mapping_gives_columns_by_tensor_in_the_order_of_the_columns_names() -> None:

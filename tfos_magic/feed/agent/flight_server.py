@@ -38,7 +38,7 @@ from tfos_magic.feed.agent.flight_messages import (
     encode_end,
     encode_error,
 )
-from tfos_magic.feed.agent.row_channels import PARTITION_END, RowBlock, RowChannels, RowQueue
+from tfos_magic.feed.agent.row_channels import RowBlock, RowChannels, RowQueue
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
@@ -265,11 +265,11 @@ def _put_rows(queue: RowQueue, call: RowsCall, reader: Any, cancelled: Cancelled
     """Put the rows of a partition, with its end; gives how many there were."""
     rows = 0
     for chunk in reader:
-        block = RowBlock(*block_of(chunk.data))
+        block = RowBlock(*block_of(chunk.data), call.answers)
         rows += block.rows
         queue.put(block, call.timeout, cancelled)
     if rows:
-        queue.put(PARTITION_END, call.timeout, cancelled)
+        queue.put(RowBlock(0, asks=call.answers), call.timeout, cancelled)
     return rows
 
 

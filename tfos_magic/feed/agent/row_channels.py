@@ -25,13 +25,14 @@ Cancelled = Callable[[], bool]
 
 @dataclass(frozen=True)
 class RowBlock:
-    """``rows`` rows as bytes; one without rows is the end of a partition."""
+    """``rows`` rows as bytes, of a task that waits for answers where it says so.
+
+    One without rows is the end of a partition. Of answers, only the last ``rows`` count.
+    """
 
     rows: int
     data: bytes = b""
-
-
-PARTITION_END = RowBlock(0)
+    asks: bool = False
 
 
 class RowQueue:
@@ -45,7 +46,8 @@ class RowQueue:
         self._answers: deque[RowBlock] = deque()
         self._bytes = self._put = self._taken = 0
         self._moved = 0.0
-        self._asking = self._ended = self._closed = False
+        self._unanswered = self._owed = 0
+        self._asking = self._is_open = self._is_short = self._ended = self._closed = False
         self._failure: TFOSError | None = None
         self._changed = threading.Condition()
 
@@ -54,10 +56,7 @@ class RowQueue:
         with self._changed:
             self._wait(lambda: self._has_room(len(block.data)), timeout, cancelled)
             if not self._closed:
-                self._blocks.append(block)
-                self._bytes += len(block.data)
-                self._put += 1
-                self._changed.notify_all()
+                self._add(block)
 
     def await_taken(self, timeout: float, cancelled: Cancelled) -> None:
         """Return when the program has all blocks that were put before, or reads no more."""
@@ -67,16 +66,30 @@ class RowQueue:
 
     @contextmanager
     def asking(self, timeout: float, cancelled: Cancelled) -> Iterator[None]:
-        """In the block the caller alone puts rows, and gets the answers: each partition in its turn."""
+        """In the block the caller alone puts rows that ask, and gets the answers: each partition in its turn."""
         with self._changed:
             self._wait(lambda: not self._asking, timeout, cancelled)
-            self._asking = True
+            if self._asking:
+                raise FeedError("the partition was given up, or the program has ended, before its turn came")
+            self._asking, self._is_short = True, False
         try:
             yield
         finally:
             with self._changed:
                 self._asking = False
+                self._give_up_rest()
                 self._changed.notify_all()
+
+    def _give_up_rest(self) -> None:
+        """Nobody waits for answers that have not come, as of a partition of which ``take()`` has had enough."""
+        waiting = [block for block in self._blocks if block.asks and block.rows]
+        self._blocks = deque(block for block in self._blocks if not (block.asks and block.rows))
+        self._bytes -= sum(len(block.data) for block in waiting)
+        self._taken += len(waiting)
+        self._answers.clear()
+        self._owed = self._unanswered
+        if self._is_open:  # so that no batch of the program reaches into the next partition
+            self._add(RowBlock(0, asks=True))
 
     def answers(self, rows: int, timeout: float, cancelled: Cancelled) -> Iterator[RowBlock]:
         """Give the answers to so many ``rows``. Raises :class:`FeedError` where the program ends before."""
@@ -86,11 +99,12 @@ class RowQueue:
                 given = (
                     f"the program gave {rows - left} of {rows} answers, and no other for {timeout:g} s (feed_timeout)"
                 )
-                self._wait(lambda: bool(self._answers), timeout, cancelled, given)
+                self._wait(lambda: bool(self._answers) or self._is_short, timeout, cancelled, given)
                 if not self._answers:
                     raise FeedError(
-                        f"the program ended with {rows - left} answers to the {rows} rows of a partition: it has to "
-                        "call batch_results() with one for each row, until should_stop()"
+                        f"the program {'went on' if self._is_short else 'ended'} with {rows - left} answers to the "
+                        f"{rows} rows of a partition: it has to call batch_results() with one for each row, until "
+                        "should_stop()"
                     )
                 answer = self._answers.popleft()
             left -= answer.rows
@@ -108,13 +122,24 @@ class RowQueue:
             block = self._blocks.popleft()
             self._bytes -= len(block.data)
             self._taken += 1
+            self._unanswered += block.rows if block.asks else 0
             self._note_move()
             return block
 
     def answer(self, block: RowBlock) -> None:
-        """Take answers of the program; nobody waits for them where the partition's task has ended."""
+        """Take answers of the program; none at all stand for those that do not come, for it has gone on.
+
+        They are dropped where the task that asked has ended.
+        """
         with self._changed:
-            self._answers.append(block)
+            if not block.rows:
+                self._is_short = self._unanswered > 0 == self._owed
+            given = block.rows or self._owed or self._unanswered
+            dropped = min(given, self._owed)
+            self._owed -= dropped
+            self._unanswered = max(0, self._unanswered - given)
+            if self._asking and block.rows > dropped:
+                self._answers.append(RowBlock(block.rows - dropped, block.data))
             self._note_move()
 
     def end(self) -> None:
@@ -136,6 +161,14 @@ class RowQueue:
             self._blocks.clear()
             self._bytes, self._taken = 0, self._put
             self._changed.notify_all()
+
+    def _add(self, block: RowBlock) -> None:
+        self._blocks.append(block)
+        self._bytes += len(block.data)
+        self._put += 1
+        if block.asks:
+            self._is_open = bool(block.rows)
+        self._changed.notify_all()
 
     def _note_move(self) -> None:
         self._moved = time.monotonic()

@@ -168,7 +168,8 @@ class _RowWriter:
         with self._explained():
             self._writer.done_writing()
             while (message := self._next()) is not None:
-                yield from decode_rows(block_of(message)[1])
+                rows, data = block_of(message)
+                yield from decode_rows(data)[-rows:]
 
     def _next(self) -> pa.RecordBatch | None:
         try:

@@ -32,6 +32,7 @@ class RowFeed:
         self._options = flight.FlightCallOptions(headers=bearer(handle.token))
         self._reader: Any = None
         self._writer: Any = None
+        self._unanswered = 0
 
     def blocks(self) -> Iterator[list[Any]]:
         """Give the rows in blocks, an empty one at the end of a partition; waits for them, and ends with them.
@@ -48,12 +49,31 @@ class RowFeed:
                 f"the rows of this program cannot come any more ({error})"
             ) from error
 
+    def note_given(self, rows: int) -> None:
+        """The program has so many more rows, and may answer them."""
+        self._unanswered += rows
+
     def answer(self, results: Sequence[Any]) -> None:
-        """Send the answers to the next rows, one for each."""
+        """Send the answers to the next rows, one for each. Raises :class:`FeedError` where there are too many."""
+        if len(results) > self._unanswered:
+            raise FeedError(
+                f"batch_results() got {len(results)} results, and the program has {self._unanswered} rows that it has "
+                "not answered: give one result for each row of next_batch()"
+            )
+        self._unanswered -= len(results)
+        self._send(len(results), encode_rows(list(results)))
+
+    def go_on(self) -> None:
+        """The program has come to the end of a partition and goes on: answers that are missing do not come."""
+        if self._unanswered:
+            self._unanswered = 0
+            self._send(0, b"")
+
+    def _send(self, rows: int, data: bytes) -> None:
         if self._writer is None:
             descriptor = flight.FlightDescriptor.for_command(self._call.encode())
             self._writer, _ = self._client.do_put(descriptor, ROWS_SCHEMA, self._options)
-        self._writer.write_batch(block_message(len(results), encode_rows(list(results))))
+        self._writer.write_batch(block_message(rows, data))
 
     def close(self) -> None:
         """Read no more: what waits, and what comes, is dropped."""
