@@ -41,6 +41,13 @@ def test_a_sequential_model_is_exported_with_the_names_that_keras_2_gave(notices
     np.testing.assert_allclose(made["dense_1"], model(X), rtol=1e-6)
 
 
+def test_a_named_input_of_a_sequential_model_keeps_its_name(notices: list[str], tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,), name="rows"), keras.layers.Dense(1)])
+    model.save(str(tmp_path / "export"))
+    signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    assert list(signature.structured_input_signature[1]) == ["rows"]
+
+
 def test_a_functional_model_is_exported_by_the_names_of_its_inputs_and_last_layers(
     notices: list[str], tmp_path: Path
 ) -> None:

@@ -146,6 +146,23 @@ batches = strategy.distribute_datasets_from_function(make)
 """
 
 
+EXPORTED = """
+folder = tempfile.mkdtemp()
+model.export(folder + "/keras", verbose=False)
+tf.saved_model.save(model, folder + "/tf")
+again = [tf.saved_model.load(folder + "/" + name).signatures["serving_default"] for name in ("keras", "tf")]
+made = [list(loaded(tf.constant(x[:5])).values())[0].numpy() for loaded in again] + [model(x[:5]).numpy()]
+"""
+
+
+def test_a_model_is_exported_after_a_loop_of_ones_own(groups: Groups) -> None:
+    program = "import tempfile\n" + LOOP.replace("MIDDLE", "") + EXPORTED
+    for outcome in run(groups, 2, program, "made"):
+        keras_made, tf_made, here = outcome.values["made"]
+        np.testing.assert_allclose(keras_made, here, rtol=1e-5)
+        np.testing.assert_allclose(tf_made, here, rtol=1e-5)
+
+
 @pytest.mark.parametrize("batches", [DISTRIBUTED, BY_FUNCTION], ids=["dataset", "function"])
 def test_batches_of_own_rows_end_on_all_workers_with_the_first(groups: Groups, batches: str) -> None:
     """Rank 0 has twelve rows and rank 1 seven; global batches have six, three of each."""

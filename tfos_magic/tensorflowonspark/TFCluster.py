@@ -108,8 +108,7 @@ class TFCluster:
         try:
             self._work.wait()
         except BaseException as error:  # raised where the programs are waited for
-            headline = (str(error).splitlines() or [""])[0]
-            self._feeding.fail(f"the programs of the cluster have ended: {type(error).__name__}: {headline}")
+            self._feeding.fail(f"the programs of the cluster have ended: {type(error).__name__}: {error}")
 
     def _check(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
@@ -121,6 +120,7 @@ class TFCluster:
 
     def _guarded(self, feed: Callable[[], None]) -> None:
         """Feed, and raise what a program raised rather than what became of its rows. An interrupt ends the programs."""
+        self._raise_failure()
         try:
             feed()
         except KeyboardInterrupt:

@@ -110,6 +110,7 @@ SEAMS = (
     Seam(f"{_KERAS}.models.model:Model", ("__call__",), "XLA compiles the forward pass alone"),
     Seam(f"{_KERAS}.models.model:Model", ("save", "save_weights", "export"), "all ranks save after the same steps"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("get_weights",), "all ranks save after the same steps"),
+    Seam(f"{_TF}.saved_model.save", ("save_and_return_nodes",), "what is saved computes on whole batches"),
     Seam(f"{_TF}.checkpoint.checkpoint:Checkpoint", ("write", "save"), "all ranks save after the same steps"),
     Seam(f"{_TF}.checkpoint.checkpoint_management:CheckpointManager", ("save",), "all ranks save after the same steps"),
     Seam(f"{_KERAS}.backend:Variable", ("_initialize_with_initializer",), "initial values are drawn alike"),

@@ -113,9 +113,9 @@ def export_as_keras2(model: Any, path: str) -> None:
 
 
 def _inputs(model: Any) -> Sequence[str]:
-    if isinstance(model, keras.Sequential):
-        return [f"{model.layers[0].name}_input"]
     names = [tensor.name for tensor in model.inputs]
+    if isinstance(model, keras.Sequential) and names[0].startswith("keras_tensor"):
+        return [f"{model.layers[0].name}_input"]
     return [f"input_{i}" if name.startswith("keras_tensor") else name for i, name in enumerate(names, 1)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.saved_model import save as saved_models
 
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.session import Session
@@ -19,17 +20,26 @@ _PLACES = (
 )
 
 
-def install(stack: ExitStack, session: Session, steps: tf.Variable) -> None:
-    """Note, until ``stack`` closes, after how many ``steps`` of its own loops the cell takes a model's values.
+def install(stack: ExitStack, session: Session, own_loop: Any) -> None:
+    """Note, until ``stack`` closes, after how many steps of its own loops the cell takes a model's values.
 
-    Not in ``fit``, whose callbacks act on logs of all ranks, and of which some are on rank 0 alone.
+    Not in ``fit``, whose callbacks act on logs of all ranks, and of which some are on rank 0 alone. What is traced to
+    be saved computes on whole batches: nobody has shares where it is loaded.
     """
 
     def note(original: Any, *args: Any, **kwargs: Any) -> Any:
         if session.loop is None and session.trial is None and tf.executing_eagerly():
-            session.saves.append(int(steps.numpy()))
-        return original(*args, **kwargs)
+            session.saves.append(int(own_loop.steps_taken.numpy()))
+        return on_whole_batches(original, *args, **kwargs)
 
+    def on_whole_batches(original: Any, *args: Any, **kwargs: Any) -> Any:
+        saves, own_loop.saves = own_loop.saves, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            own_loop.saves = saves
+
+    wrap(stack, saved_models, "save_and_return_nodes", on_whole_batches)
     for owner, names in _PLACES:
         for name in names:
             wrap(stack, owner, name, note)

@@ -48,7 +48,7 @@ class OwnLoop:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
-        self.over_shares = False
+        self.over_shares = self.saves = False
         self.over_copies = True
         self.source: Any = None
         self.assigned: dict[int, tf.Variable] = {}
@@ -77,7 +77,7 @@ class OwnLoop:
     @property
     def _computes(self) -> bool:
         """Whether the cell computes by itself after it drew shares."""
-        return self._session.many and self._session.loop is None and self.over_shares
+        return self._session.many and self._session.loop is None and self.over_shares and not self.saves
 
     @property
     def on_shares(self) -> bool:
@@ -104,6 +104,8 @@ class OwnLoop:
 
         Eagerly it heeds a request to stop as well, of which all ranks know by now.
         """
+        if self.saves:  # functions are called then, on no batch
+            return
         session, self._drawn_at = self._session, time.monotonic()
         rows = rows_of(batch)
         self._rows.assign(1.0 if rows is None else tf.cast(rows, tf.float32))
@@ -209,7 +211,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     whole_reads.install(stack, session.looks)
     own_loop.tapes.install(stack)
     own_loop.metrics.install(stack)
-    saves.install(stack, session, own_loop.steps_taken)
+    saves.install(stack, session, own_loop)
     empty_batches.install(stack, lambda: own_loop.without_rows is not None)
     wrap(stack, seams.found(seams.VARIABLE), "_initialize_with_initializer", _initialize_at_once)
     trainer = seams.found(seams.TRAINER)
