@@ -390,7 +390,7 @@ headed.save("headed.keras")
 print(base.input is inputs, encoder.layers[1] is headed.layers[1], number(late) - number(headed.layers[-1]))
 """)
     assert not checked.error, checked.traceback
-    assert checked.text.strip() == "True True 1"
+    assert "True True 1" in checked.text.splitlines()  # beside what libraries warn of
 
 
 def test_a_model_of_the_notebook_that_is_trained_and_not_asked_back_is_told_of(kernel: Kernel) -> None:
