@@ -88,7 +88,7 @@ class RowQueue:
         self._taken += len(waiting)
         self._answers.clear()
         self._owed = self._unanswered
-        if self._is_open:  # so that no batch of the program reaches into the next partition
+        if self._is_open and not self._closed:  # so that no batch of the program reaches into the next partition
             self._add(RowBlock(0, asks=True))
 
     def answers(self, rows: int, timeout: float, cancelled: Cancelled) -> Iterator[RowBlock]:
@@ -133,7 +133,7 @@ class RowQueue:
         """
         with self._changed:
             if not block.rows:
-                self._is_short = self._unanswered > 0 == self._owed
+                self._is_short = bool(self._unanswered and not self._owed)
             given = block.rows or self._owed or self._unanswered
             dropped = min(given, self._owed)
             self._owed -= dropped

@@ -33,11 +33,11 @@ def install(stack: ExitStack, session: Session, own_loop: Any) -> None:
         return on_whole_batches(original, *args, **kwargs)
 
     def on_whole_batches(original: Any, *args: Any, **kwargs: Any) -> Any:
-        saves, own_loop.saves = own_loop.saves, True
+        saving, own_loop.is_saving = own_loop.is_saving, True
         try:
             return original(*args, **kwargs)
         finally:
-            own_loop.saves = saves
+            own_loop.is_saving = saving
 
     wrap(stack, saved_models, "save_and_return_nodes", on_whole_batches)
     for owner, names in _PLACES:

@@ -48,7 +48,7 @@ class OwnLoop:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
-        self.over_shares = self.saves = False
+        self.over_shares = self.is_saving = False
         self.over_copies = True
         self.source: Any = None
         self.assigned: dict[int, tf.Variable] = {}
@@ -77,7 +77,7 @@ class OwnLoop:
     @property
     def _computes(self) -> bool:
         """Whether the cell computes by itself after it drew shares."""
-        return self._session.many and self._session.loop is None and self.over_shares and not self.saves
+        return self._session.many and self._session.loop is None and self.over_shares and not self.is_saving
 
     @property
     def on_shares(self) -> bool:
@@ -104,7 +104,7 @@ class OwnLoop:
 
         Eagerly it heeds a request to stop as well, of which all ranks know by now.
         """
-        if self.saves:  # functions are called then, on no batch
+        if self.is_saving:  # functions are called then, on no batch
             return
         session, self._drawn_at = self._session, time.monotonic()
         rows = rows_of(batch)
