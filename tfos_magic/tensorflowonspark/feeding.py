@@ -24,6 +24,8 @@ class Feeding:
         self._cluster, self._channel, self._ranks = cluster, channel, tuple(ranks)
         self._tag = f"tfos-rows-{uuid4().hex[:8]}"
         self._queries: list[Any] = []
+        self._jobs: set[object] = set()
+        self._reason = ""
 
     def train(self, sc: Any, data: Any, epochs: int, timeout: float, queue: str) -> None:
         """Deal out the rows of ``data`` and return when they are taken; a stream's are as they come."""
@@ -60,17 +62,28 @@ class Feeding:
             raise FeedError(f"The streaming query that fed the programs failed: {said[-1]}") from error
 
     def fail(self, reason: str) -> None:
-        """End what feeds, and what reads."""
+        """End what feeds, and what reads. Returns when no job of ours feeds."""
+        self._reason = reason
         self._tell(EndStream(self._channel, 0, FeedError.__name__, reason))
         self.cancel()
+        while self._jobs:  # one that was about to begin
+            time.sleep(LOOK_SECONDS)
+            self.cancel()
 
     def cancel(self) -> None:
         """End what feeds."""
         cancel_tag(self._cluster.spark, self._tag)
 
     def _feed(self, deal: Callable[[], list[str]]) -> None:
-        with job_tag(self._cluster.spark, self._tag):
-            errors = deal()
+        job = object()
+        self._jobs.add(job)
+        try:
+            if self._reason:
+                raise FeedError(self._reason)
+            with job_tag(self._cluster.spark, self._tag):
+                errors = deal()
+        finally:
+            self._jobs.discard(job)
         if errors:
             raise FeedError(errors[0])
 

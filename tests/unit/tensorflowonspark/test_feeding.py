@@ -1,0 +1,57 @@
+"""Jobs that feed programs end with the programs, whichever of the two was first."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfos_magic.errors import FeedError
+from tfos_magic.tensorflowonspark import feeding
+from tfos_magic.tensorflowonspark.feeding import Feeding
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes what is cancelled: a job that has not begun yet hears nothing of it."""
+    tags: list[str] = []
+    monkeypatch.setattr(feeding, "cancel_tag", lambda spark, tag: tags.append(tag))
+    monkeypatch.setattr(feeding, "job_tag", lambda spark, tag: nullcontext())
+    return tags
+
+
+def made() -> Feeding:
+    cluster: Any = SimpleNamespace(spark=None, tell=lambda rank, message: None)
+    return Feeding(cluster, "run", [0])
+
+
+def test_a_job_that_was_about_to_begin_when_the_programs_failed_is_cancelled_too(cancelled: list[str]) -> None:
+    fed, begun = made(), threading.Event()
+
+    def deal() -> list[str]:
+        begun.set()
+        while len(cancelled) < 3:
+            threading.Event().wait(0.01)
+        raise RuntimeError("cancelled")
+
+    def feed() -> None:
+        with pytest.raises(RuntimeError, match="cancelled"):
+            fed._feed(deal)
+
+    job = threading.Thread(target=feed, daemon=True)
+    job.start()
+    assert begun.wait(10)
+    fed.fail("the programs have ended")
+    job.join(10)
+    assert not job.is_alive()
+
+
+def test_no_job_begins_after_the_programs_have_failed(cancelled: list[str]) -> None:
+    fed = made()
+    fed.fail("the programs have ended")
+    assert len(cancelled) == 1
+    with pytest.raises(FeedError, match="the programs have ended"):
+        fed._feed(lambda: pytest.fail("it began"))
