@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from tests.kernel.kernel_driver import Kernel, train_cell
@@ -16,10 +15,12 @@ for i in range(6):
 
 
 def test_the_notebook_is_free_while_a_detached_run_trains_and_its_handle_gives_the_results(kernel: Kernel) -> None:
-    assert not kernel.run(train_cell()).error
+    first = kernel.run(train_cell("--label y --detach"))
+    number = int(first.text.partition("<run ")[2].split()[0].strip(":>,"))
+    assert not kernel.run("run.wait(60)").error
     started = kernel.run(train_cell("--label y --detach -o history,model", epochs=3))
     assert not started.error, started.traceback
-    assert re.search(r"<run \d+", started.text)
+    assert f"<run {number + 1}" in started.text
     assert kernel.run("print('free')").text.strip() == "free"
     result = kernel.run("print(len(run['history'].history['loss']), run['model'].count_params(), run.done)")
     assert result.text.strip() == "3 25 True", result.traceback
