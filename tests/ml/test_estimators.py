@@ -310,21 +310,6 @@ def test_parameters_are_told_copied_and_refused() -> None:
             KerasClassifier(**{name: value})
 
 
-def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
-    asked = KerasRegressor(modelFn=linear, verbose=0)
-    asked.fit(df)
-    assert SHARED.cluster is cluster
-    assert SHARED.running
-    SHARED.stop()
-    asked.fit(df)
-    assert SHARED.cluster is None
-    try:
-        asked.setKeepCluster(True).fit(df)
-        assert SHARED.running
-    finally:
-        SHARED.stop()
-
-
 @pytest.mark.filterwarnings("ignore:There is no checkpoint", "ignore:Going on from")
 def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
     cluster: TFCluster, df: Any, tmp_path: Any
@@ -348,3 +333,19 @@ def test_points_of_a_grid_keep_checkpoints_of_their_own(cluster: TFCluster, df: 
     grid = [{asked.epochs: 2}, {asked.epochs: 1}]
     lengths = [len(each.summary.history["loss"]) for each in asked.fit(df, grid)]
     assert lengths == [2, 1]
+
+
+def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
+    """The last of this module: it ends the cluster of the others."""
+    asked = KerasRegressor(modelFn=linear, verbose=0)
+    asked.fit(df)
+    assert SHARED.cluster is cluster
+    assert SHARED.running
+    SHARED.stop()
+    asked.fit(df)
+    assert SHARED.cluster is None
+    try:
+        asked.setKeepCluster(True).fit(df)
+        assert SHARED.running
+    finally:
+        SHARED.stop()

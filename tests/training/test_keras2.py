@@ -60,6 +60,27 @@ def test_a_functional_model_is_exported_by_the_names_of_its_inputs_and_last_laye
     assert made["line"].shape == (12, 1)
 
 
+def test_nodes_that_export_to_one_folder_at_once_leave_a_whole_model(
+    notices: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path, given = sequential(), tmp_path / "models" / "export", list[str]()
+    write = tf.saved_model.save
+
+    def save(module: Any, folder: str, **options: Any) -> None:
+        given.append(folder)
+        if len(given) == 1:
+            model.save(str(path))  # the other node's, while this one is about to write
+        write(module, folder, **options)
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    model.save(str(path))
+    assert len({*given, str(path)}) == 3
+    assert {file.name for file in path.iterdir()} >= {"saved_model.pb", "variables"}
+    assert [file.name for file in path.parent.iterdir()] == ["export"]
+    made = tf.saved_model.load(str(path)).signatures["serving_default"](dense_input=tf.constant(X))
+    np.testing.assert_allclose(made["dense_1"], model(X), rtol=1e-6)
+
+
 def test_files_that_keras_3_knows_are_written_as_ever(notices: list[str], tmp_path: Path) -> None:
     sequential().save(tmp_path / "model.keras")
     assert keras.models.load_model(tmp_path / "model.keras").count_params() == 13

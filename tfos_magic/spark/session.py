@@ -99,12 +99,16 @@ def task_cpus(spark: Session) -> int:
 
 
 def busy_cores(spark: Session) -> int:
-    """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell."""
-    if is_connect(spark):
+    """Cores held by tasks that run or are about to, ours and others'. 0 on a Connect session, which does not tell.
+
+    What of a stage has not ended counts, for Spark may tell seconds later that its tasks run.
+    """
+    total = total_cores(spark)
+    if total is None:
         return 0
     tracker = spark.sparkContext.statusTracker()
     infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-    return sum(info.numActiveTasks for info in infos if info) * task_cpus(spark)
+    return min(total, sum(info.numTasks - info.numCompletedTasks for info in infos if info) * task_cpus(spark))
 
 
 def refuse_dynamic_allocation(spark: Session) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 from tfos_magic.cluster.cluster import TFCluster as Cluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase, RunState
+from tfos_magic.cluster.startup import heard_by
 from tfos_magic.errors import ClusterError, TFOSError, UsageError
 from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
 from tfos_magic.tensorflowonspark.feeding import Feeding
 from tfos_magic.tensorflowonspark.TFSparkNode import Plan
+from tfos_magic.tensorflowonspark.waiting import Waiting
 from tfos_magic.transport.messages import AS_WRITTEN
 
 QUEUES = ("input", "output", "error")
@@ -206,7 +208,9 @@ def run(
     gpus = int(sc.getConf().get("spark.task.resource.gpu.amount", "0"))
     cluster = Cluster(
         SparkSession(sc), workers=num_executors, gpus=gpus, start_timeout=reservation_timeout, hold_slots=False
-    ).start()
+    )
+    with heard_by(Waiting()):
+        cluster.start()
     try:
         hosts = [worker.agent.host for worker in cluster.workers]
         fed = input_mode == InputMode.SPARK
@@ -252,8 +256,9 @@ def _sign_of_life(state: RunState) -> Any:
 
 
 def _await_streaming(ssc: Any, work: Run, deadline: float) -> None:
-    """Wait until a StreamingContext ends, or the programs do, which then ends it."""
-    while not ssc.awaitTerminationOrTimeout(1):
+    """Wait until a StreamingContext, or a StreamingQuery, ends, or the programs do, which then ends it."""
+    is_query = hasattr(ssc, "awaitTermination") and not hasattr(ssc, "awaitTerminationOrTimeout")
+    while not (ssc.awaitTermination if is_query else ssc.awaitTerminationOrTimeout)(1):
         if work.done or time.monotonic() > deadline:
-            ssc.stop(stopSparkContext=False, stopGraceFully=True)
+            ssc.stop(**{} if is_query else {"stopSparkContext": False, "stopGraceFully": True})
             return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -12,6 +15,7 @@ from tfos_magic.cluster.cluster import TFCluster as Cluster
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_batches, deal_rows
 from tfos_magic.spark.session import cancel_tag, is_dataframe, job_tag
+from tfos_magic.tensorflowonspark.waiting import Waiting
 from tfos_magic.transport.messages import EndStream
 
 LOOK_SECONDS = 0.1
@@ -48,17 +52,17 @@ class Feeding:
         return rows.mapPartitionsWithIndex(lambda number, part: ask_rows(job, number, part))
 
     def end(self, grace: float) -> None:
-        """Tell the programs that all rows have come. A query that feeds them is stopped, after the rows that it is at,
-        for which it has ``grace`` seconds. Raises :class:`FeedError` where one has failed before."""
+        """Tell the programs that all rows have come. A query that feeds them is stopped, after the rows that are there
+        now, for which it has ``grace`` seconds. Raises :class:`FeedError` where one has failed before."""
         deadline, errors = time.monotonic() + grace, []
         for query in self._queries:
-            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
+            _catch_up(query, deadline)
             errors.append(query.exception())
             query.stop()
         self._tell(EndStream(self._channel, 0))
         for error in filter(None, errors):
-            said = str(error).partition("=== Streaming Query ===")[0].strip().splitlines() or [type(error).__name__]
+            lines = map(str.strip, str(error).partition("=== Streaming Query ===")[0].splitlines())
+            said = [line for line in lines if line and not line.startswith("at ")] or [type(error).__name__]
             raise FeedError(f"The streaming query that fed the programs failed: {said[-1]}") from error
 
     def fail(self, reason: str) -> None:
@@ -96,6 +100,22 @@ class Feeding:
     def _tell(self, message: EndStream) -> None:
         for rank in self._ranks:
             self._cluster.tell(rank, message)
+
+
+def _catch_up(query: Any, deadline: float) -> None:
+    """Wait until a query has fed what its source has, at most until ``deadline`` (monotonic)."""
+
+    def process() -> None:
+        with suppress(Exception):  # the query's own, which it keeps
+            query.processAllAvailable()
+
+    thread, waiting = threading.Thread(target=process, name="tfos-stream", daemon=True), Waiting()
+    thread.start()
+    while thread.is_alive() and time.monotonic() < deadline:
+        waiting("the rows that a stream has for the programs")
+        thread.join(LOOK_SECONDS)
+    if thread.is_alive() and query.isActive:
+        print("A stream had more rows when shutdown() ended it: the programs have not had them.", file=sys.stderr)
 
 
 def _rows_job(rdd: Any, job: RowsJob) -> list[str]:

@@ -75,12 +75,13 @@ def _has(*names: str, of: Any = TypeConverters.toString) -> type:
 
     members: dict[str, Any] = {}
     for name in names:
-        spelled = "".join(part.upper() if part == "ps" else part.capitalize() for part in name.split("_"))
+        spelled = "".join(_SPELLED.get(part, part.capitalize()) for part in name.split("_"))
         members[name] = Param(Params._dummy(), name, _DOC[name], typeConverter=of)
         members |= {f"set{spelled}": setter(name), f"get{spelled}": getter(name)}
     return type(f"Has{spelled}", (Params,), members)
 
 
+_SPELLED = {"ps": "PS", "tfrecord": "TFRecord"}
 _DOC = {
     "batch_size": "rows of a batch",
     "cluster_size": "nodes of the cluster",

@@ -7,6 +7,7 @@ than workers. It goes with its executor, and with the kernel as any agent.
 from __future__ import annotations
 
 import os
+import threading
 from typing import NoReturn
 
 import psutil
@@ -25,9 +26,10 @@ def detach_agent(config: AgentConfig, place: HostSlot) -> str:
     """
     executor = _executor()
     ready, told = os.pipe()
-    if os.fork() == 0:
+    if (agent := os.fork()) == 0:
         os.close(ready)
         _live(config, place, executor, told)
+    threading.Thread(target=os.waitpid, args=(agent, 0), name="tfos-reaper", daemon=True).start()
     os.close(told)
     try:
         return DETACHED if os.read(ready, 1) else "its agent has ended"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.errors import FeedError
-from tfos_magic.tensorflowonspark import feeding
+from tfos_magic.tensorflowonspark import feeding, waiting
 from tfos_magic.tensorflowonspark.feeding import Feeding
 
 
@@ -55,3 +55,43 @@ def test_no_job_begins_after_the_programs_have_failed(cancelled: list[str]) -> N
     assert len(cancelled) == 1
     with pytest.raises(FeedError, match="the programs have ended"):
         fed._feed(lambda: pytest.fail("it began"))
+
+
+class Query:
+    """A query that has fed what there is after so many ``seconds``."""
+
+    isActive = True
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.calls = seconds, list[str]()
+
+    def processAllAvailable(self) -> None:
+        threading.Event().wait(self.seconds)
+        self.calls.append("fed")
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self.calls.append("stopped")
+
+
+def test_a_stream_is_stopped_when_what_it_has_is_fed() -> None:
+    fed, query = made(), Query(0.3)
+    fed._queries.append(query)
+    fed.end(60)
+    assert query.calls == ["fed", "stopped"]
+
+
+def test_rows_of_a_stream_that_the_programs_have_not_had_are_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SAY_SECONDS", 0.0)
+    fed, query = made(), Query(5)
+    fed._queries.append(query)
+    fed.end(0.3)
+    assert query.calls == ["stopped"]
+    assert capsys.readouterr().err.splitlines() == [
+        "TFCluster waits for the rows that a stream has for the programs",
+        "A stream had more rows when shutdown() ended it: the programs have not had them.",
+    ]

@@ -41,7 +41,8 @@ def by_name(made: Any, names: Sequence[str]) -> dict[str, Any]:
     if len(names) < len(values) and set(names) <= set(values):
         return {name: values[name] for name in names}
     if len(listed) != len(names):
-        raise UsageError(f"the model has {len(listed)} outputs, output names {len(names)}: name each one")
+        known = f" ({', '.join(values)})" if values else ""
+        raise UsageError(f"the model has {len(listed)} outputs{known}, output names {len(names)}: name each one")
     if not values or len(names) == 1:
         return dict(zip(names, listed, strict=True))
     if set(names) == set(values):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -108,8 +109,23 @@ def export_as_keras2(model: Any, path: str) -> None:
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
     module.serve = serve
-    os.makedirs(path, exist_ok=True) if "://" not in path else tf.io.gfile.makedirs(path)
-    tf.saved_model.save(module, path, signatures={"serving_default": serve})
+    signatures = {"serving_default": serve}
+    if "://" in path:
+        tf.io.gfile.makedirs(path)
+        tf.saved_model.save(module, path, signatures=signatures)
+    else:
+        _replace_files(path, lambda folder: tf.saved_model.save(module, folder, signatures=signatures))
+
+
+def _replace_files(path: str, write: Callable[[str], object]) -> None:
+    """Let ``write`` fill a folder of its own, and move its files into ``path``: all nodes may do so at once."""
+    target = Path(path)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=target.absolute().parent) as folder:
+        write(folder)
+        for file in sorted(Path(folder).rglob("*")):
+            place = target / file.relative_to(folder)
+            place.mkdir(exist_ok=True) if file.is_dir() else file.replace(place)
 
 
 def _inputs(model: Any) -> Sequence[str]:
