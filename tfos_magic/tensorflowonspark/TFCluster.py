@@ -12,7 +12,7 @@ from tfos_magic.cluster.cluster import TFCluster as Cluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.cluster.startup import heard_by
-from tfos_magic.errors import ClusterError, TFOSError, UsageError
+from tfos_magic.errors import ClusterError, FeedError, TFOSError, UsageError
 from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
@@ -86,7 +86,7 @@ class TFCluster:
                 _await_streaming(ssc, self._work, deadline)
             if self.input_mode == InputMode.SPARK:
                 patience = max(grace_secs, QUIET_SECONDS)
-                self._feeding.end(min(patience, deadline - time.monotonic()))
+                self._end_feeding(min(patience, deadline - time.monotonic()))
                 self._await_end(deadline, patience)
             else:
                 self._await_end(deadline, float("inf"))
@@ -119,6 +119,14 @@ class TFCluster:
             raise ClusterError("The cluster has been shut down: run() another one.")
         if qname not in self.queues:
             raise UsageError(f"There is no queue {qname!r}: the cluster has {', '.join(self.queues)}.")
+
+    def _end_feeding(self, grace: float) -> None:
+        """End what feeds, and raise what a program raised rather than what became of its rows."""
+        try:
+            self._feeding.end(grace)
+        except FeedError:
+            self._raise_failure(wait=3.0)
+            raise
 
     def _guarded(self, feed: Callable[[], None]) -> None:
         """Feed, and raise what a program raised rather than what became of its rows. An interrupt ends the programs."""

@@ -63,7 +63,7 @@ class Feeding:
         for error in filter(None, errors):
             lines = map(str.strip, str(error).partition("=== Streaming Query ===")[0].splitlines())
             said = [line for line in lines if line and not line.startswith("at ")] or [type(error).__name__]
-            raise FeedError(f"The streaming query that fed the programs failed: {said[-1]}") from error
+            raise FeedError(f"The streaming query that fed the programs failed: {said[-1].lstrip(': ')}") from error
 
     def fail(self, reason: str) -> None:
         """End what feeds, and what reads. Returns when no job of ours feeds."""
