@@ -1,12 +1,12 @@
 """Whole programs, in the styles that Keras programs have, give what one process gives, or are refused.
 
 All run in float64 on two ranks, some in float32 on three as well. ``make test`` takes the smallest of each folder
-and verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints differences.
+and of each verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints
+differences.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,20 @@ from tests.soak import every
 PROGRAMS = programs()
 
 
-def _kind(program: Program) -> tuple[Any, str]:
-    return program.path.parent, program.expect.split(":")[0]
+def _verdict(program: Program) -> str:
+    return program.expect.split(":")[0]
 
 
 def _with_marks() -> list[Any]:
-    """The programs, all but the smallest of each folder and verdict marked as ``make soak``'s."""
-    by_size = sorted(PROGRAMS, key=lambda program: program.path.stat().st_size)
-    kinds = itertools.groupby(sorted(by_size, key=_kind), _kind)
+    """The programs, all but the smallest of each folder and of each verdict marked as ``make soak``'s."""
+    by_size = sorted(PROGRAMS, key=lambda program: program.path.stat().st_size, reverse=True)
+    smallest = [
+        *{program.path.parent: program for program in by_size}.values(),
+        *{_verdict(program): program for program in by_size}.values(),
+    ]
     return [
-        pytest.param(program, id=program.name, marks=[pytest.mark.soak] if later else [])
-        for _, alike in kinds
-        for later, program in enumerate(alike)
+        pytest.param(program, id=program.name, marks=[] if program in smallest else [pytest.mark.soak])
+        for program in PROGRAMS
     ]
 
 
@@ -48,7 +50,7 @@ def test_a_program_gives_it_on_three_workers_in_float32(groups, program: Program
 
 def test_there_are_programs_of_every_kind() -> None:
     assert len(PROGRAMS) >= 40
-    assert {program.expect.split(":")[0] for program in PROGRAMS} == {"equal", "expectation", "refused"}
+    assert {_verdict(program) for program in PROGRAMS} == {"equal", "expectation", "refused"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tfos_magic.frames as tfs
+from tests.soak import every
 from tfos_magic.errors import DataError, UsageError
 
 
@@ -38,14 +39,14 @@ def score(x: Any) -> dict[str, Any]:
     return {"score": m - np.log(0.5 * 3) + tf.math.log(tf.reduce_sum(tf.exp(d - m), axis=0))}
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 13])
+@pytest.mark.parametrize("partitions", every(3, [13, 3, 1]))
 def test_three_is_added_in_any_partitioning(spark: SparkSession, partitions: int) -> None:
     made = tfs.map_blocks(lambda x: {"z": x + 3}, doubles(spark, 10, partitions))
     assert made.columns == ["x", "z"]
     assert [(row.x, row.z) for row in made.collect()] == [(i, i + 3) for i in range(10)]
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 9])
+@pytest.mark.parametrize("partitions", every(3, [9, 2, 1]))
 def test_sums_are_the_same_in_any_partitioning_with_empty_ones(spark: SparkSession, partitions: int) -> None:
     frame = doubles(spark, 5, partitions)
     assert tfs.reduce_blocks(total, frame, block_rows=2) == 10

@@ -51,7 +51,7 @@ state = [np.array(v) for v in model.optimizer.variables]
 @pytest.mark.parametrize(
     ("optimizer", "callbacks"),
     every(
-        6,
+        7,
         [
             ("keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)", "callbacks"),
             ("keras.optimizers.Adam(0.01, clipnorm=0.5)", "callbacks"),

@@ -190,7 +190,7 @@ def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float =
 @pytest.mark.parametrize(
     ("size", "fit", "every", "at"),
     every(
-        4,
+        6,
         [
             (2, ARRAYS, 0, "fit0-epoch2-step0"),
             (3, ARRAYS, 3, "fit0-epoch1-step4"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, Group
 
@@ -17,7 +18,7 @@ SOCKETS = "shared memory within hosts, TCP sockets between them"
 KIND = "kind = collectives.wire.name\n"
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", every(2, [3, 2]))
 def test_sums_are_exact_for_all_dtypes_and_for_sizes_from_none_to_more_than_a_slot(groups, size: int) -> None:
     cell = (
         KIND
@@ -74,13 +75,13 @@ for counts in [(1, 0, 2, 5), (0, 0, 0, 0), (9_000, 300, 0, 20_000), (30, 500, 30
 """
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", every(2, [3, 2]))
 def test_rows_of_all_dtypes_are_put_together_whether_or_not_a_slot_holds_them(groups, size: int) -> None:
     for outcome in succeeded(groups[size].run(ROWS, "wrong", bare=True)):
         assert outcome.values["wrong"] == []
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", every(2, [3, 2]))
 def test_sums_of_floats_have_the_same_bits_on_all_ranks(groups, size: int) -> None:
     cell = """
 import numpy as np
