@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,20 @@ def test_nodes_that_export_to_one_folder_at_once_leave_a_whole_model(
     assert [file.name for file in path.parent.iterdir()] == ["export"]
     made = tf.saved_model.load(str(path)).signatures["serving_default"](dense_input=tf.constant(X))
     np.testing.assert_allclose(made["dense_1"], model(X), rtol=1e-6)
+
+
+def test_nodes_that_save_weights_to_one_file_at_once_leave_it_whole(notices: list[str], tmp_path: Path) -> None:
+    models = [sequential() for _ in range(4)]
+    threads = [threading.Thread(target=model.save_weights, args=(str(tmp_path / "w"),)) for model in models * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [file.name for file in tmp_path.iterdir()] == ["w.weights.h5"]
+    again = sequential()
+    again.load_weights(str(tmp_path / "w"))
+    found = again.get_weights()
+    assert any(all(map(np.array_equal, found, model.get_weights())) for model in models)
 
 
 def test_files_that_keras_3_knows_are_written_as_ever(notices: list[str], tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class TFModel(Model, TFParams, HasBatchSize, HasModel, HasInputMapping, HasOutpu
             args.export_dir,
             dataset.select(sorted(args.input_mapping)),
             features={tensor: column for column, tensor in sorted(args.input_mapping.items())},
-            output=[tensor for tensor, _ in outputs],
+            output={tensor: tensor for tensor, _ in outputs},
             batch_size=args.batch_size,
             signature=args.signature_def_key,
         )

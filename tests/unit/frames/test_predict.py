@@ -140,6 +140,23 @@ def test_models_of_dicts_take_features_and_outputs_by_their_names() -> None:
             tfs.predict(model, ONE_ROW, features=["aa", "zz"], output=["a", "b"])
 
 
+def test_a_dict_names_outputs_as_the_model_does(tmp_path: Path) -> None:
+    x = keras.Input((1,))
+    model = keras.Model(x, [keras.layers.Rescaling(2.0)(x), keras.layers.Rescaling(3.0)(x)])
+    model.export(tmp_path / "saved", verbose=False)
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+
+    def made(output: dict[str, str]) -> Any:
+        return tfs.predict(str(tmp_path / "saved"), frame, output=output)
+
+    assert made({"output_1": "three", "output_0": "two"})["three"].tolist() == [3.0, 6.0]
+    assert made({"output_1": "three", "output_0": "two"})["two"].tolist() == [2.0, 4.0]
+    assert made({"output_1": "three"}).columns.tolist() == ["x", "three"]
+    for unknown in ({"zed": "two", "alpha": "three"}, {"zed": "two"}):
+        with pytest.raises(UsageError, match=r"no output zed.*: it has output_0, output_1"):
+            made(unknown)
+
+
 def test_many_outputs_of_a_saved_model_keep_their_order(tmp_path: Path) -> None:
     given = keras.Input((1,))
     keras.Model(given, [given * float(i) for i in range(12)]).export(str(tmp_path / "saved"), verbose=False)

@@ -57,6 +57,18 @@ def by_name(made: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: values[each] for name, each in zip(names, in_order, strict=True)}
 
 
+def by_own_name(made: Any, columns: Mapping[str, str]) -> dict[str, Any]:
+    """A model's outputs under the names that ``columns`` gives for its own; its only one goes by any name. Raises
+    :class:`UsageError` where it has no such output."""
+    values = dict(made) if isinstance(made, Mapping) else {}
+    if len(columns) == 1 and (len(values) == 1 or not isinstance(made, (Mapping, list, tuple))):
+        return dict.fromkeys(columns.values(), next(iter(values.values()), made))
+    if missing := [name for name in columns if name not in values]:
+        known = f"it has {', '.join(sorted(values))}" if values else "its outputs have no names"
+        raise UsageError(f"the model has no output {', '.join(missing)}: {known}")
+    return {column: values[name] for name, column in columns.items()}
+
+
 def _by_names(named: Sequence[str], model: Loaded) -> list[int]:
     if sorted(named) != sorted(model.inputs):
         raise UsageError(

@@ -12,7 +12,7 @@ from tfos_magic.errors import UsageError
 from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.checks.widths import refuse_widths
 from tfos_magic.frames.inference.loading import Input, loaded
-from tfos_magic.frames.inference.names import by_name, taken_by
+from tfos_magic.frames.inference.names import by_name, by_own_name, taken_by
 from tfos_magic.frames.inference.trained import trained_on
 from tfos_magic.frames.mapping import map_blocks
 from tfos_magic.frames.source import source_of
@@ -25,7 +25,7 @@ def predict(
     frame: Any,
     *,
     features: Sequence[str] | Mapping[str, str] | None = None,
-    output: str | Sequence[str] = "prediction",
+    output: str | Sequence[str] | Mapping[str, str] = "prediction",
     batch_size: int = 1024,
     argmax: bool = False,
     classes: Sequence[str] | None = None,
@@ -43,7 +43,7 @@ def predict(
         column for each: the column of its name, or the one that a dict of columns by input gives; a list of other names
         goes by the order of a Keras model's own list.
     output: name of the new column; for a model of several outputs a name for each: their own names where it gives a
-        dict, else in their order.
+        dict, else in their order. A dict has the new columns by the model's own names, some or all.
     batch_size: rows in one call of the model.
     argmax: give the index of the greatest value instead of all values; ``classes`` gives the name of that class.
     signature: which signature of a SavedModel.
@@ -55,7 +55,7 @@ def predict(
     inputs = tuple(features) if isinstance(features, Mapping) else ()
     columns = trained_on(model, source_of(frame).specs) if features is None else tuple(features)
     columns = tuple(features.values()) if isinstance(features, Mapping) else columns
-    names = (output,) if isinstance(output, str) else tuple(output)
+    names = (output,) if isinstance(output, str) else dict(output) if isinstance(output, Mapping) else tuple(output)
     prediction = Prediction(model, inputs, columns, names, tuple(classes or ()), argmax or bool(classes), signature)
     # Columns need not be identifiers: parameters stand for them by their place.
     feed = dict(zip(prediction.parameters, columns, strict=True))
@@ -64,12 +64,13 @@ def predict(
 
 @dataclass
 class Prediction:
-    """A model as a tensor function; its parameters are the features by their place, meant for ``inputs`` if named."""
+    """A model as a tensor function; its parameters are the features by their place, meant for ``inputs`` if named.
+    ``outputs`` are columns, or columns by what the model calls its outputs."""
 
     model: Any
     inputs: tuple[str, ...]
     features: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...] | dict[str, str]
     classes: tuple[str, ...]
     argmax: bool
     signature: str
@@ -98,8 +99,10 @@ class Prediction:
         for taken, places in self._taken:
             self._check_widths(taken, places, values)
         fed = [self._fed(taken, [values[i] for i in places]) for taken, places in self._taken]
-        made = by_name(self._ready.call(fed), self.outputs)
-        return {name: self._chosen(value) for name, value in made.items()}
+        made = self._ready.call(fed)
+        outputs = self.outputs
+        named = by_own_name(made, outputs) if isinstance(outputs, dict) else by_name(made, outputs)
+        return {name: self._chosen(value) for name, value in named.items()}
 
     def check_blocks(self, blocks: Sequence[Any]) -> None:
         """Raise :class:`UsageError` for rows that do not have the shape of the model's input, :class:`DataError` for a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from tfos_magic.errors import UsageError
 from tfos_magic.training.keras_seam import seams
-from tfos_magic.training.keras_seam.as_written.weight_files import files_by_their_names
+from tfos_magic.training.keras_seam.as_written.weight_files import apart, files_by_their_names, replace_files
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
 _Decay = keras.optimizers.schedules.InverseTimeDecay
@@ -34,7 +33,7 @@ def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
         if wanted == "tf" or (wanted is None and not str(filepath).endswith(_FILES)):
             kwargs.pop("signatures", None)
             return export_as_keras2(model, str(filepath))
-        return original(model, filepath, *args, **kwargs)
+        return apart(original, model, str(filepath), *args, **kwargs)
 
     files_by_their_names(stack, notice)
     wrap(stack, keras.Model, "save", save)
@@ -114,18 +113,8 @@ def export_as_keras2(model: Any, path: str) -> None:
         tf.io.gfile.makedirs(path)
         tf.saved_model.save(module, path, signatures=signatures)
     else:
-        _replace_files(path, lambda folder: tf.saved_model.save(module, folder, signatures=signatures))
-
-
-def _replace_files(path: str, write: Callable[[str], object]) -> None:
-    """Let ``write`` fill a folder of its own, and move its files into ``path``: all nodes may do so at once."""
-    target = Path(path)
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=target.absolute().parent) as folder:
-        write(folder)
-        for file in sorted(Path(folder).rglob("*")):
-            place = target / file.relative_to(folder)
-            place.mkdir(exist_ok=True) if file.is_dir() else file.replace(place)
+        Path(path).mkdir(parents=True, exist_ok=True)
+        replace_files(Path(path), lambda folder: tf.saved_model.save(module, folder, signatures=signatures))
 
 
 def _inputs(model: Any) -> Sequence[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -36,7 +38,7 @@ def files_by_their_names(stack: ExitStack, notice: Callable[[str], None]) -> Non
     def save_weights(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("save_format", None)
         named = str(filepath)
-        return original(model, named if named.endswith(_KNOWN) else named + WEIGHTS, *args, **kwargs)
+        return apart(original, model, named if named.endswith(_KNOWN) else named + WEIGHTS, *args, **kwargs)
 
     def load_weights(original: Any, model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         there = next(
@@ -51,6 +53,25 @@ def files_by_their_names(stack: ExitStack, notice: Callable[[str], None]) -> Non
     wrap(stack, keras.Model, "save_weights", save_weights)
     wrap(stack, keras.Model, "load_weights", load_weights)
     wrap(stack, tf.train, "latest_checkpoint", latest)
+
+
+def apart(original: Callable[..., Any], model: Any, path: str, overwrite: bool = True, **kwargs: Any) -> Any:
+    """Let Keras write a file elsewhere and move it to its place: all nodes may do so at once."""
+    if "://" in path or not (overwrite and Path(path).absolute().parent.is_dir()):
+        return original(model, path, overwrite, **kwargs)
+    replace_files(
+        Path(path).parent, lambda folder: original(model, os.path.join(folder, Path(path).name), overwrite, **kwargs)
+    )
+    return None
+
+
+def replace_files(target: Path, write: Callable[[str], object]) -> None:
+    """Let ``write`` fill a folder of its own, and move its files into ``target``."""
+    with tempfile.TemporaryDirectory(prefix=".tfos-", dir=target) as folder:
+        write(folder)
+        for file in sorted(Path(folder).rglob("*")):
+            place = target / file.relative_to(folder)
+            place.mkdir(exist_ok=True) if file.is_dir() else file.replace(place)
 
 
 def _newest(folder: str) -> str | None:
