@@ -110,7 +110,7 @@ def refuse_other_values() -> None:
         "(in one map, without num_parallel_calls). Shuffled passes that repeat() and that a fit() left in the middle "
         "go on in an order that time decides: give each fit() a dataset of its own. A dataset that is shard()ed by the "
         "worker's number would be dealt out twice: leave shard() out, or set AutoShardPolicy.OFF with tf.distribute. "
-        "Generators without a seed are alike on all workers by themselves. What a loop over a fed DataFrame collects is "
+        "Generators without a seed are alike on all workers. What a loop over a fed DataFrame collects is "
         "of this worker's rows alone: give fit() the DataFrame itself, or take df.toPandas()."
     )
 
