@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import platform
 import socket
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -63,3 +66,28 @@ def test_a_running_cluster_is_not_probed(local_session: SparkSession) -> None:
     found = by_name(list(examine(local_session, ClusterSpec(workers=9), running=True)))
     assert "%tfos status" in found["cluster"].text
     assert "slots" not in found
+
+
+def test_slots_of_tasks_that_have_just_begun_are_held(local_session: SparkSession, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def stay(number: int) -> int:
+        Path(folder, str(number)).touch()
+        while not Path(folder, "end").exists():
+            time.sleep(0.05)
+        return number
+
+    def held() -> str:
+        return by_name(list(examine(local_session, ClusterSpec(workers=4))))["slots"].text
+
+    job = threading.Thread(target=lambda: local_session.sparkContext.parallelize([0, 1], 2).map(stay).collect())
+    job.start()
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert held().startswith("2 of 4 free")
+    finally:
+        Path(folder, "end").touch()
+        job.join()
+    assert held().startswith("4 of 4 free")

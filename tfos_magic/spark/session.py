@@ -99,16 +99,17 @@ def task_cpus(spark: Session) -> int:
 
 
 def busy_cores(spark: Session) -> int:
-    """Cores held by tasks that run or are about to, ours and others'. 0 on a Connect session, which does not tell.
+    """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell.
 
-    What of a stage has not ended counts, for Spark may tell seconds later that its tasks run.
+    As its scheduler has it: what Spark tells of a stage may be seconds old.
     """
-    total = total_cores(spark)
-    if total is None:
+    if is_connect(spark):
         return 0
-    tracker = spark.sparkContext.statusTracker()
-    infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-    return min(total, sum(info.numTasks - info.numCompletedTasks for info in infos if info) * task_cpus(spark))
+    tasks = spark.sparkContext._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+    running = 0
+    while tasks.hasNext():
+        running += int(tasks.next())
+    return running * task_cpus(spark)
 
 
 def refuse_dynamic_allocation(spark: Session) -> None:
