@@ -82,6 +82,11 @@ def test_nodes_that_export_to_one_folder_at_once_leave_a_whole_model(
     np.testing.assert_allclose(made["dense_1"], model(X), rtol=1e-6)
 
 
+def test_what_keras_takes_by_place_reaches_it(notices: list[str], tmp_path: Path) -> None:
+    sequential().save(str(tmp_path / "model.keras"), True, True)  # to overwrite, zipped
+    assert (tmp_path / "model.keras").is_file()
+
+
 def test_nodes_that_save_weights_to_one_file_at_once_leave_it_whole(notices: list[str], tmp_path: Path) -> None:
     models = [sequential() for _ in range(4)]
     threads = [threading.Thread(target=model.save_weights, args=(str(tmp_path / "w"),)) for model in models * 4]

@@ -265,7 +265,7 @@ def _sign_of_life(state: RunState) -> Any:
 
 def _await_streaming(ssc: Any, work: Run, deadline: float) -> None:
     """Wait until a StreamingContext, or a StreamingQuery, ends, or the programs do, which then ends it."""
-    is_query = hasattr(ssc, "awaitTermination") and not hasattr(ssc, "awaitTerminationOrTimeout")
+    is_query = not hasattr(ssc, "awaitTerminationOrTimeout")
     while not (ssc.awaitTermination if is_query else ssc.awaitTerminationOrTimeout)(1):
         if work.done or time.monotonic() > deadline:
             ssc.stop(**{} if is_query else {"stopSparkContext": False, "stopGraceFully": True})

@@ -55,13 +55,12 @@ def files_by_their_names(stack: ExitStack, notice: Callable[[str], None]) -> Non
     wrap(stack, tf.train, "latest_checkpoint", latest)
 
 
-def apart(original: Callable[..., Any], model: Any, path: str, overwrite: bool = True, **kwargs: Any) -> Any:
+def apart(original: Callable[..., Any], model: Any, path: str, *args: Any, **kwargs: Any) -> Any:
     """Let Keras write a file elsewhere and move it to its place: all nodes may do so at once."""
-    if "://" in path or not (overwrite and Path(path).absolute().parent.is_dir()):
-        return original(model, path, overwrite, **kwargs)
-    replace_files(
-        Path(path).parent, lambda folder: original(model, os.path.join(folder, Path(path).name), overwrite, **kwargs)
-    )
+    overwrites, target = (*args, kwargs.get("overwrite", True))[0], Path(path)
+    if "://" in path or not (overwrites and target.parent.is_dir()):
+        return original(model, path, *args, **kwargs)
+    replace_files(target.parent, lambda folder: original(model, os.path.join(folder, target.name), *args, **kwargs))
     return None
 
 
