@@ -22,6 +22,7 @@ from tfos_magic.transport.identity import Authority, Identity, worker_name
 
 START_SECONDS = 90.0
 CELL_SECONDS = 120.0
+SEED = 7
 
 # Imported once and forked from then on: TensorFlow's import takes a process seconds, and most of a group's start.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -135,7 +136,7 @@ class Group:
         self,
         cell: str,
         *names: str,
-        seed: int = 7,
+        seed: int | None = SEED,
         inputs: dict[str, Any] | None = None,
         bare: bool = False,
         on_message: Callable[[int, Any], None] | None = None,
@@ -147,7 +148,8 @@ class Group:
     ) -> list[Outcome]:
         """Run ``cell`` on all ranks and give their outcomes by rank; ``names`` are sent back.
 
-        A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name.
+        A ``bare`` cell is not distributed, but finds its rank's ``collectives`` by that name. Without a ``seed``
+        TensorFlow is as one that nobody has seeded.
         ``checkpoints`` are the fields of a CheckpointPlan; ``resume`` holds parts that rank 0 goes on from.
         """
         run_id = secrets.token_hex(6)
@@ -299,6 +301,16 @@ def _serve(
     os._exit(0)  # a killed peer leaves TensorFlow's threads in a state that an orderly exit waits for
 
 
+def _begin(seed: int | None) -> None:
+    """Let a plain process begin with ``seed``, or as one in which nobody has seeded TensorFlow."""
+    import keras
+    from tensorflow.python.eager import context
+
+    keras.utils.set_random_seed(SEED if seed is None else seed)
+    if seed is None:
+        context.context()._set_global_seed(None)
+
+
 def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) -> None:
     import keras
 
@@ -306,7 +318,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
     from tfos_magic.training.context import CheckpointPlan
     from tfos_magic.training.run import RunContext, StopSignal, distributed
     from tfos_magic.transport.messages import StrategyOptions
-    from tfos_magic.values import settings
+    from tfos_magic.values import random_state, settings
 
     cell, names, seed, inputs, bare, (run_id, strategy, options, checkpoints, parts) = job
     lock, stop, done = threading.Lock(), StopSignal(), threading.Event()
@@ -328,7 +340,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
     try:
         namespace["collectives"] = collectives
         if collectives is None or bare:
-            keras.utils.set_random_seed(seed)
+            _begin(seed)
             exec(compile(cell, "<cell>", "exec"), namespace)
         else:
             plan = CheckpointPlan(enabled=True, **checkpoints) if checkpoints is not None else CheckpointPlan()
@@ -338,7 +350,8 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
                 emit,
                 stop,
                 strategy=strategy,
-                seed=seed,
+                seed=SEED if seed is None else seed,
+                random=random_state.of_seed(SEED) if seed is None else {},
                 options=StrategyOptions(**options),
                 checkpoints=plan,
                 resume=assemble(parts),

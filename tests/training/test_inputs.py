@@ -581,3 +581,36 @@ def test_shuffled_passes_that_repeat_go_on_in_one_order_on_all_workers_and_time_
     outcomes, notices = told(groups[2], DATA + PASSES, "weights")
     assert_same_weights(outcomes, plain, 1e-5)
     assert any("repeats shuffled passes was left in the middle" in notice for notice in notices), notices
+
+
+SEEDED_ALONE = """
+import keras, numpy as np, tensorflow as tf
+features = np.random.default_rng(5).normal(size=(64, 3)).astype("float32")
+
+
+def drawn():
+    in_graph = tf.function(lambda: tf.random.normal([], seed=4))
+    order = tf.data.Dataset.range(20).shuffle(20, seed=3)
+    return [float(tf.random.uniform([], seed=3)), float(in_graph()), float(in_graph()), *order.as_numpy_iterator()]
+
+
+seeded, free = drawn(), float(tf.random.uniform([]))
+train = tf.data.Dataset.from_tensor_slices((features, features[:, :1])).shuffle(64, seed=3).batch(10)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer=keras.initializers.Zeros())])
+model.compile("adam", "mse")
+history = model.fit(train, epochs=2, verbose=0).history
+weights = model.get_weights()
+tf.random.set_seed(9)
+seeded += drawn()
+"""
+
+
+def test_what_has_a_seed_of_its_own_draws_by_that_alone_where_nothing_else_is_seeded(groups) -> None:
+    plain, again = (groups[0].run(SEEDED_ALONE, "weights", "seeded", "free", seed=None)[0] for _ in range(2))
+    outcomes = succeeded(groups[2].run(SEEDED_ALONE, "weights", "seeded", "free", seed=None))
+    assert plain.values["seeded"] == again.values["seeded"]
+    assert plain.values["free"] != again.values["free"]
+    assert_same_weights(outcomes, plain.values["weights"], 1e-5)
+    for outcome in outcomes:
+        assert outcome.values["seeded"] == plain.values["seeded"]
+        assert outcome.values["free"] == outcomes[0].values["free"]

@@ -12,7 +12,7 @@ from tfos_magic.training import agreement, ranks
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.keras_seam import summary_files
 from tfos_magic.training.keras_seam.hooks import install
-from tfos_magic.training.keras_seam.random_numbers import install_entropy
+from tfos_magic.training.keras_seam.random_numbers import install_entropy, install_own_seeds
 from tfos_magic.training.parameter_server.strategy import AsyncStrategy, served
 from tfos_magic.training.session import Session
 from tfos_magic.training.strategies.local import LocalStrategy
@@ -49,6 +49,8 @@ def distributed(context: RunContext) -> Iterator[Session]:
         if context.strategy != AsyncStrategy.name:  # whose workers may come late
             context.collectives.barrier()  # rank 0 writes to the disk when the others have seen it as it was
         install_entropy(stack, context.seed)
+        if context.random and "tensorflow" not in context.random:
+            install_own_seeds(stack)
         session = Session(context, STRATEGIES[context.strategy](context))
         stack.callback(session.close)
         stack.enter_context(ranks.current(context))

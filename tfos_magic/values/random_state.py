@@ -31,6 +31,11 @@ def taken() -> dict[str, Any]:
     return {**_waiting, **{name: state for name, state in states.items() if state}}
 
 
+def of_seed(seed: int) -> dict[str, Any]:
+    """The states to begin with where nobody has seeded: what is drawn by no seed of its own follows from ``seed``."""
+    return {"python": random.Random(seed).getstate()}
+
+
 def alike(gather: Callable[[list[int]], Any]) -> dict[str, Any]:
     """The states that all processes have alike, such as those that a program has seeded; ``gather`` brings their
     integers together, a row for each process."""
@@ -107,7 +112,12 @@ def _tensorflow() -> dict[str, Any]:
     if context is None or context._seed is None:
         return {}
     seeds = context._rng
-    return {"seed": int(context._seed), "seeds": seeds.getstate(), "anew": not isinstance(seeds, _Restored)}
+    return {"seed": int(context._seed), "seeds": seeds.getstate(), "anew": not is_restored(context)}
+
+
+def is_restored(context: Any) -> bool:
+    """Whether nobody has called ``tf.random.set_seed`` since TensorFlow's state was restored in its eager context."""
+    return isinstance(context._rng, _Restored)
 
 
 def _put_tensorflow(state: dict[str, Any]) -> None:

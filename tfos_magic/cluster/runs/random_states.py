@@ -8,14 +8,14 @@ from typing import Any
 
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
-from tfos_magic.values.random_state import ended, seed_for, taken
+from tfos_magic.values.random_state import ended, of_seed, seed_for, taken
 
 
 class Randomness:
-    """The ``seed`` of a run and the ``states`` that its cell begins with, empty where these are those of the seed.
+    """The ``seed`` of a run and the ``states`` that its cell begins with, empty where the seed was asked for.
 
     A cell without a seed of its own goes on with the random states of this process, as if it ran here. One that
-    is detached gets a seed, as this process may draw meanwhile.
+    is detached gets states of a seed, as this process may draw meanwhile.
     """
 
     def __init__(self, request: RunRequest) -> None:
@@ -23,6 +23,8 @@ class Randomness:
         self._lent = request.seed is None and not (request.alone or request.detached)
         self.states: dict[str, Any] = taken() if self._lent else {}
         self.seed = self._seed() if request.seed is None else request.seed
+        if request.seed is None and not self._lent:
+            self.states = of_seed(self.seed)
 
     def _seed(self) -> int:
         if self._lent:

@@ -19,10 +19,12 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import random_seed
 from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2
 
 from tfos_magic.training.keras_seam.seams import replace, wrap
+from tfos_magic.values import random_state
 
 _MODULES = (gen_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2)
 _SEEDS = ("seed2", "key", "seed")
@@ -159,3 +161,15 @@ def install_entropy(stack: ExitStack, seed: int) -> None:
     wrap(stack, random, "seed", seed_module)
     replace(stack, np.random.bit_generator, "randbits", bits)
     replace(stack, tf.random.Generator, "from_non_deterministic_state", classmethod(from_seed))
+
+
+def install_own_seeds(stack: ExitStack) -> None:
+    """Let an operation's or a dataset's own seed be all that it draws by, until ``stack`` closes or the cell calls
+    ``tf.random.set_seed``: so it is in a process that has not called it, and what the run's seed is for is the rest."""
+
+    def of_operation(original: Any, op_seed: Any) -> Any:
+        if op_seed is None or not random_state.is_restored(eager_context.context()):
+            return original(op_seed)
+        return random_seed.DEFAULT_GRAPH_SEED, random_seed._truncate_seed(op_seed)
+
+    wrap(stack, random_seed, "get_seed", of_operation)

@@ -172,6 +172,9 @@ SEAMS = (
         ("colocate_vars_with",),
         "optimizers within strategy.run",
     ),
+    Seam(
+        f"{_TF}.framework.random_seed", ("get_seed",), "seeds of operations and datasets, where nothing else is seeded"
+    ),
     Seam("random", ("seed",), "the run's seed"),
     Seam("random:Random", ("seed",), "the run's seed"),
     Seam("numpy.random.bit_generator", ("randbits",), "the run's seed"),

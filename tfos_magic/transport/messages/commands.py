@@ -61,7 +61,7 @@ class RunCell(Message):
     packed. ``place`` tells where the notebook works, as :func:`~tfos_magic.disk.place.tell_place` does, and ``sources``
     are the texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them,
     as :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with,
-    as :func:`~tfos_magic.values.random_state.taken` gives them; empty: those that follow from ``seed``. The agent adds
+    as :func:`~tfos_magic.values.random_state.taken` gives them; empty where ``seed`` was asked for. The agent adds
     the channel of ``rows`` of a program that asks for them.
     """
 

@@ -50,8 +50,8 @@ def strategies_taken(alone: str = "") -> Iterator[None]:
                 raise TrainingError(f"tf.distribute.{name} trains with all nodes of the cluster, and {alone}")
             if not entered:
                 run = ranks.context()
-                seeds = random_state.alike(run.collectives.gather)
-                run = replace(run, strategy="sync", checkpoints=CheckpointPlan(), random=seeds)
+                states = {**random_state.of_seed(run.seed), **random_state.alike(run.collectives.gather)}
+                run = replace(run, strategy="sync", checkpoints=CheckpointPlan(), random=states)
                 entered.append(_Synchronous(outer.enter_context(distributed(run))))
                 _install(outer, together)  # above what the run replaces
             return entered[0]
