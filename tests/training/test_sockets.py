@@ -20,6 +20,7 @@ THREE_AND_ONE = ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2")
 SUMS = (
     KIND
     + """
+import time
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
@@ -39,6 +40,12 @@ values = np.full_like(own, np.nan) if weight == 0 else own
 mean = tf.function(lambda: collectives.mean([tf.constant(values)], tf.constant(weight), [tf.constant(1.0)]))
 means = [tensor.numpy() for tensor in mean()]
 sent = collectives.sent
+collectives.barrier()
+waited, exchanged = collectives.waited, collectives.exchanged
+for many in (1, 3_000_000):  # in one round, and in several
+    time.sleep(0.5 * (rank == 3))
+    collectives.all_reduce([tf.ones(many)])
+waited, exchanged = collectives.waited - waited, collectives.exchanged - exchanged
 """
 )
 
@@ -55,7 +62,7 @@ def four(request: pytest.FixtureRequest) -> Iterator[Group]:
 
 
 def test_sums_means_weights_and_deaths_of_ranks_on_two_hosts(four: Group) -> None:
-    outcomes = succeeded(four.run(SUMS, "kind", "wrong", "own", "means", "sent", bare=True))
+    outcomes = succeeded(four.run(SUMS, "kind", "wrong", "own", "means", "sent", "waited", "exchanged", bare=True))
     weights = [3.0, 0.0, 2.0, 1.0]
     expected = sum(o.values["own"].astype("float64") * w for o, w in zip(outcomes, weights, strict=True)) / sum(weights)
     for outcome in outcomes:
@@ -63,8 +70,11 @@ def test_sums_means_weights_and_deaths_of_ranks_on_two_hosts(four: Group) -> Non
         assert outcome.values["wrong"] == []
         assert outcome.values["means"][1] == 4.0
         assert outcome.values["sent"] > 0
+        assert outcome.values["exchanged"] > 0
         assert np.array_equal(outcome.values["means"][0], outcomes[0].values["means"][0])
         np.testing.assert_allclose(outcome.values["means"][0], expected, atol=1e-6)
+    assert outcomes[3].values["waited"] < 0.3
+    assert all(outcome.values["waited"] > 0.8 for outcome in outcomes[:3])
     assert [outcome.values["wrong"] for outcome in succeeded(four.run(ROWS, "wrong", bare=True))] == [[]] * 4
     cell = WAIT.format(late="os.kill(os.getpid(), 9)", wait="graph()")
     cell = "import os\nimport time\nbegan = time.time()\n" + cell

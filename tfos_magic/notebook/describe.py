@@ -15,6 +15,7 @@ from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
 from tfos_magic.notebook.views.picture import seconds_by_phase
 from tfos_magic.notebook.views.wording import count_of
+from tfos_magic.notebook.views.worker_rows import straggler
 from tfos_magic.processes.orphans import Orphan
 
 _MEGABYTE = 1e6
@@ -55,7 +56,8 @@ def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: R
 
 
 def run_dict(run: RunState) -> dict[str, Any]:
-    """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, bytes per epoch, notices to the user."""
+    """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, the rank that the others wait for, if
+    there is one, bytes per epoch, notices to the user."""
     return {
         "name": run.name,
         "strategy": run.strategy,
@@ -64,6 +66,7 @@ def run_dict(run: RunState) -> dict[str, Any]:
         "history": run.history,
         "seconds": run.elapsed,
         "phases": seconds_by_phase(run),
+        "straggler": straggler(run),
         "sent_per_epoch": run.sent_per_epoch,
         "restarts": run.restarts,
         "notices": run.notices,

@@ -57,8 +57,13 @@ class Collectives:
 
     @property
     def waited(self) -> float:
-        """Seconds that this rank has spent in what :attr:`sent` counts, most of them waiting for others."""
+        """Seconds that this rank has waited for others to come to an operation, or for servers to answer."""
         return 0.0 if self._wire is None else self._wire.waited
+
+    @property
+    def exchanged(self) -> float:
+        """Seconds that operations took once all had come to them."""
+        return 0.0 if self._wire is None else self._wire.exchanged
 
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks; the same bits come back on every rank.

@@ -68,7 +68,7 @@ class TrainingState:
             context.emit,
             lambda: self.rows_trained,
             lambda: self.collectives.sent,
-            lambda: (self.data_clock.seconds, self.collectives.waited),
+            lambda: (self.data_clock.seconds, self.collectives.waited, self.collectives.exchanged),
         )
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
 

@@ -13,7 +13,7 @@ def test_a_run_tells_its_curves_its_seconds_and_the_bytes_of_an_epoch() -> None:
     pass_time(state, 1.0)
     tell(state, progress(0, 0, 1, epochs=2))
     for worker in state.workers:
-        worker.sent, worker.peer_seconds = 3000, 0.5
+        worker.sent, worker.exchange_seconds = 3000, 0.5
     pass_time(state, 2.0)
     tell(state, epoch_end(0, epochs=2), epoch_end(1, epochs=2))
     finish(state)
@@ -22,7 +22,7 @@ def test_a_run_tells_its_curves_its_seconds_and_the_bytes_of_an_epoch() -> None:
     assert [epoch["loss"] for epoch in run["history"]] == [0.5, 0.25]
     assert run["seconds"] == pytest.approx(3.0)
     assert run["phases"]["start"] == pytest.approx(1.0)
-    assert run["phases"]["communicate"] == pytest.approx(0.5)
+    assert run["phases"]["exchange"] == pytest.approx(0.5)
     assert run["phases"]["compute"] == pytest.approx(1.5)
     assert run["sent_per_epoch"] == pytest.approx(3000.0)
 

@@ -19,7 +19,8 @@ class WorkerState:
 
     ``sent`` counts the bytes that it sent to other ranks and to servers for training. ``data_share`` and ``peer_share``
     are the shares of the last seconds (0 to 1) that it waited for its next batch, and for other ranks; ``data_seconds``
-    and ``peer_seconds`` are what these waits came to since the run began. ``seen`` is when it last told where it is.
+    and ``peer_seconds`` are what these waits came to since the run began, ``exchange_seconds`` what it took from there
+    to exchange gradients and the like. ``seen`` is when it last told where it is.
     ``metrics`` are its running values, over the ``epoch_rows`` rows that it has seen in this epoch. ``log`` holds its
     last lines, ``log_order`` their places among all lines of the run.
     """
@@ -38,6 +39,7 @@ class WorkerState:
     sent: int = 0
     data_seconds: float = 0.0
     peer_seconds: float = 0.0
+    exchange_seconds: float = 0.0
     data_share: float = 0.0
     peer_share: float = 0.0
     seen: float = 0.0
@@ -61,6 +63,7 @@ class WorkerState:
         self.epoch, self.step, self.steps, self.rows = message.epoch, message.step, message.steps, message.rows
         self.sent, self.seen = message.sent, now
         self.data_seconds, self.peer_seconds = message.data_seconds, message.peer_seconds
+        self.exchange_seconds = message.exchange_seconds
         self._marks.append((now, message.rows, message.data_seconds, message.peer_seconds))
         then, rows, data, peers = self._marks[0]
         if now > then:

@@ -13,11 +13,13 @@ from typing import Any
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
-from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
+from tfos_magic.notebook.views.worker_rows import WorkerRow, straggler, worker_rows
 
 NOTICES_SHOWN = 6
 METRICS_SHOWN = 24
 NAMES_SHOWN = 3
+
+_WAITING = "wait for others"
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",
@@ -173,10 +175,12 @@ def _plain(value: Any) -> Any:
 
 
 def take_phases(state: RunState) -> list[Phase]:
-    """Where the time went, in order: parts that took none are left out."""
+    """Where the time went, in order: parts that took none are left out, and a worker that others wait for is named."""
     parts = seconds_by_phase(state)
-    whole = sum(parts.values())
-    return [Phase(name, round(part / whole, 4), duration(part)) for name, part in parts.items() if part >= 0.05]
+    whole, slowest = sum(parts.values()), straggler(state)
+    named = {} if slowest is None else {_WAITING: f"wait for worker {slowest}"}
+    shown = {name: part for name, part in parts.items() if part >= 0.05}
+    return [Phase(named.get(name, name), round(part / whole, 4), duration(part)) for name, part in shown.items()]
 
 
 def seconds_by_phase(state: RunState) -> dict[str, float]:
@@ -189,14 +193,16 @@ def seconds_by_phase(state: RunState) -> dict[str, float]:
     fed = sum(feed.seconds for feed in state.feeds.values() if not feed.reused)
     training = times.get("train", 0.0)
     data = min(training, sum(worker.data_seconds for worker in state.workers) / workers)
-    peers = min(training - data, sum(worker.peer_seconds for worker in state.workers) / workers)
+    exchange = min(training - data, sum(worker.exchange_seconds for worker in state.workers) / workers)
+    peers = min(training - data - exchange, sum(worker.peer_seconds for worker in state.workers) / workers)
     return {
         "start": max(0.0, times.get("start", 0.0) - fed),
         "feed": fed,
         "prepare": times.get("cell", 0.0),
-        "compute" if data or peers else "train": training - data - peers,
+        "compute" if data or exchange or peers else "train": training - data - exchange - peers,
         "wait for data": data,
-        "communicate": peers,
+        "exchange": exchange,
+        _WAITING: peers,
         "validate": times.get("validate", 0.0),
         "checkpoint": times.get("checkpoint", 0.0),
         "rest of the cell": times.get("rest", 0.0),

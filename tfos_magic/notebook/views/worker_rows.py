@@ -34,6 +34,16 @@ class WorkerRow:
     trouble: str
 
 
+def straggler(state: RunState) -> int | None:
+    """The rank that the others have waited for throughout the run, if there is one: it has waited far less itself."""
+    waits = {worker.rank: worker.peer_seconds for worker in state.workers}
+    usual = median(waits.values() or [0.0])
+    slowest = min(waits, key=waits.__getitem__, default=None)
+    if slowest is None or usual < WAITING * state.times.get("train", 0.0) or waits[slowest] >= usual / 3:
+        return None
+    return slowest if usual else None
+
+
 def worker_rows(state: RunState) -> list[WorkerRow]:
     """Put every worker in words, and after them every parameter server that the run uses."""
     norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE], state.strategy == "sync")

@@ -29,8 +29,9 @@ def astray(ranks: object) -> str:
 class GroupTransport(Protocol):
     """Sums tensors over the ranks of a group; all ranks call the same operations in the same order.
 
-    ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others, ``waited``
-    the seconds that this and waiting for them took, where the wire can tell.
+    ``name`` says in words what it travels on; ``sent`` is the number of bytes this rank has sent to others. ``waited``
+    are the seconds until all others had come to an operation, ``exchanged`` those that it took from there, where the
+    wire can tell.
     """
 
     @property
@@ -41,6 +42,9 @@ class GroupTransport(Protocol):
 
     @property
     def waited(self) -> float: ...
+
+    @property
+    def exchanged(self) -> float: ...
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks, eagerly or in a graph; the same bits come back on every rank."""
@@ -82,7 +86,8 @@ class GroupTransport(Protocol):
 class AllReduce(Protocol):
     """Reduces and gathers NumPy arrays over ranks, one call at a time.
 
-    ``failure`` says why it is broken, empty while it is not.
+    ``failure`` says why it is broken, empty while it is not. ``waited`` are the seconds until all ranks had come to a
+    call.
     """
 
     @property
@@ -90,6 +95,9 @@ class AllReduce(Protocol):
 
     @property
     def sent(self) -> int: ...
+
+    @property
+    def waited(self) -> float: ...
 
     @property
     def failure(self) -> str: ...

@@ -56,7 +56,7 @@ class ArrayWire:
 
     def __init__(self, exchange: AllReduce) -> None:
         self.exchange = exchange
-        self.waited = 0.0
+        self._seconds = 0.0
         self._lock = threading.Lock()
         self._results = LentArrays()
         self._turns = Turns()
@@ -71,6 +71,14 @@ class ArrayWire:
     @property
     def sent(self) -> int:
         return self.exchange.sent
+
+    @property
+    def waited(self) -> float:
+        return self.exchange.waited
+
+    @property
+    def exchanged(self) -> float:
+        return self._seconds - self.exchange.waited
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return self._reduce(tensors, 0, 1.0)
@@ -134,7 +142,7 @@ class ArrayWire:
             with self._lock:
                 begun = time.monotonic()
                 yield
-                self.waited += time.monotonic() - begun
+                self._seconds += time.monotonic() - begun
         except PeerLost:
             raise
         except BaseException as error:

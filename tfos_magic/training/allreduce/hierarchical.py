@@ -37,6 +37,12 @@ class HostGroups:
         return sum(exchange.sent for exchange in (self._local, self._between) if exchange is not None)
 
     @property
+    def waited(self) -> float:
+        if self._local is not None:  # which is told what the host's first rank has waited for other hosts
+            return self._local.waited
+        return 0.0 if self._between is None else self._between.waited
+
+    @property
     def failure(self) -> str:
         return next((e.failure for e in (self._between, self._local) if e is not None and e.failure), "")
 
@@ -45,13 +51,16 @@ class HostGroups:
         with self._together():
             if self._local is None:
                 return self._outside.reduce(local_arrays, results, averaged, weight)
+            before = waited = 0.0
             if self._between is None:
                 total = self._local.reduce(local_arrays, results, averaged, weight)
             else:
                 halfway = self._memory.empty([(result.shape, result.dtype) for result in results])
                 total = self._local.reduce(local_arrays, halfway, averaged, weight)
+                before = self._between.waited
                 total = self._between.reduce(halfway, results, averaged, total)
-            self._local.spread(results, results)
+                waited = self._between.waited
+            self._local.spread(results, results, waited - before)
             return total
 
     def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:

@@ -35,12 +35,14 @@ class ConnectionListener(Protocol):
 
 @dataclass
 class _Traffic:
-    """What is left to send to a peer and to receive from it in one swap; ``headed`` once its header is here."""
+    """What is left to send to a peer and to receive from it in one swap; ``headed`` once its header
+    is here, which ``came`` then."""
 
     out: list[memoryview]
     into: list[memoryview]
     head: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
     headed: bool = False
+    came: float = 0.0
 
 
 class Links:
@@ -64,6 +66,8 @@ class Links:
         self.seconds = seconds
         self.failure = ""
         self.sent = 0
+        self.waited = 0.0
+        """Seconds of the last swap until all others had come to it."""
         self._data = dict(data)
         self._words = dict(words)
         self._swaps = 0
@@ -95,6 +99,7 @@ class Links:
         """
         self._swaps = (self._swaps + 1) & 0xFFFFFFFF
         weights = [weight] * len(self.names)
+        begun, self.waited = time.monotonic(), 0.0
         left = {other: self._traffic(operation, out[other], weight) for other in self._data}
         deadline = time.monotonic() + self.seconds
         for other in list(left):
@@ -106,7 +111,9 @@ class Links:
             for other in list(left):
                 events = (select.POLLIN if left[other].into else 0) | (select.POLLOUT if left[other].out else 0)
                 if not events:
-                    _, _, _, weights[other] = _HEADER.unpack(left.pop(other).head)
+                    done = left.pop(other)
+                    _, _, _, weights[other] = _HEADER.unpack(done.head)
+                    self.waited = max(self.waited, done.came - begun)
                     self._poll.unregister(self._data[other])
                     del asked[other]
                 elif asked.get(other) != events:
@@ -194,7 +201,7 @@ class Links:
 
     def _open(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
         said, number, length, weight = _HEADER.unpack(traffic.head)
-        traffic.headed = True
+        traffic.headed, traffic.came = True, time.monotonic()
         if (said, number) == (operation, self._swaps):
             traffic.into = [view for view in room(other, weight) if view.nbytes]
         if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):

@@ -55,6 +55,11 @@ class RingWire:
         """Zero: TensorFlow does not tell."""
         return 0.0
 
+    @property
+    def exchanged(self) -> float:
+        """As :attr:`waited`."""
+        return 0.0
+
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results: list[tf.Tensor] = [None] * len(tensors)
         for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in tensors]):

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import socket
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -65,6 +66,7 @@ class SharedMemory:
         self.rank = rank
         self.size = size
         self.sent = 0
+        self.waited = 0.0
         self._numbers = np.frombuffer(memory, np.float64, 2 * size).reshape(2, size)
         slots = np.frombuffer(memory, np.uint8, offset=_NUMBERS_BYTES).reshape(2 * size + 1, SLOT_BYTES)
         self._slots = slots[:-1].reshape(2, size, SLOT_BYTES)
@@ -92,7 +94,7 @@ class SharedMemory:
         total, parts = 0.0, None
         for chunk in chunks:
             self._fill(chunk, local_arrays)
-            self.mesh.meet(operation)
+            self._meet(operation, first=parts is None)
             if parts is None:
                 total, parts = float(weights.sum()), fractions(weights.tolist())
             self._combine(chunk, operation, results, averaged, parts)
@@ -103,7 +105,7 @@ class SharedMemory:
         lengths = self._numbers[self._turn]
         lengths[self.rank] = stream.size
         self.sent += stream.size
-        slots = self._share(stream[:SLOT_BYTES], operation)
+        slots = self._share(stream[:SLOT_BYTES], operation, first=True)
         sizes = [int(length) for length in lengths]
         if max(sizes) <= SLOT_BYTES:
             return [slot[:size] for slot, size in zip(slots, sizes, strict=True)]
@@ -118,22 +120,35 @@ class SharedMemory:
                     np.copyto(part, slot[: part.size])
         return streams
 
-    def _share(self, part: Array, operation: int) -> Array:
+    def _share(self, part: Array, operation: int, first: bool = False) -> Array:
         """Show ``part`` to the peers and give the slots of all, which hold theirs until the next meeting but one."""
         slots = self._slots[self._turn]
         self._turn = 1 - self._turn
         slots[self.rank, : part.size] = part
-        self.mesh.meet(operation)
+        self._meet(operation, first)
         return slots
 
-    def spread(self, local_arrays: Sequence[Array], results: Sequence[Array]) -> None:
-        """Copy rank 0's ``local_arrays`` into ``results`` on the other ranks, whose own may hold anything."""
+    def _meet(self, operation: int, first: bool) -> None:
+        """Meet the others; for the ``first`` time in a call, they may have to be waited for."""
+        begun = time.monotonic()
+        self.mesh.meet(operation)
+        self.waited += time.monotonic() - begun if first else 0.0
+
+    def spread(self, local_arrays: Sequence[Array], results: Sequence[Array], waited: float) -> None:
+        """Copy rank 0's ``local_arrays`` into ``results`` on the other ranks, whose own may hold anything.
+
+        All of them have waited for as long as rank 0 has ``waited`` before.
+        """
         operation, chunks = self._plan_of(local_arrays, -1)
+        numbers = self._numbers[self._turn]
+        numbers[self.rank] = waited
         self._turn = (self._turn + len(chunks)) % 2
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
             if self.rank == 0:
                 self._fill(chunk, local_arrays)
             self.mesh.meet(operation)
+            if number == 0:
+                self.waited += float(numbers[0])
             if self.rank != 0:
                 for place in chunk.places:
                     np.copyto(results[place.tensor][place.rows], place.terms[0])

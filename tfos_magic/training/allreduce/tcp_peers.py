@@ -45,6 +45,7 @@ class TcpPeers:
     def __init__(self, links: Links) -> None:
         self.links = links
         self._size = len(links.names)
+        self.waited = 0.0
         self._terms = np.zeros(0, np.uint8)
         self._plans: dict[Any, _Plan] = {}
         self._streams = LentArrays()
@@ -70,7 +71,9 @@ class TcpPeers:
             self._terms = np.empty(self._size * plan.share, np.uint8)
         terms = self._terms[: self._size * plan.share].reshape(self._size, plan.share)
         reduction = _Reduction(self.links, plan, terms, local_arrays, results, averaged)
-        return reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
+        total = reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
+        self.waited += reduction.waited
+        return total
 
     def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
         members = {self.links.place: self._streams.joined(local_arrays)}
@@ -81,6 +84,7 @@ class TcpPeers:
 
         out = {other: [array.data for array in local_arrays] for other in range(self._size)}
         self.links.swap(operation, out, room, float(members[self.links.place].size))
+        self.waited += self.links.waited
         return [members[place] for place in range(self._size)]
 
     def _plan_of(self, local_arrays: Sequence[Array], averaged: int) -> _Plan:
@@ -119,6 +123,7 @@ class _Reduction:
         self._local_arrays = local_arrays
         self._results = results
         self._averaged = averaged
+        self.waited = 0.0
         self._others = [other for other in range(self._size) if other != self._place]
 
     def all_at_once(self, weight: float) -> float:
@@ -132,6 +137,7 @@ class _Reduction:
             return [_bytes_of(self._term(other, piece)) for piece in chunk]
 
         weights = self._links.swap(self._plan.operation, dict.fromkeys(self._others, buffers), room, weight)
+        self.waited = self._links.waited
         self._add(chunk, fractions(weights))
         return sum(weights)
 
@@ -143,6 +149,7 @@ class _Reduction:
         weights: list[float] = []
         for now in [*rounds, []]:
             weights = self._swap(before, now, weight)
+            self.waited = self.waited if before else self._links.waited
             self._add(_chunk(now, self._place), fractions(weights))
             before = now
         return sum(weights)

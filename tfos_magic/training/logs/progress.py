@@ -15,7 +15,8 @@ SECONDS_BETWEEN = 0.25
 class Reporter:
     """Emits this rank's messages: ``Progress`` at most each ``SECONDS_BETWEEN`` seconds, unless forced.
 
-    ``rows`` and ``sent`` give counts so far, ``waits`` the seconds waited for data and for peers.
+    ``rows`` and ``sent`` give counts so far, ``waits`` the seconds waited for data, waited for peers, and
+    of exchanges with them.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class Reporter:
         emit: Callable[[Message], None],
         rows: Callable[[], int],
         sent: Callable[[], int] = lambda: 0,
-        waits: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        waits: Callable[[], tuple[float, float, float]] = lambda: (0.0, 0.0, 0.0),
     ) -> None:
         self.run_id = run_id
         self.rank = rank
@@ -34,7 +35,7 @@ class Reporter:
         self._sent = sent
         self._sent_before = sent()
         self._waits = waits
-        self._peers_before = waits()[1]
+        self._peers_before = waits()[1:]
         self._last = 0.0
         self._noticed: set[str] = set()
         self._late: list[str] = []
@@ -53,7 +54,7 @@ class Reporter:
         """Report where the rank is; reads the row counter and the metrics from the device."""
         self._last = time.monotonic()
         values = numbers(metrics or {})
-        data, peers = self._waits()
+        data, *peers = self._waits()
         rows = self._rows()
         if rows:
             self.settle()
@@ -70,7 +71,7 @@ class Reporter:
                 values,
                 self._sent() - self._sent_before,
                 data,
-                peers - self._peers_before,
+                *(now - before for now, before in zip(peers, self._peers_before, strict=True)),
             )
         )
 

@@ -48,6 +48,11 @@ class ServerWire:
         return self.group.waited - self._waited_before
 
     @property
+    def exchanged(self) -> float:
+        """Zero: what the servers' answers take is told as a whole."""
+        return 0.0
+
+    @property
     def name(self) -> str:
         return "the parameter servers"
 

@@ -62,7 +62,8 @@ class Progress(Message):
 
     ``rows`` counts the rows this rank trained on since the run began, ``sent`` the bytes it sent to other ranks and to
     servers; ``phase`` is ``train``, ``validate`` or ``checkpoint``; ``metrics`` are this rank's running values.
-    ``data_seconds`` and ``peer_seconds`` grow by what it waited for its next batch, and for other ranks or servers.
+    ``data_seconds`` and ``peer_seconds`` grow by what it waited for its next batch, and for other ranks or servers;
+    ``exchange_seconds`` by what it exchanged with ranks that had all come.
     """
 
     run_id: str
@@ -77,6 +78,7 @@ class Progress(Message):
     sent: int = 0
     data_seconds: float = 0.0
     peer_seconds: float = 0.0
+    exchange_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

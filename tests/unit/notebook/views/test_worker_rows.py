@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tfos_magic.cluster.runs.state import RunPhase, RunState, lose
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.notebook.describe import status_dict
 from tfos_magic.notebook.views.card import render_card
 from tfos_magic.notebook.views.picture import take_picture
 from tfos_magic.notebook.views.worker_rows import worker_rows
@@ -84,9 +87,30 @@ def test_waits_are_part_of_the_phases_once_they_are_measured() -> None:
     pass_time(state, 10)
     tell(state, *(progress(rank, 0, 2) for rank in range(2)))
     assert [phase.name for phase in take_picture(state).phases] == ["train"]
-    tell(state, *(replace(progress(r, 0, 3), data_seconds=1.0, peer_seconds=2.0) for r in range(2)))
+    waits = {"data_seconds": 1.0, "peer_seconds": 2.0, "exchange_seconds": 0.5}
+    tell(state, *(replace(progress(r, 0, 3), **waits) for r in range(2)))
     phases = {phase.name: phase.text for phase in take_picture(state).phases}
-    assert phases == {"compute": "7.0 s", "wait for data": "1.0 s", "communicate": "2.0 s"}
+    assert phases == {"compute": "6.5 s", "wait for data": "1.0 s", "exchange": "0.5 s", "wait for others": "2.0 s"}
+
+
+@pytest.mark.parametrize(
+    ("waits", "name"),
+    [
+        ([4.0, 4.0, 0.2, 4.0], "wait for worker 2"),
+        ([4.0, 0.2], "wait for worker 1"),
+        ([3.0, 3.0, 2.0, 4.0], "wait for others"),
+        ([0.4, 0.4, 0.0, 0.4], "wait for others"),  # too little of ten seconds to speak of
+    ],
+)
+def test_a_worker_that_the_others_have_waited_for_all_along_is_named(waits: list[float], name: str) -> None:
+    state = training(len(waits))
+    tell(state, progress(0, 0, 1))
+    pass_time(state, 10)
+    tell(state, *(replace(progress(r, 0, 2), peer_seconds=wait) for r, wait in enumerate(waits)))
+    finish(state)
+    assert [phase.name for phase in take_picture(state).phases] == ["compute", name]
+    named = int(name[-1]) if "worker" in name else None
+    assert status_dict(None, [], state)["run"]["straggler"] == named
 
 
 def test_the_time_that_remains_is_judged_from_the_first_step_on() -> None:
