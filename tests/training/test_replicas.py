@@ -261,6 +261,48 @@ train()
 
 
 def test_what_a_strategy_has_beside_is_refused_by_name(groups: Groups) -> None:
-    outcomes = groups[2].run(as_written("import tensorflow as tf\nSTRATEGY.extended"), bare=True)
-    assert [outcome.kind for outcome in outcomes] == ["TrainingError"] * 2
+    program = "import tensorflow as tf\nstrategy = STRATEGY\n"
+    graph = "@tf.function\ndef has():\n    return 1 if strategy else 0\n\n\n"
+    asked = program + graph + 'known = [hasattr(strategy, "extended"), getattr(strategy, "extended", 5), int(has())]'
+    assert [o.values["known"] for o in succeeded(groups[2].run(as_written(asked), "known", bare=True))] == [
+        [False, 5, 1]
+    ] * 2
+    outcomes = groups[2].run(as_written(program + "strategy.extended"), bare=True)
+    assert [outcome.kind for outcome in outcomes] == ["StrategyAttributeError"] * 2
     assert "strategy.extended is not understood here" in outcomes[0].error
+
+
+LEFT = """
+import tensorflow as tf
+strategy = STRATEGY
+
+
+def drawn(leave):
+    tf.random.set_seed(9)
+    batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
+    leave(batches)
+    return float(tf.random.uniform([], seed=3)), float(tf.random.uniform([]))
+
+
+def leave_early(batches):
+    for batch in batches:
+        strategy.run(tf.identity, args=(batch,))
+        break
+
+
+def fail(batches):
+    try:
+        for batch in batches:
+            raise KeyError
+    except KeyError:
+        pass
+
+
+values = [drawn(leave) for leave in (lambda batches: None, leave_early, fail, lambda batches: next(iter(batches)))]
+"""
+
+
+def test_what_is_drawn_after_a_loop_was_left_is_alike_on_all_workers(groups: Groups) -> None:
+    outcomes = succeeded(groups[2].run(as_written(LEFT), "values", bare=True))
+    for outcome in outcomes:
+        assert outcome.values["values"] == [outcomes[0].values["values"][0]] * 4

@@ -62,8 +62,8 @@ def is_local(module: Any, folder: str) -> bool:
 
 
 def lies_in(place: str, folder: str) -> bool:
-    """Whether a path is below ``folder`` and not that of something installed there."""
-    return place.startswith(os.path.join(folder, "")) and not is_installed(place)
+    """Whether a path is below ``folder``, and neither in an archive nor that of something installed there."""
+    return place.startswith(os.path.join(folder, "")) and not is_installed(place) and os.path.exists(place)
 
 
 def is_users(module: Any) -> bool:

@@ -71,6 +71,7 @@ class TFCluster:
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> Any:
         """An RDD of the program's answers to the rows of an RDD, one for each, in their order; lazy."""
         self._check(qname)
+        self._raise_failure()
         return self._feeding.inference(dataRDD, feed_timeout, qname)
 
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:

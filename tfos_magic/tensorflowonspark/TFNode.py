@@ -32,21 +32,21 @@ def hdfs_path(ctx: Any, path: str) -> str:
 
 
 class RowsManager:
-    """What ``ctx.mgr`` is: the way to this node's rows. One of its queues is a :class:`RowFeed`."""
+    """What ``ctx.mgr`` is: the way to the queues of this node's rows."""
 
     def __init__(self, handle: RowsHandle | None) -> None:
         self._handle = handle
-        self._feeds: dict[str, RowFeed] = {}
+        self._queues: dict[str, _Queue] = {}
         self._unread: set[str] = set()
 
-    def feed(self, name: str) -> RowFeed:
+    def queue(self, name: str) -> _Queue:
         """The queue of that name, opened when it is first asked for."""
         if self._handle is None:
             raise RuntimeError("this program is fed no rows: run it with input_mode=InputMode.SPARK")
-        if name not in self._feeds:
-            self._feeds[name] = RowFeed(self._handle, name)
+        if name not in self._queues:
+            self._queues[name] = _Queue(RowFeed(self._handle, name))
             self._unread.add(name)
-        return self._feeds[name]
+        return self._queues[name]
 
     def note_read(self, name: str) -> None:
         """A program has read all rows of that queue, or said that it wants no more."""
@@ -61,8 +61,36 @@ class RowsManager:
             )
 
     def close(self) -> None:
-        for feed in self._feeds.values():
-            feed.close()
+        for queue in self._queues.values():
+            queue.feed.close()
+
+
+class _Queue:
+    """The rows of a queue, which all its :class:`DataFeed` take from, each going on where another one has stopped."""
+
+    def __init__(self, feed: RowFeed) -> None:
+        self.feed = feed
+        self._blocks: Iterator[list[Any]] = feed.blocks()
+        self._rows: list[Any] = []
+        self._next = 0
+        self.is_past_end = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether another block has to be read."""
+        return self._next == len(self._rows)
+
+    def take(self, most: int) -> list[Any]:
+        """The next rows of the block that was read."""
+        taken = self._rows[self._next : self._next + most]
+        self._next += len(taken)
+        return taken
+
+    def read(self) -> bool:
+        """Read a block, an empty one at the end of a partition; False where no more come."""
+        block = next(self._blocks, None)
+        self._rows, self._next, self.is_past_end = block or [], 0, not block
+        return block is not None
 
 
 class DataFeed:
@@ -83,21 +111,16 @@ class DataFeed:
         self.mgr, self.train_mode = mgr, train_mode
         self.done_feeding = False
         self.input_tensors = [tensor for _, tensor in sorted(input_mapping.items())] if input_mapping else None
-        self._feed, self._name = mgr.feed(qname_in), qname_in
-        self._blocks: Iterator[list[Any]] = self._feed.blocks()
-        self._rows: list[Any] = []
-        self._next, self._is_past_end = 0, False
+        self._queue, self._name = mgr.queue(qname_in), qname_in
 
     def next_batch(self, batch_size: int) -> Any:
         """Take the next ``batch_size`` rows, fewer at the end: a list of rows, or a dict of columns by tensor."""
         rows: list[Any] = []
         while len(rows) < batch_size and not self.done_feeding:
-            if self._next == len(self._rows) and self._is_at_an_end(bool(rows)):
+            if self._queue.is_empty and self._is_at_an_end(bool(rows)):
                 break
-            taken = self._rows[self._next : self._next + batch_size - len(rows)]
-            self._next += len(taken)
-            rows += taken
-        self._feed.note_given(len(rows))
+            rows += self._queue.take(batch_size - len(rows))
+        self._queue.feed.note_given(len(rows))
         if self.input_tensors is None:
             return rows
         return {tensor: [row[place] for row in rows] for place, tensor in enumerate(self.input_tensors)}
@@ -109,24 +132,22 @@ class DataFeed:
     def batch_results(self, results: Iterable[Any]) -> None:
         """Answer the rows of the last batch, each with one of ``results``. Raises ``FeedError`` for more of them."""
         if answers := list(results):
-            self._feed.answer(answers)
+            self._queue.feed.answer(answers)
 
     def terminate(self) -> None:
         """Take no more: what is still fed is dropped."""
         self.done_feeding = True
         self.mgr.note_read(self._name)
-        self._feed.close()
+        self._queue.feed.close()
 
     def _is_at_an_end(self, begun: bool) -> bool:
         """Take the next block; True where a batch that was ``begun`` ends with its partition, and at the end of all."""
-        if self._is_past_end and not self.train_mode:
-            self._feed.go_on()
-        block = next(self._blocks, None)
-        self._rows, self._next, self._is_past_end = block or [], 0, not block
-        self.done_feeding = block is None
+        if self._queue.is_past_end and not self.train_mode:
+            self._queue.feed.go_on()
+        self.done_feeding = not self._queue.read()
         if self.done_feeding:
             self.mgr.note_read(self._name)
-        return block is None or (not block and begun and not self.train_mode)
+        return self.done_feeding or (self._queue.is_past_end and begun and not self.train_mode)
 
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> NoReturn:

@@ -47,7 +47,9 @@ class TrainingState:
         self.applying = False
         self._apart = False
         self.initialising = False
-        self.draws_shares = False
+        self.draws_shares = self.traces_shares = False
+        self.draws_from: Callable[[], Any] = lambda: True
+        """The iterator that shares were drawn from; None once a loop has left it."""
         self.assigned: dict[int, tf.Variable] = {}
         self.saves: list[int] = []
         self.ending: list[Callable[[], None]] = []
@@ -174,7 +176,7 @@ class TrainingState:
 
     def drawing_for_shares(self) -> AbstractContextManager[None]:
         """What is traced in the block draws random numbers for rows of this rank alone."""
-        return replaced(self, "draws_shares", True)
+        return replaced(self, "traces_shares", True)
 
     def drawing_alike(self) -> AbstractContextManager[None]:
         """What is drawn in the block are initial values, which all ranks draw alike."""
@@ -182,7 +184,7 @@ class TrainingState:
 
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
-        within = self.step is not None or self.draws_shares
+        within = self.step is not None or self.traces_shares or (self.draws_shares and self.draws_from() is not None)
         return within and self.trial is None and self.collectives.size > 1
 
     def report(self, phase: str, loop: Loop, logs: Any = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +29,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_cell_imports_goes_along_with_what_that_imports(folder: Path) -> None:
     found = local_sources("import numpy as np\nimport beside_one\n")
     assert sorted(found) == ["beside_one.py", "beside_pack/__init__.py", "beside_pack/inner.py"]
+
+
+def test_a_module_in_an_archive_stays_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(folder / "beside.zip", "w") as archive:
+        archive.writestr("beside_zipped/__init__.py", "VALUE = 3\n")
+    monkeypatch.syspath_prepend(folder / "beside.zip")
+    assert importlib.import_module("beside_zipped").VALUE == 3
+    assert (
+        local_sources("import beside_zipped\nimport beside_one\n").keys() == local_sources("import beside_one").keys()
+    )
 
 
 def test_a_cell_that_imports_nothing_sends_nothing(folder: Path) -> None:

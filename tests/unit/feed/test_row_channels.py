@@ -195,6 +195,21 @@ def test_who_waits_hears_why_no_rows_come() -> None:
         queue.await_taken(1, going) or queue.put(RowBlock(1, b"x"), 1, going) or queue.await_taken(1, going)
 
 
+@pytest.mark.parametrize("opened", [True, False])
+def test_rows_that_come_after_a_program_has_failed_get_its_error(opened: bool) -> None:
+    channels = RowChannels()
+    if opened:
+        channels.open("run")
+    channels.end("run", FeedError("no module named beside"))
+    channels.release("run")
+    with pytest.raises(FeedError, match="no module named beside"):
+        channels.queue("run", "input")
+    for number in range(row_channels.KEPT_FAILURES):
+        channels.end(f"run {number}", FeedError("later"))
+    with pytest.raises(FeedError, match="has ended: run it again"):
+        channels.queue("run", "input")
+
+
 def test_a_program_that_has_ended_takes_all_that_comes_and_a_run_that_has_nothing() -> None:
     channels = RowChannels()
     channels.open("run")

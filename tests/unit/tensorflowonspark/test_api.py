@@ -23,9 +23,10 @@ class Rows:
     def __init__(self, *blocks: list[Any]) -> None:
         self._blocks, self.answers, self.closed, self.read = blocks, [], False, ""
         self.unanswered, self.missed = 0, []
+        self._queue = TFNode._Queue(self)
 
-    def feed(self, name: str) -> Rows:
-        return self
+    def queue(self, name: str) -> TFNode._Queue:
+        return self._queue
 
     def note_read(self, name: str) -> None:
         self.read = name
@@ -72,6 +73,14 @@ def test_answers_that_are_missing_where_a_program_goes_on_after_a_partition_are_
         feed.batch_results(feed.next_batch(2)[:1])
     assert rows.answers == [1, 3, 4]
     assert rows.missed == [1, 1]
+
+
+def test_feeds_of_one_queue_go_on_where_the_other_has_stopped() -> None:
+    rows = Rows([1, 2, 3, 4], [], [5, 6, 7], [], [8])
+    first, then = (TFNode.DataFeed(rows, train_mode=mode) for mode in (True, False))
+    assert first.next_batch(3) == [1, 2, 3]
+    assert [batch for batch in batches(then, 2) if batch] == [[4], [5, 6], [7], [8]]
+    assert (first.next_batch(3), first.should_stop()) == ([], True)
 
 
 def test_a_mapping_gives_columns_by_tensor_in_the_order_of_the_columns_names() -> None:

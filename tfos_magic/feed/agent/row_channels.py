@@ -18,6 +18,7 @@ from tfos_magic.errors import FeedError, TFOSError
 
 QUEUE_BYTES = 16 << 20
 LOOK_SECONDS = 0.5
+KEPT_FAILURES = 64
 
 Cancelled = Callable[[], bool]
 """Whether the caller at the other end of a Flight call has gone."""
@@ -201,6 +202,7 @@ class RowChannels:
         self._channels: dict[str, dict[str, RowQueue]] = {}
         self._left: set[str] = set()
         self._ended: dict[str, TFOSError | None] = {}
+        self._failures: dict[str, TFOSError] = {}
         self._lock = threading.Lock()
 
     def open(self, channel: str) -> None:
@@ -211,7 +213,9 @@ class RowChannels:
         """A queue of a channel, made when it is first asked for. Raises :class:`FeedError` for a channel that ended."""
         with self._lock:
             if channel not in self._channels:
-                raise FeedError("the program that these rows were for has ended: run it again")
+                raise self._failures.get(channel) or FeedError(
+                    "the program that these rows were for has ended: run it again"
+                )
             queue = self._channels[channel].setdefault(name, RowQueue())
         if channel in self._left:
             queue.close()
@@ -220,7 +224,12 @@ class RowChannels:
         return queue
 
     def end(self, channel: str, error: TFOSError | None = None) -> bool:
-        """Say that no more rows come, for an ``error`` if one is given; False for an unknown channel."""
+        """Say that no more rows come, for an ``error`` if one is given, which those get that come later; False for an
+        unknown channel."""
+        if error is not None:
+            self._failures[channel] = error
+            while len(self._failures) > KEPT_FAILURES:
+                self._failures.pop(next(iter(self._failures)))
         if (queues := self._queues(channel)) is None:
             return False
         self._ended[channel] = error

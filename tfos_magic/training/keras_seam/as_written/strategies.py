@@ -84,6 +84,10 @@ def _heed_options(stack: ExitStack) -> None:
     wrap(stack, tf.data.Dataset, "with_options", with_options)
 
 
+class StrategyAttributeError(TrainingError, AttributeError):
+    """What a strategy does not have here, for ``hasattr()`` as well."""
+
+
 class _Synchronous:
     """What a program has as its strategy: one replica on each worker.
 
@@ -156,7 +160,7 @@ class _Synchronous:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise TrainingError(
+        raise StrategyAttributeError(
             f"strategy.{name} is not understood here: there are scope, run, reduce, gather, num_replicas_in_sync, "
             "cluster_resolver, experimental_local_results, experimental_distribute_dataset and "
             "distribute_datasets_from_function."
