@@ -163,3 +163,23 @@ def test_weights_are_found_by_the_names_that_they_were_written_by(notices: list[
     with pytest.raises(UsageError, match="load_weights_on_restart"):
         keras.callbacks.ModelCheckpoint(str(tmp_path), load_weights_on_restart=True)
     keras.callbacks.ModelCheckpoint(str(tmp_path), load_weights_on_restart=False, period=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "metrics", "weights"),
+    [
+        ((["mae"],), ["mae"], None),
+        ((["mae"], [0.5]), ["mae"], [0.5]),
+        (([], [0.5]), [], [0.5]),
+        (([0.5],), None, [0.5]),
+        ((), None, None),
+    ],
+)
+def test_metrics_are_the_third_that_compile_takes(
+    notices: list[str], given: tuple[Any, ...], metrics: Any, weights: Any
+) -> None:
+    model = sequential()
+    model.compile("sgd", "mse", *given)
+    settings = model.get_compile_config()
+    assert (settings["metrics"], settings["loss_weights"]) == (metrics, weights)
+    assert len(model.evaluate(X, X[:, :1], verbose=0, return_dict=True)) == 1 + len(metrics or [])

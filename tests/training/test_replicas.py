@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.soak import in_turn
+from tests.soak import every, in_turn
 from tests.training.conftest import Groups, assert_same_weights, succeeded
 from tests.training.harness import DATA, Outcome
 
@@ -82,6 +82,62 @@ def test_a_loop_gives_the_weights_the_losses_and_the_metrics_of_one_process(
     program = program.replace("@tf.function\n", "") if eager else program
     plain = groups.plain(program.replace("STRATEGY", "tf.distribute.get_strategy()"), "weights", "history")
     outcomes = run(groups, size, program, "weights", "history")
+    assert_same_weights(outcomes, plain.values["weights"], 1e-5)
+    for outcome in outcomes:
+        np.testing.assert_allclose(outcome.values["history"], plain.values["history"], rtol=1e-5)
+
+
+CLIPPED = (
+    DATA
+    + """
+BATCH = 26
+strategy = STRATEGY
+words = tf.cast(tf.math.floormod(x[:, :4] * 10, 5), tf.int32)
+with strategy.scope():
+    layers = [keras.layers.Embedding(5, 3), keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+    optimizer = keras.optimizers.OPTIMIZER
+    of_rows = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((words, y)).batch(BATCH))
+
+
+def step(features, labels):
+    with tf.GradientTape() as tape:
+        losses = of_rows(labels, model(features, training=True))
+        loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+
+@tf.function
+def train(batch):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(step, args=batch), axis=None)
+
+
+history = [float(train(batch)) for _ in range(2) for batch in batches]
+weights = model.get_weights()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    every(
+        3,
+        [
+            "SGD(0.5, clipnorm=0.02)",
+            "Adam(0.01, gradient_accumulation_steps=2)",
+            "AdamW(0.01, global_clipnorm=0.1)",
+            "Adam(0.01, clipvalue=0.002)",
+            "Adam(0.01, use_ema=True)",
+        ],
+    ),
+)
+def test_an_optimizer_clips_and_accumulates_gradients_of_the_whole_batch(groups: Groups, optimizer: str) -> None:
+    program = CLIPPED.replace("OPTIMIZER", optimizer)
+    plain = groups.plain(program.replace("STRATEGY", "tf.distribute.get_strategy()"), "weights", "history")
+    outcomes = run(groups, 2, program, "weights", "history")
     assert_same_weights(outcomes, plain.values["weights"], 1e-5)
     for outcome in outcomes:
         np.testing.assert_allclose(outcome.values["history"], plain.values["history"], rtol=1e-5)

@@ -87,6 +87,7 @@ SEAMS = (
         optional=True,  # Keras's trainers set it on themselves
     ),
     Seam(f"{_KERAS}.backend.tensorflow.trainer", ("TFEpochIterator",), "a loop gets its data"),
+    Seam(BASE_TRAINER, ("compile",), "metrics where programs for Keras 2 give them"),
     Seam(BASE_TRAINER, ("_get_metrics_result_or_logs",), "logs of all ranks"),
     Seam(f"{_KERAS}.trainers.compile_utils:CompileLoss", ("__call__",), "a loss has the weight of its rows"),
     Seam(f"{_KERAS}.losses.loss:Loss", ("__call__",), "a loss has the weight of its rows"),

@@ -21,6 +21,7 @@ from tfos_magic.training.keras_seam.seams import replace, wrap
 _Decay = keras.optimizers.schedules.InverseTimeDecay
 _FILES = (".keras", ".h5", ".hdf5")
 _ALIASES = {"int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex}
+_COMPILED = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics", "run_eagerly", "steps_per_execution")
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
@@ -39,6 +40,7 @@ def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
     wrap(stack, keras.Model, "save", save)
     for name in ("fit", "evaluate", "predict"):
         replace(stack, keras.Model, name, _loop(name))
+    wrap(stack, seams.found(seams.BASE_TRAINER), "compile", _compile)
     wrap(stack, BaseOptimizer, "__init__", _optimizer)
     replace(stack, BaseOptimizer, "lr", property(_rate, _set_rate))
     replace(stack, tf.keras.backend, "set_value", _set_value)
@@ -76,6 +78,14 @@ def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **
     if decay:
         rate = _Decay(rate, 1, decay)
     return original(optimizer, rate, *args, **kwargs)
+
+
+def _compile(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take arguments by their places in Keras 2, which has metrics third; numbers there are weights, as in Keras 3."""
+    third = tf.nest.flatten(args[2:3])
+    if third and all(isinstance(weight, (int, float)) for weight in third):
+        return original(model, *args, **kwargs)
+    return original(model, **dict(zip(_COMPILED, args, strict=False)), **kwargs)
 
 
 def _loop(name: str) -> Callable[..., Any]:

@@ -16,10 +16,13 @@ MEAN = tf.distribute.ReduceOp.MEAN
 
 
 class Replicas(tf.distribute.Strategy):
-    """The strategy that a program finds in force within ``strategy.run``, with variables that are plain ones."""
+    """The strategy that a program finds in force within ``strategy.run``, with variables that are plain ones.
 
-    def __init__(self, collectives: Collectives) -> None:
-        super().__init__(_Extended(self, collectives))
+    While ``applying()``, an optimizer has sums of all replicas, and what it adds up by itself stays as it is.
+    """
+
+    def __init__(self, collectives: Collectives, applying: Callable[[], bool]) -> None:
+        super().__init__(_Extended(self, collectives, applying))
 
 
 def install(stack: ExitStack) -> None:
@@ -31,9 +34,9 @@ def install(stack: ExitStack) -> None:
 class _Extended(distribute_lib._DefaultDistributionExtended):
     """TensorFlow's default, one replica that has all to itself, but for what goes from replica to replica."""
 
-    def __init__(self, strategy: Replicas, collectives: Collectives) -> None:
+    def __init__(self, strategy: Replicas, collectives: Collectives, applying: Callable[[], bool]) -> None:
         super().__init__(strategy)
-        self._collectives = collectives
+        self._collectives, self._applying = collectives, applying
 
     def _scope(self, strategy: Replicas) -> Any:
         return distribute_lib.StrategyExtendedV2._scope(self, strategy)
@@ -46,6 +49,8 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
             return fn(*args, **kwargs)
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list[tf.Tensor]:
+        if self._applying():
+            return [value for value, _ in value_destination_pairs]
         sums = self._collectives.all_reduce([tf.convert_to_tensor(value) for value, _ in value_destination_pairs])
         if reduce_op is not MEAN:
             return sums

@@ -96,7 +96,7 @@ class _Synchronous:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._replicas = session, Replicas(session.collectives)
+        self._session, self._replicas = session, Replicas(session.collectives, lambda: session.applying)
         self._scope = tf.distribute.get_strategy().scope
         self.num_replicas_in_sync = session.collectives.size
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -163,13 +163,25 @@ class OwnLoop:
             self.assigned[id(variable)] = variable
 
     def apply_by_replica(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-        """Let an optimizer take its step in :meth:`by_replica`, in which it adds the gradients up by itself."""
+        """Take a step in :meth:`by_replica` with the sums of the gradients, which are clipped and accumulated then."""
         with self._session.computing_apart(False):
             self._take_over(optimizer, variables)
         self._session.remember(variables)
-        update(gradients, variables)
+        update(self._summed(gradients), variables)
         self.steps_taken.assign_add(1)
         self._session.count(self._rows)
+
+    def _summed(self, gradients: Sequence[Any]) -> list[Any]:
+        """Gradients added up over ranks. None stays None, and sparse ones have the rows of all."""
+        collectives, sums = self._session.collectives, list(gradients)
+        dense = [i for i, g in enumerate(gradients) if g is not None and not isinstance(g, tf.IndexedSlices)]
+        for i, total in zip(dense, collectives.all_reduce([gradients[i] for i in dense]), strict=True):
+            sums[i] = total
+        for i, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                values, indices = collectives.concat([gradient.values, gradient.indices])
+                sums[i] = tf.IndexedSlices(values, indices, gradient.dense_shape)
+        return sums
 
     def refuse_mixing(self) -> None:
         """Before a step by hand: refuse maps, on the way to the fed rows under way, that look at more than a row."""
