@@ -171,7 +171,10 @@ def test_weights_are_found_by_the_names_that_they_were_written_by(notices: list[
         ((["mae"],), ["mae"], None),
         ((["mae"], [0.5]), ["mae"], [0.5]),
         (([], [0.5]), [], [0.5]),
+        ((None, [0.5]), None, [0.5]),
         (([0.5],), None, [0.5]),
+        (([0.5], ["mae"]), ["mae"], [0.5]),
+        ((None, ["mae"]), ["mae"], None),
         ((), None, None),
     ],
 )

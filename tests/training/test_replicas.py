@@ -354,11 +354,21 @@ def fail(batches):
         pass
 
 
+def look_elsewhere(batches):
+    other = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4))
+    for batch in batches:
+        next(iter(other))
+        within.append(float(tf.random.uniform([], seed=5)))
+
+
+within = []
 values = [drawn(leave) for leave in (lambda batches: None, leave_early, fail, lambda batches: next(iter(batches)))]
+drawn(look_elsewhere)
 """
 
 
 def test_what_is_drawn_after_a_loop_was_left_is_alike_on_all_workers(groups: Groups) -> None:
-    outcomes = succeeded(groups[2].run(as_written(LEFT), "values", bare=True))
+    outcomes = succeeded(groups[2].run(as_written(LEFT), "values", "within", bare=True))
+    assert not set(outcomes[0].values["within"]) & set(outcomes[1].values["within"])
     for outcome in outcomes:
         assert outcome.values["values"] == [outcomes[0].values["values"][0]] * 4

@@ -48,8 +48,8 @@ class TrainingState:
         self._apart = False
         self.initialising = False
         self.draws_shares = self.traces_shares = False
-        self.draws_from: Callable[[], Any] = lambda: True
-        """The iterator that shares were drawn from; None once a loop has left it."""
+        self.holds_shares: Callable[[], bool] = lambda: True
+        """Whether the iterator that shares were drawn from is there: a loop that was left has none any more."""
         self.assigned: dict[int, tf.Variable] = {}
         self.saves: list[int] = []
         self.ending: list[Callable[[], None]] = []
@@ -184,7 +184,7 @@ class TrainingState:
 
     def _draws_apart(self) -> bool:
         """Whether random numbers that are drawn now are for rows of this rank alone."""
-        within = self.step is not None or self.traces_shares or (self.draws_shares and self.draws_from() is not None)
+        within = self.step is not None or self.traces_shares or (self.draws_shares and self.holds_shares())
         return within and self.trial is None and self.collectives.size > 1
 
     def report(self, phase: str, loop: Loop, logs: Any = None) -> None:

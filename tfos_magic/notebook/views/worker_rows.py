@@ -35,7 +35,12 @@ class WorkerRow:
 
 
 def straggler(state: RunState) -> int | None:
-    """The rank that the others have waited for throughout the run, if there is one: it has waited far less itself."""
+    """The rank that the others have waited for throughout the run, if there is one: it has waited far less itself.
+
+    Under ``async`` they wait for servers.
+    """
+    if state.strategy == "async":
+        return None
     waits = {worker.rank: worker.peer_seconds for worker in state.workers}
     usual = median(waits.values() or [0.0])
     slowest = min(waits, key=waits.__getitem__, default=None)

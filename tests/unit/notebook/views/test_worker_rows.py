@@ -111,6 +111,8 @@ def test_a_worker_that_the_others_have_waited_for_all_along_is_named(waits: list
     assert [phase.name for phase in take_picture(state).phases] == ["compute", name]
     named = int(name[-1]) if "worker" in name else None
     assert status_dict(None, [], state)["run"]["straggler"] == named
+    state.strategy = "async"  # where they wait for servers
+    assert take_picture(state).phases[-1].name == "wait for others"
 
 
 def test_the_time_that_remains_is_judged_from_the_first_step_on() -> None:

@@ -21,7 +21,10 @@ from tfos_magic.training.keras_seam.seams import replace, wrap
 _Decay = keras.optimizers.schedules.InverseTimeDecay
 _FILES = (".keras", ".h5", ".hdf5")
 _ALIASES = {"int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex}
-_COMPILED = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics", "run_eagerly", "steps_per_execution")
+_COMPILED = (
+    *("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics", "run_eagerly"),
+    *("steps_per_execution", "jit_compile"),
+)
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
@@ -81,11 +84,17 @@ def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **
 
 
 def _compile(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take arguments by their places in Keras 2, which has metrics third; numbers there are weights, as in Keras 3."""
-    third = tf.nest.flatten(args[2:3])
-    if third and all(isinstance(weight, (int, float)) for weight in third):
+    """Take arguments by their places in Keras 2, where metrics come before weights, unless these stand before them."""
+    third, fourth = (_are_numbers(args[place : place + 1]) for place in (2, 3))
+    if third or (args[2:3] == (None,) and fourth is False) or len(args) > len(_COMPILED):
         return original(model, *args, **kwargs)
     return original(model, **dict(zip(_COMPILED, args, strict=False)), **kwargs)
+
+
+def _are_numbers(given: Any) -> bool | None:
+    """Whether an argument holds numbers alone; None where it holds nothing."""
+    leaves = [leaf for leaf in tf.nest.flatten(given) if leaf is not None]
+    return all(isinstance(leaf, (int, float)) for leaf in leaves) if leaves else None
 
 
 def _loop(name: str) -> Callable[..., Any]:

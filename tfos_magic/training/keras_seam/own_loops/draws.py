@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,6 +23,7 @@ from tfos_magic.training.session import Session
 def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     """Watch batches being drawn, and what is assigned meanwhile, until ``stack`` closes."""
     together = Together(session)
+    session.holds_shares = lambda: own_loop.iterators.gives_shares
 
     def begin(original: Any, dataset: Any) -> Any:
         if not session.in_cell:
@@ -55,7 +55,6 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
             raise
         if session.loop is None:
             own_loop.iterators.drawn(iterator)
-            session.draws_from = weakref.ref(iterator)
             if (shares := own_loop.iterators.shares(iterator)) is not False:
                 own_loop.drawn(batch, known=bool(shares) or own_loop.iterators.gives_shares)
         return batch
@@ -71,7 +70,6 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
         if is_dataset:
             own_reads.refuse_cut(source)
             own_loop.source = source if shares else None
-        session.draws_from = lambda: source
 
         def counted(batch: Any) -> None:
             given = bool(shares) or (shares is None and own_loop.iterators.gives_shares)
