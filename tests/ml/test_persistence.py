@@ -69,7 +69,11 @@ def test_a_pipeline_predicts_in_another_process_what_it_predicts_here(
     given = json.dumps([list(row)[:3] for row in rows.collect()])
     done = subprocess.run([sys.executable, "-c", ELSEWHERE, path, given], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == here
+    there = json.loads(done.stdout.splitlines()[-1])
+    assert [prediction for _, prediction in there] == [prediction for _, prediction in here]
+    # Some processors add up a row by its place among others, and the rows are cut in another way there.
+    for (probabilities, _), (expected, _) in zip(there, here, strict=True):
+        assert probabilities == pytest.approx([float(number) for number in expected], rel=1e-6)
     again = PipelineModel.load(path).stages[-1]
     assert again.uid == asked.uid
     assert again.summary == fitted.stages[-1].summary
