@@ -183,7 +183,7 @@ class RowQueue:
         started = time.monotonic()
         while not done():
             if self._failure is not None:
-                raise type(self._failure)(str(self._failure))
+                raise _again(self._failure)
             if self._closed or cancelled():
                 return
             if time.monotonic() - max(started, self._moved) > timeout:
@@ -213,9 +213,8 @@ class RowChannels:
         """A queue of a channel, made when it is first asked for. Raises :class:`FeedError` for a channel that ended."""
         with self._lock:
             if channel not in self._channels:
-                raise self._failures.get(channel) or FeedError(
-                    "the program that these rows were for has ended: run it again"
-                )
+                ended = FeedError("the program that these rows were for has ended: run it again")
+                raise _again(self._failures.get(channel, ended))
             queue = self._channels[channel].setdefault(name, RowQueue())
         if channel in self._left:
             queue.close()
@@ -262,6 +261,11 @@ class RowChannels:
         with self._lock:
             queues = self._channels.get(channel)
             return None if queues is None else list(queues.values())
+
+
+def _again(error: TFOSError) -> TFOSError:
+    """An error that several raise: each has one of its own."""
+    return type(error)(str(error))
 
 
 def _end(queue: RowQueue, error: TFOSError | None) -> None:

@@ -41,12 +41,15 @@ def straggler(state: RunState) -> int | None:
     """
     if state.strategy == "async":
         return None
-    waits = {worker.rank: worker.peer_seconds for worker in state.workers}
-    usual = median(waits.values() or [0.0])
+    training = state.times.get("train", 0.0)
+    waits = {worker.rank: worker.peer_seconds / training for worker in state.workers if training}
     slowest = min(waits, key=waits.__getitem__, default=None)
-    if slowest is None or usual < WAITING * state.times.get("train", 0.0) or waits[slowest] >= usual / 3:
-        return None
-    return slowest if usual else None
+    return slowest if slowest is not None and _is_awaited(waits[slowest], median(waits.values())) else None
+
+
+def _is_awaited(wait: float, usual: float) -> bool:
+    """Whether others wait for a worker, by its share of the time in waits for them and what is ``usual``."""
+    return usual >= WAITING and wait < usual / 3
 
 
 def worker_rows(state: RunState) -> list[WorkerRow]:
@@ -72,7 +75,7 @@ class _Norms:
             return "silent"
         if worker.rows_per_second < SLOW * self.pace:
             return "slow"
-        if self.peers >= WAITING and worker.peer_share < self.peers / 3:
+        if _is_awaited(worker.peer_share, self.peers):
             return "slow: others wait"
         if not self.lockstep and self.place - _place(worker) > STEPS_BEHIND / max(1, worker.steps):
             return "behind"

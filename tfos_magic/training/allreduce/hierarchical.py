@@ -40,6 +40,10 @@ class HostGroups:
     def waited(self) -> float:
         if self._local is not None:  # which is told what the host's first rank has waited for other hosts
             return self._local.waited
+        return self._waited_outside
+
+    @property
+    def _waited_outside(self) -> float:
         return 0.0 if self._between is None else self._between.waited
 
     @property
@@ -51,16 +55,14 @@ class HostGroups:
         with self._together():
             if self._local is None:
                 return self._outside.reduce(local_arrays, results, averaged, weight)
-            before = waited = 0.0
+            before = self._waited_outside
             if self._between is None:
                 total = self._local.reduce(local_arrays, results, averaged, weight)
             else:
                 halfway = self._memory.empty([(result.shape, result.dtype) for result in results])
                 total = self._local.reduce(local_arrays, halfway, averaged, weight)
-                before = self._between.waited
                 total = self._between.reduce(halfway, results, averaged, total)
-                waited = self._between.waited
-            self._local.spread(results, results, waited - before)
+            self._local.spread(results, results, self._waited_outside - before)
             return total
 
     def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:

@@ -35,13 +35,11 @@ class ConnectionListener(Protocol):
 
 @dataclass
 class _Traffic:
-    """What is left to send to a peer and to receive from it in one swap; ``headed`` once its header
-    is here, which ``came`` then."""
+    """What is left to send to a peer and to receive from it in one swap; ``came`` is when its header did, 0 before."""
 
     out: list[memoryview]
     into: list[memoryview]
     head: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
-    headed: bool = False
     came: float = 0.0
 
 
@@ -190,7 +188,7 @@ class Links:
                 if count == 0:
                     self._heed(other)
                 _advance(traffic.into, count)
-                if not traffic.into and not traffic.headed:
+                if not traffic.into and not traffic.came:
                     self._open(other, traffic, operation, room)
         except BlockingIOError:
             return
@@ -201,7 +199,7 @@ class Links:
 
     def _open(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
         said, number, length, weight = _HEADER.unpack(traffic.head)
-        traffic.headed, traffic.came = True, time.monotonic()
+        traffic.came = time.monotonic()
         if (said, number) == (operation, self._swaps):
             traffic.into = [view for view in room(other, weight) if view.nbytes]
         if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):

@@ -32,6 +32,7 @@ from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 from tfos_magic.training.step import Step, rows_of
+from tfos_magic.training.strategies import sparse_gradients
 
 LATELY = 5.0
 """Seconds for which a loop that has drawn a batch is taken to come to the next."""
@@ -172,15 +173,14 @@ class OwnLoop:
         self._session.count(self._rows)
 
     def _summed(self, gradients: Sequence[Any]) -> list[Any]:
-        """Gradients added up over ranks. None stays None, and sparse ones have the rows of all."""
-        collectives, sums = self._session.collectives, list(gradients)
+        """Gradients added up over ranks. None stays None, and sparse ones stay sparse."""
+        collectives, sums, one = self._session.collectives, list(gradients), tf.constant(1.0)
         dense = [i for i, g in enumerate(gradients) if g is not None and not isinstance(g, tf.IndexedSlices)]
         for i, total in zip(dense, collectives.all_reduce([gradients[i] for i in dense]), strict=True):
             sums[i] = total
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                values, indices = collectives.concat([gradient.values, gradient.indices])
-                sums[i] = tf.IndexedSlices(values, indices, gradient.dense_shape)
+                sums[i] = sparse_gradients.combine(collectives, gradient, one, one, tf.constant(False))
         return sums
 
     def refuse_mixing(self) -> None:
