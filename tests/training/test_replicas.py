@@ -94,8 +94,9 @@ BATCH = 26
 strategy = STRATEGY
 words = tf.cast(tf.math.floormod(x[:, :4] * 10, 5), tf.int32)
 with strategy.scope():
-    layers = [keras.layers.Embedding(5, 3), keras.layers.Flatten(), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+    text = keras.Input((4,), dtype="int32")
+    made = keras.layers.Embedding(5, 3)(text) + keras.layers.Embedding(4, 3)(keras.ops.arange(4))
+    model = keras.Model(text, keras.layers.Dense(3)(keras.layers.Flatten()(made)))
     optimizer = keras.optimizers.OPTIMIZER
     of_rows = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((words, y)).batch(BATCH))
