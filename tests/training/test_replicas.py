@@ -144,6 +144,108 @@ def test_an_optimizer_clips_and_accumulates_gradients_of_the_whole_batch(groups:
         np.testing.assert_allclose(outcome.values["history"], plain.values["history"], rtol=1e-5)
 
 
+KERAS2 = """
+from tfos_magic.training.keras_seam.as_written.keras2 import keras2_understood
+keras2_understood(entered, print)
+"""
+BY_HAND = """
+    gradients = tf.distribute.get_replica_context().all_reduce("SUM", tape.gradient(loss, model.trainable_variables))
+    gradients, _ = tf.clip_by_global_norm(gradients, 0.05)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables)ADDED_UP)
+"""
+
+
+@pytest.mark.parametrize(
+    "added_up", every(2, ["experimental_aggregate_gradients=False", "skip_gradients_aggregation=True, name='step'"])
+)
+def test_gradients_that_a_replica_adds_up_by_itself_are_not_added_up_again(groups: Groups, added_up: str) -> None:
+    lines = LOOP.replace("MIDDLE", "").splitlines()
+    first = next(number for number, line in enumerate(lines) if "gradients = tape" in line)
+    lines[first : first + 2] = BY_HAND.strip("\n").splitlines()
+    program = "\n".join(lines) + "\n"
+    plain = program.replace("STRATEGY", "tf.distribute.get_strategy()").replace("ADDED_UP", "")
+    expected = groups.plain(plain, "weights")
+    told = KERAS2 + program.replace("ADDED_UP", f", {added_up}")
+    outcomes = run(groups, 2, told, "weights")
+    assert_same_weights(outcomes, expected.values["weights"], 1e-5)
+
+
+AGGREGATED = """
+import tensorflow as tf
+from tensorflow import VariableAggregation as Aggregation
+
+strategy = STRATEGY
+on_read = tf.VariableSynchronization.ON_READ
+with strategy.scope():
+    read = tf.Variable(1.0, aggregation=Aggregation.SUM, synchronization=on_read)
+    rows = tf.Variable(0, dtype=tf.int64, aggregation=Aggregation.SUM, synchronization=on_read)
+    written = tf.Variable(0.0, aggregation=Aggregation.SUM)
+    whole = tf.Variable(0, dtype=tf.int64, aggregation=Aggregation.SUM)
+    replaced = tf.Variable([0.0], aggregation=Aggregation.SUM)
+    mean = tf.Variable(0.0, aggregation=Aggregation.MEAN)
+    first = tf.Variable(0, dtype=tf.int64, aggregation=Aggregation.ONLY_FIRST_REPLICA)
+    table = tf.Variable([0.0, 0.0], aggregation=Aggregation.MEAN)
+    bare = tf.Variable(0.0)
+
+
+def step(number):
+    mine = tf.cast(rank + 1, tf.float32)
+    if number < 2:
+        read.assign_add(mine)
+    rows.assign_add(delta=rank + 1)
+    rows.assign_sub(1)
+    written.assign_add(mine, read_value=False)
+    whole.assign_add(3)
+    replaced.assign([mine])
+    mean.assign_add(mine)
+    first.assign_add(rank + 1)
+    table.scatter_add(tf.IndexedSlices([mine], [1]))
+    bare.assign(mine)
+    return written.read_value()
+
+
+GRAPH
+def go(number):
+    return strategy.run(step, args=(number,))
+
+
+within = [float(go(tf.constant(number))) for number in range(3)]
+read.assign_add(10.0)
+go(tf.constant(0))
+values = [v.numpy().tolist() for v in (read, rows, written, whole, replaced, mean, first, table, bare)]
+"""
+
+
+@pytest.mark.parametrize("graph", ["@tf.function", ""], ids=["graph", "eager"])
+def test_variables_are_brought_together_as_their_aggregation_says(groups: Groups, graph: str) -> None:
+    outcomes = run(groups, 2, AGGREGATED.replace("GRAPH", graph), "values", "within")
+    for outcome in outcomes:
+        read = 1 + 3 + 3 + 10 + 3  # in steps 0 and 1, by hand, and in step 0 again
+        assert outcome.values["values"] == [read, 4, 12, 24, [3], 6, 4, [0, 6], 1.5]
+        assert outcome.values["within"] == [3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("made", "step", "said"),
+    [
+        ("0.0, aggregation=SUM", "tf.cond(rank < 5, lambda: v.assign_add(1.0), lambda: v)", "within a condition"),
+        ("0.0, aggregation=SUM, synchronization=ON_READ", "v.assign(v + 1.0)", "sets the part of one replica"),
+        ("[0.0], aggregation=SUM", "v.scatter_add(tf.IndexedSlices([1.0], [0]))", "by scatter_add"),
+    ],
+)
+def test_sums_that_are_not_to_be_had_are_refused(groups: Groups, made: str, step: str, said: str) -> None:
+    program = f"""
+import tensorflow as tf
+SUM, ON_READ = tf.VariableAggregation.SUM, tf.VariableSynchronization.ON_READ
+strategy = STRATEGY
+v = tf.Variable({made})
+tf.function(lambda rank: strategy.run(lambda: {step}))(tf.constant(rank))
+"""
+    outcomes = groups[2].run(as_written(program), bare=True)
+    assert [outcome.kind for outcome in outcomes] == ["TrainingError"] * 2
+    assert said in outcomes[0].error
+
+
 def test_moments_are_means_over_replicas(groups: Groups) -> None:
     program = LOOP.replace('keras.layers.Dense(16, "relu"), MIDDLE', "keras.layers.BatchNormalization(),")
     program = program.replace(".batch(BATCH)", ".batch(BATCH).take(1)").replace("range(2)", "range(1)")

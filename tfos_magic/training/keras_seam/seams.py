@@ -61,7 +61,8 @@ _LAYERS = f"{_KERAS}.layers.preprocessing"
 _TF = "tensorflow.python"
 _TF_KERAS = "tf_keras.src"
 _BATCHES = ("train_on_batch", "test_on_batch", "predict_on_batch")
-_ASSIGN = ("assign", "assign_add", "assign_sub")
+_SCATTER = tuple(f"scatter_{how}" for how in ("add", "sub", "update", "max", "min", "mul", "div"))
+_ASSIGN = ("assign", "assign_add", "assign_sub", *_SCATTER)
 _DEVICES = (
     *("set_visible_devices", "set_memory_growth", "set_logical_device_configuration"),
     *("intra_op_parallelism_threads", "inter_op_parallelism_threads"),
@@ -162,7 +163,7 @@ SEAMS = (
     Seam(f"{_KERAS}.callbacks.model_checkpoint:ModelCheckpoint", ("__init__",), "names that programs for Keras 2 give"),
     Seam(f"{_KERAS}.models.model:Model", ("load_weights",), "names that programs for Keras 2 give"),
     Seam("tensorflow._api.v2.train", ("latest_checkpoint",), "names that programs for Keras 2 give"),
-    Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("__init__",), "rates that programs for Keras 2 give"),
+    Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("__init__", "apply_gradients"), "arguments of Keras 2"),
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("lr",), "rates of programs for Keras 2", optional=True),
     Seam("keras._tf_keras.keras.backend", ("set_value",), "rates that programs for Keras 2 set", optional=True),
     Seam("numpy", ("int", "float", "bool", "object", "str", "complex"), "types as NumPy 1 had them", optional=True),

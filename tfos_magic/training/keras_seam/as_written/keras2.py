@@ -16,6 +16,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tfos_magic.errors import UsageError
 from tfos_magic.training.keras_seam import seams
 from tfos_magic.training.keras_seam.as_written.weight_files import apart, files_by_their_names, replace_files
+from tfos_magic.training.keras_seam.own_loops.tape_loop import SUMMED
 from tfos_magic.training.keras_seam.seams import replace, wrap
 
 _Decay = keras.optimizers.schedules.InverseTimeDecay
@@ -45,6 +46,7 @@ def keras2_understood(stack: ExitStack, notice: Callable[[str], None]) -> None:
         replace(stack, keras.Model, name, _loop(name))
     wrap(stack, seams.found(seams.BASE_TRAINER), "compile", _compile)
     wrap(stack, BaseOptimizer, "__init__", _optimizer)
+    wrap(stack, BaseOptimizer, "apply_gradients", _apply_gradients)
     replace(stack, BaseOptimizer, "lr", property(_rate, _set_rate))
     replace(stack, tf.keras.backend, "set_value", _set_value)
     for name, kind in _ALIASES.items():
@@ -81,6 +83,16 @@ def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **
     if decay:
         rate = _Decay(rate, 1, decay)
     return original(optimizer, rate, *args, **kwargs)
+
+
+def _apply_gradients(original: Any, optimizer: Any, grads_and_vars: Any, name: Any = None, **kwargs: Any) -> Any:
+    """Take the word that a replica's gradients are sums of all already, by the names of TensorFlow 2.5 and 2.11."""
+    summed = not kwargs.pop("experimental_aggregate_gradients", True)
+    setattr(optimizer, SUMMED, kwargs.pop("skip_gradients_aggregation", summed))
+    try:
+        return original(optimizer, grads_and_vars, **kwargs)
+    finally:
+        delattr(optimizer, SUMMED)
 
 
 def _compile(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:

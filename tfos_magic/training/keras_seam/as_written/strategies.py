@@ -113,19 +113,13 @@ class _Synchronous:
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Call ``fn`` as this worker's replica. Optimizers add gradients up over replicas, metrics what they count.
 
-        Other variables with floats that it assigns, such as the moments of a normalization, are means over replicas
-        after it.
+        Other variables that it assigns are brought together as their aggregation says; floats without one, such as the
+        moments of a normalization, are means over replicas after it.
         """
         if not self._session.many:
             return self._replicas.run(fn, args, kwargs)
-        own_loop = self._session.own_loop
-        with own_loop.by_replica():
-            result = self._replicas.run(fn, args, kwargs)
-        if variables := list(own_loop.assigned.values()):
-            totals = self._session.collectives.all_reduce([variable.read_value() for variable in variables])
-            for variable, total in zip(variables, totals, strict=True):
-                variable.assign(total / self.num_replicas_in_sync)
-        return result
+        with self._session.own_loop.by_replica():
+            return self._replicas.run(fn, args, kwargs)
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """The sum or mean over replicas of what each has, within each along ``axis`` first."""

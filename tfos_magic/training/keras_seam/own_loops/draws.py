@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,9 @@ from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.own_loops.together import Together, refuse_graph
 from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
 from tfos_magic.training.session import Session
+
+_VALUES = {"assign": "value", "assign_add": "delta", "assign_sub": "delta"}
+_VALUES |= {f"scatter_{how}": "sparse_delta" for how in ("add", "sub", "update", "max", "min", "mul", "div")}
 
 
 def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
@@ -83,10 +87,11 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
         finally:
             session.draws_shares = False
 
-    def assign(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign(method: str, original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         if session.apart:
-            own_loop.note_assigned(variable)
-        elif session.loop is None and session.draws_shares and variable.trainable and not session.applying:
+            value, *rest = args or [kwargs.pop(_VALUES[method])]
+            return own_loop.assign_by_replica(method, lambda v, new: original(v, new, *rest, **kwargs), variable, value)
+        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
             session.assigned[id(variable)] = variable
         return original(variable, *args, **kwargs)
 
@@ -98,8 +103,8 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
             return original(function, *args, **kwargs)
 
     wrap(stack, Function, "__call__", call)
-    for name in ("assign", "assign_add", "assign_sub"):
-        wrap(stack, ResourceVariable, name, assign)
+    for name in _VALUES:
+        wrap(stack, ResourceVariable, name, partial(assign, name))
     wrap(stack, tf.data.Dataset, "__iter__", begin)
     wrap(stack, OwnedIterator, "_next_internal", draw)
     loops = control_flow.for_loop_registry._registry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
 from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
+from tfos_magic.training.keras_seam.own_loops.replica_variables import ReplicaVariables
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
 from tfos_magic.training.keras_seam.seams import replace, replaced, wrap
 from tfos_magic.training.logs.metrics import raw
@@ -36,6 +37,9 @@ from tfos_magic.training.strategies import sparse_gradients
 
 LATELY = 5.0
 """Seconds for which a loop that has drawn a batch is taken to come to the next."""
+
+SUMMED = "_tfos_summed"
+"""An optimizer's attribute: the program has added its gradients up over replicas by itself."""
 
 _ON_BATCH = ("train_on_batch", "test_on_batch")
 
@@ -52,7 +56,7 @@ class OwnLoop:
         self.over_shares = self.is_saving = False
         self.over_copies = True
         self.source: Any = None
-        self.assigned: dict[int, tf.Variable] = {}
+        self.variables = ReplicaVariables(session.collectives)
         self.iterators = Iterators()
         self.numbers = BatchNumbers(session)
         self.metrics = MetricResults(session, self.iterators, self.numbers, lambda: self.over_shares)
@@ -152,23 +156,26 @@ class OwnLoop:
     def by_replica(self) -> Iterator[None]:
         """In the block the program computes on this rank's rows alone, as a replica of ``tf.distribute`` does.
 
-        The floats that it assigns, but for those of metrics and optimizers, are ``assigned`` from then on.
+        After it, what it has assigned is made alike on all ranks, but for variables of metrics and optimizers.
         """
         self.over_shares, self.over_copies = True, False
-        with self._session.computing_apart(True), replaced(self.iterators, "in_graph", True):
+        apart, in_graph = self._session.computing_apart(True), replaced(self.iterators, "in_graph", True)
+        with self.variables.within_step(), apart, in_graph:
             yield
+        self.variables.settle()
 
-    def note_assigned(self, variable: tf.Variable) -> None:
-        """A replica assigns ``variable``, which then is to be a mean over replicas."""
-        if variable.dtype.is_floating and not self._session.applying and not self.metrics.counts_in(variable):
-            self.assigned[id(variable)] = variable
+    def assign_by_replica(self, method: str, assign: Callable[..., Any], variable: tf.Variable, value: Any) -> Any:
+        """Let a replica set ``variable`` by ``value``; ``assign`` is what its ``method`` does."""
+        if self._session.applying or self.metrics.counts_in(variable):
+            return assign(variable, value)
+        return self.variables.assign(method, assign, variable, value)
 
     def apply_by_replica(self, update: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         """Take a step in :meth:`by_replica` with the sums of the gradients, which are clipped and accumulated then."""
         with self._session.computing_apart(False):
             self._take_over(optimizer, variables)
         self._session.remember(variables)
-        update(self._summed(gradients), variables)
+        update(gradients if getattr(optimizer, SUMMED, False) else self._summed(gradients), variables)
         self.steps_taken.assign_add(1)
         self._session.count(self._rows)
 
