@@ -18,8 +18,16 @@ WIDE_MLP = """keras.Sequential([
 EMBEDDING = """keras.Sequential([
     keras.Input((40,), dtype="int32"), keras.layers.Embedding(20000, 64),
     keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(10)])"""
+TRANSFORMER = """keras.Model(
+    tokens := keras.Input((40,), dtype="int32"),
+    keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(
+        (seen := keras.layers.LayerNormalization()(
+            (words := keras.layers.Embedding(2000, 64)(tokens)) + keras.layers.MultiHeadAttention(4, 16)(words, words)
+        )) + keras.layers.Dense(64)(keras.layers.Dense(128, activation="relu")(seen))
+    ))))"""
 PIXELS = "random.random((rows, 784), dtype=np.float32)"
 TOKENS = "random.integers(0, 20000, (rows, 40), dtype=np.int32)"
+COMMON_TOKENS = "random.integers(0, 2000, (rows, 40), dtype=np.int32)"
 TIMED_FIT = """
 import time
 import keras

@@ -6,7 +6,7 @@ here. All train the same model on the same arrays and the same global batch. Two
 of it, and say nothing to each other, show what two processes could reach. Ratios are taken within a turn; shown are
 medians over the turns. Two epochs, to trace and warm up, do not count.
 
-    python benchmarks/training.py [--turns 5] [--rows 4096] [--batch 128,512] [--models MLP,CNN,embedding]
+    python benchmarks/training.py [--turns 5] [--rows 4096] [--batch 128,512] [--models MLP,CNN,…]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import peers
-from models import CNN, EMBEDDING, PIXELS, TIMED_FIT, TOKENS, WIDE_MLP
+from models import CNN, COMMON_TOKENS, EMBEDDING, PIXELS, TIMED_FIT, TOKENS, TRANSFORMER, WIDE_MLP
 from plain import answer, free_addresses, start_process
 
 
@@ -41,6 +41,7 @@ CASES = {
     "MLP": Case(WIDE_MLP, PIXELS, 8),
     "CNN": Case(CNN, PIXELS, 3),
     "embedding": Case(EMBEDDING, TOKENS, 3),
+    "transformer": Case(TRANSFORMER, COMMON_TOKENS, 2),
 }
 
 
