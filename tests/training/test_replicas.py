@@ -14,10 +14,11 @@ from tests.training.harness import DATA, Outcome
 AS_WRITTEN = """
 from contextlib import ExitStack
 from tfos_magic.training import ranks
-from tfos_magic.training.context import RunContext, StopSignal
+from tfos_magic.training.context import Calls, RunContext, StopSignal
 from tfos_magic.training.keras_seam.as_written.strategies import rows_are_own, strategies_taken
 entered = ExitStack()
-entered.enter_context(ranks.current(RunContext("run", collectives, lambda message: None, StopSignal(), seed=7)))
+context = RunContext("run", collectives, lambda message: None, StopSignal(), seed=7, calls=Calls(rank=True))
+entered.enter_context(ranks.current(context))
 entered.enter_context(strategies_taken())
 rows_are_own(entered)
 with entered:
@@ -130,6 +131,7 @@ weights = model.get_weights()
             "SGD(0.5, clipnorm=0.02)",
             "Adam(0.01, gradient_accumulation_steps=2)",
             "AdamW(0.01, global_clipnorm=0.1)",
+            "Adam(0.01, use_ema=True, ema_overwrite_frequency=3)",
             "Adam(0.01, clipvalue=0.002)",
             "Adam(0.01, use_ema=True)",
         ],

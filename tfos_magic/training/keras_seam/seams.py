@@ -171,7 +171,7 @@ SEAMS = (
     Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator", "with_options"), "rows of each worker's own"),
     Seam(
         f"{_TF}.distribute.distribute_lib:_DefaultDistributionExtended",
-        ("colocate_vars_with",),
+        ("colocate_vars_with", "update"),
         "optimizers within strategy.run",
     ),
     Seam(

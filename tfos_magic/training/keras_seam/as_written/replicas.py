@@ -26,9 +26,16 @@ class Replicas(tf.distribute.Strategy):
 
 
 def install(stack: ExitStack) -> None:
-    """Let optimizers that were made outside of replicas make their variables in one, until ``stack`` closes."""
+    """Let optimizers that were made outside of replicas make and set their variables in one, until ``stack`` closes."""
     owner = distribute_lib._DefaultDistributionExtended
+    replace(stack, owner, "update", _update)
     replace(stack, owner, "colocate_vars_with", lambda extended, variable: nullcontext())  # there is one device
+
+
+def _update(
+    extended: Any, variable: Any, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, group: bool = True
+) -> Any:
+    return fn(variable, *args, **(kwargs or {}))
 
 
 class _Extended(distribute_lib._DefaultDistributionExtended):

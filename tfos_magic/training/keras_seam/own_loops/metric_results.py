@@ -22,13 +22,19 @@ class MetricResults:
 
     ``iterators`` tells whether what a metric is given comes from shares. Where it does not, ranks that have one state
     have counted the same rows, of which none is added up. In a cell that asks for its rank they stay this rank's, for
-    not all ranks need come to them.
+    not all ranks need come to them. A replica tells by ``count`` in which variables it counts.
     """
 
     def __init__(
-        self, session: Session, iterators: Iterators, numbers: BatchNumbers, over_shares: Callable[[], bool]
+        self,
+        session: Session,
+        iterators: Iterators,
+        numbers: BatchNumbers,
+        over_shares: Callable[[], bool],
+        count: Callable[[Sequence[tf.Variable]], None],
     ) -> None:
         self._session, self._iterators, self._numbers, self._over_shares = session, iterators, numbers, over_shares
+        self._count = count
         self._of_shares: dict[int, Any] = {}
         self._met: weakref.WeakSet[Any] = weakref.WeakSet()
         self._reading = False
@@ -39,7 +45,9 @@ class MetricResults:
 
         def get(metric: Any, name: str) -> Any:
             attribute = original(metric, name)
-            if name == "update_state" and self._is_cells_own:
+            if name == "update_state" and self._session.apart:
+                self._count(metrics.state_of(metric))
+            elif name == "update_state" and self._is_cells_own:
                 self._heed(metric)
             elif name == "reset_state":
                 self._numbers.reset(metric)
@@ -77,10 +85,6 @@ class MetricResults:
         """Leave metrics as one process would."""
         self._unite(list(self._of_shares.values()))
         self._numbers.tell()
-
-    def counts_in(self, variable: Any) -> bool:
-        """Whether ``variable`` is of a metric that counts shares."""
-        return id(variable) in self._of_shares
 
     @property
     def _is_cells_own(self) -> bool:

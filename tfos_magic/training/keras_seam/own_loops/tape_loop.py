@@ -59,7 +59,9 @@ class OwnLoop:
         self.variables = ReplicaVariables(session.collectives)
         self.iterators = Iterators()
         self.numbers = BatchNumbers(session)
-        self.metrics = MetricResults(session, self.iterators, self.numbers, lambda: self.over_shares)
+        self.metrics = MetricResults(
+            session, self.iterators, self.numbers, lambda: self.over_shares, self.variables.count
+        )
         self.tapes = Tapes(session, self.step, lambda: self.over_copies)
         self._steps, self._drawn_at = 0, 0.0
         self._batch: tuple[Any, Step] | None = None
@@ -166,7 +168,7 @@ class OwnLoop:
 
     def assign_by_replica(self, method: str, assign: Callable[..., Any], variable: tf.Variable, value: Any) -> Any:
         """Let a replica set ``variable`` by ``value``; ``assign`` is what its ``method`` does."""
-        if self._session.applying or self.metrics.counts_in(variable):
+        if self._session.applying:
             return assign(variable, value)
         return self.variables.assign(method, assign, variable, value)
 
