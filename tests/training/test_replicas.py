@@ -348,6 +348,32 @@ weights, steps = model.get_weights(), int(model.optimizer.iterations)
 """
 
 
+UNKNOWN = """
+size, ways = strategy.num_replicas_in_sync, {
+    "known": fed.batch(6),
+    "mapped": fed.batch(6).map(lambda rows: {"x": rows, "y": rows[:, 0]}),
+    "uneven": fed.batch(5).map(lambda rows: (rows, tf.RaggedTensor.from_tensor(rows))),
+    "windows": fed.batch(3).map(lambda rows: tf.repeat(rows, 2, axis=0)),
+}
+seen = {}
+for name, batches in ways.items():
+    batches = strategy.experimental_distribute_dataset(batches)
+    seen[name] = [tf.nest.flatten(batch)[0].numpy()[:, 0].tolist() for batch in batches]
+"""
+
+
+def test_batches_of_own_rows_are_cut_also_where_nothing_tells_their_size(groups: Groups) -> None:
+    """Rank 0 has the twelve rows 0, 2, …, 22, and rank 1 the first seven."""
+    program = OWN_ROWS.partition("BATCHES")[0] + UNKNOWN
+    first, second = (outcome.values["seen"] for outcome in run(groups, 2, program, "seen"))
+    rows = [2.0 * number for number in range(12)]
+    assert first["known"] == first["mapped"] == [rows[:3], rows[3:6], rows[6:9]]
+    assert second["known"] == second["mapped"] == [rows[:3], rows[3:6], rows[6:7]]
+    assert first["uneven"] == [rows[:2], rows[2:5], rows[5:7], rows[7:10]]
+    assert second["uneven"] == [rows[:3], rows[3:5], rows[5:6], rows[6:7]]
+    assert first["windows"][:2] == [[0, 0, 2], [2, 4, 4]]
+
+
 def test_fit_takes_what_a_strategy_distributed(groups: Groups) -> None:
     given = "pairs = fed.map(lambda row: (row, row[:1])).batch(6)\n"
     found = []

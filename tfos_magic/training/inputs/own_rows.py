@@ -69,22 +69,6 @@ def ends_together(dataset: Any) -> bool:
     return bool(getattr(dataset, _TOGETHER, False)) or any(map(ends_together, inputs_of(dataset)))
 
 
-def own_batches(dataset: Any, rank: int, size: int) -> Any:
-    """Give ``dataset``, whose batches are global, with a rank's share of as many rows in each, from its own rows.
-
-    As in ``tf.distribute``, a batch of 64 rows for two workers is 32 rows of each.
-    """
-    batch = _batch_size(dataset)
-    if size > 1 and batch > 0 and not _is_cut(dataset):
-        dataset = dataset.rebatch((rank + 1) * batch // size - rank * batch // size)
-    return mark_cut(dataset)
-
-
-def _is_cut(dataset: Any) -> bool:
-    return bool(getattr(dataset, _CUT, False)) or any(map(_is_cut, inputs_of(dataset)))
-
-
-def _batch_size(dataset: Any) -> int:
-    from tensorflow.python.data.experimental.ops import distribute
-
-    return int(distribute.compute_batch_size(dataset))
+def is_cut(dataset: Any) -> bool:
+    """Whether the batches of ``dataset`` are this worker's already."""
+    return bool(getattr(dataset, _CUT, False)) or any(map(is_cut, inputs_of(dataset)))

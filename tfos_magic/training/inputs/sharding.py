@@ -18,11 +18,12 @@ from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from tensorflow.python.data.experimental.ops import distribute
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.digests import with_digest, with_numbers_digest
 from tfos_magic.training.inputs.marks import PYTHON, inputs_of, is_sharded
-from tfos_magic.training.inputs.own_rows import is_own, own_batches
+from tfos_magic.training.inputs.own_rows import is_cut, is_own, mark_cut
 from tfos_magic.training.inputs.passes import repeated_shuffles
 from tfos_magic.training.step import checked_rows
 
@@ -77,6 +78,38 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
     if _runs_python(dataset):
         return dataset.map(cut_in_turn).prefetch(0 if type(dataset).__name__ == "_PrefetchDataset" else 1)
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+
+def own_batches(dataset: Any, rank: int, size: int) -> Any:
+    """Give ``dataset``, whose batches are global, with a rank's share of as many rows in each, from its own rows.
+
+    As in ``tf.distribute``, a batch of 64 rows for two workers is 32 rows of each. Where nothing tells how many rows
+    batches have, as after a map over them, each is cut into one for each rank.
+    """
+    if size == 1 or is_cut(dataset):
+        return mark_cut(dataset)
+    batch = int(distribute.compute_batch_size(dataset))
+    if batch > 0:
+        begin, end = rank_slice(batch, rank, size)
+        return mark_cut(dataset.rebatch(end - begin))
+
+    @tf.autograph.experimental.do_not_convert
+    def parts(*element: Any) -> Any:
+        whole = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
+        if (rows := checked_rows(whole)) is None:
+            raise TrainingError("a dataset element holds no tensor with rows: give batches of rows, as (x, y)")
+        # Ranks take the larger parts in turn, so that those of one step have as many rows together as a batch.
+        sizes = [end - begin for begin, end in (rank_slice(rows, (rank + i) % size, size) for i in range(size))]
+        ends = tf.cumsum(tf.stack(sizes))
+
+        @tf.autograph.experimental.do_not_convert
+        def part(number: Any) -> Any:
+            begin = ends[number] - tf.stack(sizes)[number]
+            return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, ends[number]), whole)
+
+        return tf.data.Dataset.range(size).filter(lambda number: tf.stack(sizes)[number] > 0).map(part)
+
+    return mark_cut(dataset.flat_map(parts))
 
 
 def _runs_python(dataset: Any) -> bool:

@@ -20,9 +20,8 @@ from tfos_magic.training.inputs.own_rows import (
     mark_own,
     mark_together,
     of_unknown_length,
-    own_batches,
 )
-from tfos_magic.training.inputs.sharding import shard_batches
+from tfos_magic.training.inputs.sharding import own_batches, shard_batches
 from tfos_magic.training.keras_seam.as_written.replicas import Replicas
 from tfos_magic.training.keras_seam.as_written.replicas import install as install_replicas
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
