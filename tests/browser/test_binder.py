@@ -101,6 +101,7 @@ def test_a_link_to_tensorboard_leads_through_the_sessions_proxy(notebook: Notebo
     opened.value.close()
 
 
+@pytest.mark.soak
 def test_tensorboard_in_the_panels_tab_comes_through_the_sessions_proxy(
     notebook: Notebook, session: Lab, artefacts: Path
 ) -> None:

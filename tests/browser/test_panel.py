@@ -110,6 +110,7 @@ def test_a_narrow_page_shows_every_tab_without_scrolling_sideways(
     notebook.await_run()
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_tabs_curves_and_values(
     context: BrowserContext, lab: Lab, gates: Gates, project: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """Whole programs, in the styles that Keras programs have, give what one process gives, or are refused.
 
-All run in float64 on two ranks, some in float32 on three as well. ``make test`` takes the smallest of each folder
-and of each verdict, ``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints
+All run in float64 on two ranks, some in float32 on three as well. ``make test`` takes the smallest of each verdict,
+``make soak`` the others. ``python -m tests.corpus --all`` runs all in every way and prints
 differences.
 """
 
@@ -24,12 +24,9 @@ def _verdict(program: Program) -> str:
 
 
 def _with_marks() -> list[Any]:
-    """The programs, all but the smallest of each folder and of each verdict marked as ``make soak``'s."""
+    """The programs, all but the smallest of each verdict marked as ``make soak``'s."""
     by_size = sorted(PROGRAMS, key=lambda program: program.path.stat().st_size, reverse=True)
-    smallest = [
-        *{program.path.parent: program for program in by_size}.values(),
-        *{_verdict(program): program for program in by_size}.values(),
-    ]
+    smallest = {_verdict(program): program for program in by_size}.values()
     return [
         pytest.param(program, id=program.name, marks=[] if program in smallest else [pytest.mark.soak])
         for program in PROGRAMS
@@ -42,7 +39,7 @@ def test_a_program_gives_what_it_says_that_it_must(groups, program: Program) -> 
     assert not verdict.wrong
 
 
-@pytest.mark.parametrize("program", every(4, PROGRAMS[::25]), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", every(8, PROGRAMS[::25]), ids=lambda program: program.name)
 def test_a_program_gives_it_on_three_workers_in_float32(groups, program: Program) -> None:
     verdict = judge(program, groups, 3, "float32")
     assert not verdict.wrong

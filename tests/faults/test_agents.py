@@ -168,6 +168,7 @@ def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
     assert [worker.agent.pid for worker in fresh.workers] == agents
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_killed_executor_is_replaced_and_the_run_goes_on(tmp_path: Path, project: Path) -> None:
     env = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)}

@@ -258,6 +258,7 @@ def job_group(spark: SparkSession, name: str) -> Iterator[None]:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
+@pytest.mark.soak
 def test_nan_is_a_value(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1.0,), (float("nan"),)], "x double")
     assert [row.z for row in tfs.map_blocks(lambda x: {"z": tf.math.is_nan(x)}, frame).collect()] == [False, True]
@@ -287,6 +288,7 @@ def test_columns_that_no_function_reads_may_be_of_any_type_and_name(spark: Spark
         tfs.map_blocks(lambda m: {"z": m}, frame)
 
 
+@pytest.mark.soak
 def test_dates_times_and_decimals_are_what_they_are_in_a_feed(spark: SparkSession) -> None:
     frame = spark.sql(
         "select date'1970-01-03' d, timestamp'1970-01-01 00:00:02Z' t, cast(1.25 as decimal(9, 2)) m,"

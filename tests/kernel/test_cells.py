@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from tests.kernel.kernel_driver import Kernel, command_of, train_cell
+from tests.soak import every
 
 CENSUS = """
 import os, threading
@@ -436,7 +437,7 @@ BAD_CELLS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_CELLS)
+@pytest.mark.parametrize("case", every(2, BAD_CELLS))
 def test_bad_input_is_told_before_anything_trains(kernel: Kernel, case: str) -> None:
     options, name, kind, word = BAD_CELLS[case]
     kernel.run("""
@@ -642,6 +643,7 @@ rows = spark.range(40).selectExpr("cast(id as float) as x", "cast(id as float) a
 """
 
 
+@pytest.mark.soak
 def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frames_end_with_it(kernel: Kernel) -> None:
     cell = "%%tfos_train -n 1 --label y\nlen(list(rows))\n"
     kernel.run("%tfos stop\nspark.stop()")

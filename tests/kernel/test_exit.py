@@ -67,13 +67,13 @@ def _save(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("way", "moment"),
     every(
-        4,
+        7,
         [
+            (_kill, _train),
             (_shutdown, _be_idle),
             (_restart, _train),
             (_terminate, _feed),
             (_terminate, _save),
-            (_kill, _train),
             (_kill, _be_idle),
             (_kill, _feed),
         ],

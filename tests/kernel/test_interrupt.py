@@ -77,7 +77,7 @@ AFTER_FIT = [
 ]
 
 
-@pytest.mark.parametrize("rest", every(3, AFTER_FIT))
+@pytest.mark.parametrize("rest", every(6, AFTER_FIT))
 def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kernel, rest: str) -> None:
     kernel.run("history = rest = None")
     source = (

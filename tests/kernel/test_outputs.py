@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kernel.kernel_driver import Kernel
 
 DATA = """
@@ -156,6 +158,7 @@ model.fit(words, labels, batch_size=32, shuffle=False, verbose=0)
     assert kernel.run("print(done)").text.strip() == "1"
 
 
+@pytest.mark.soak
 def test_after_an_error_on_one_worker_another_cell_trains_however_late_the_first_ended(kernel: Kernel) -> None:
     result = kernel.run("""%%tfos_train -n 2 -o done
 import signal
@@ -337,6 +340,7 @@ model.fit(words, verbose=0)
     assert "could not be tried" not in result.text
 
 
+@pytest.mark.soak
 def test_a_functional_model_of_a_class_of_the_notebook_works_there_and_in_the_next_cell(kernel: Kernel) -> None:
     kernel.run("""
 import keras, numpy as np

@@ -74,6 +74,7 @@ def test_rows_weigh_and_those_held_back_validate(cluster: TFCluster, df: Any, va
     assert fitted.evaluate(df.where("held"))["loss"] == pytest.approx(history["val_loss"][-1], rel=1e-5)
 
 
+@pytest.mark.soak
 def test_a_line_is_found_and_predicted(cluster: TFCluster, df: Any) -> None:
     fitted = KerasRegressor(modelFn=linear, modelParams={"units": 1}, epochs=25, seed=1, verbose=0).fit(df)
     predicted = fitted.transform(df)
@@ -143,6 +144,7 @@ def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params:
     assert fitted.evaluate(df)["accuracy"] == pytest.approx(fitted.summary.history["accuracy"][-1], abs=0.2)
 
 
+@pytest.mark.soak
 def test_a_model_is_not_evaluated_on_classes_that_it_does_not_know(cluster: TFCluster, df: Any) -> None:
     fitted = KerasClassifier(modelFn=classes, labelCol="gaps", verbose=0).fit(df)
     with pytest.raises(DataError, match="'gaps' has 4, and the model's classes are 2, 5, 9"):
@@ -238,7 +240,7 @@ VALUES: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("case", every(3, VALUES))
 def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster, spark: Any, case: str) -> None:
     columns, words = VALUES[case]
     query = f"select {columns}{'' if ' label' in columns else ', id label'} from range(9)"
@@ -253,6 +255,7 @@ def first_label(y: Any, predicted: Any) -> Any:
     return y[0]
 
 
+@pytest.mark.soak
 def test_rows_are_evaluated_in_their_order_and_columns_may_have_any_name(cluster: TFCluster, df: Any) -> None:
     odd = df.withColumnRenamed("features", "its.features").withColumnRenamed("label", "a`label").coalesce(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -272,7 +275,7 @@ def test_a_vector_that_is_null_is_refused(cluster: TFCluster, spark: Any) -> Non
         KerasRegressor(modelFn=linear, verbose=0).fit(df)
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", every(3, WRONG))
 def test_what_cannot_be_trained_is_refused_by_name(cluster: TFCluster, df: Any, case: str) -> None:
     given, kind, words = WRONG[case]
     with pytest.raises(kind, match=words):
@@ -335,6 +338,7 @@ def test_points_of_a_grid_keep_checkpoints_of_their_own(cluster: TFCluster, df: 
     assert lengths == [2, 1]
 
 
+@pytest.mark.soak
 def test_a_cluster_is_left_as_it_was_found(cluster: TFCluster, df: Any) -> None:
     """The last of this module: it ends the cluster of the others."""
     asked = KerasRegressor(modelFn=linear, verbose=0)

@@ -106,6 +106,7 @@ def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: An
     gc.collect()  # PySpark leaves its pool open, which complains when it goes
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_a_search_and_leaves_no_cluster(df: Any) -> None:
     SHARED.stop()
     asked = KerasRegressor(modelFn=linear, epochs=10_000, seed=2, verbose=0)

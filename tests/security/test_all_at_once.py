@@ -72,6 +72,7 @@ def _memory(cluster: TFCluster) -> dict[int, int]:
     return {pid: psutil.Process(pid).memory_info().rss for pid in pids}
 
 
+@pytest.mark.soak
 def test_a_run_that_all_strangers_attack_ends_with_the_weights_of_one_left_alone(
     cluster: TFCluster,
     train: Any,

@@ -106,6 +106,7 @@ model.fit(data, epochs=1, verbose=0)
 """
 
 
+@pytest.mark.soak
 def test_a_model_predicts_from_the_columns_that_it_was_trained_on(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
@@ -124,7 +125,7 @@ told = model.predict(train, verbose=0)
 """
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", every(2, [False, True]))
 def test_predict_gives_the_rows_of_all_workers_in_the_order_of_the_dataframe(
     cluster: TFCluster, frame: DataFrame, shuffle: bool
 ) -> None:

@@ -103,6 +103,7 @@ def test_status_lists_the_servers_after_the_workers(cluster: TFCluster) -> None:
     assert [server.rank for server in cluster.servers] == [2]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_worker_that_is_killed_does_not_end_an_asynchronous_run(cluster: TFCluster) -> None:
     cell = """

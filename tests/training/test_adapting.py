@@ -167,6 +167,7 @@ states = np.array(space({name: tf.constant(COLUMNS[name]) for name in space.feat
         np.testing.assert_allclose(outcome.values["states"], plain.values["states"], rtol=1e-5)
 
 
+@pytest.mark.soak
 def test_a_model_trains_on_a_feed_that_a_layer_was_adapted_to(groups: Groups) -> None:
     cell = (
         FED

@@ -190,7 +190,7 @@ def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float =
 @pytest.mark.parametrize(
     ("size", "fit", "every", "at"),
     every(
-        6,
+        12,
         [
             (2, ARRAYS, 0, "fit0-epoch2-step0"),
             (3, ARRAYS, 3, "fit0-epoch1-step4"),
@@ -282,6 +282,7 @@ def test_the_middle_of_an_epoch_is_not_gone_on_from_with_other_batches(groups: G
         assert "epoch 2, step 5, of an epoch of 5 batches of 29 rows; the cell's has 11 batches of 13" in outcome.error
 
 
+@pytest.mark.soak
 def test_checkpoints_within_epochs_leave_one_of_each_epochs_beginning(groups: Groups) -> None:
     cell = DATA + ARRAYS + WEIGHTS
     full, parts = undisturbed(groups, 2, cell, every=3)

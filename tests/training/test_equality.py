@@ -119,6 +119,7 @@ weights = model.get_weights()
     same_as_plain(cell, 2)
 
 
+@pytest.mark.soak
 def test_a_step_of_the_users_own_with_two_optimizers_gives_the_weights_of_one_process(same_as_plain) -> None:
     cell = (
         DATA
@@ -152,6 +153,7 @@ weights = [v.numpy() for v in model.left.variables + model.right.variables]
     same_as_plain(cell, 2)
 
 
+@pytest.mark.soak
 def test_frozen_layers_and_a_second_fit_after_unfreezing_give_the_weights_of_one_process(same_as_plain) -> None:
     cell = (
         DATA
@@ -351,5 +353,6 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_normalisation_counts_what_is_not_masked_for_each_channel(same_as_plain) -> None:
     same_as_plain(DATA + MASKED_STEPS, 2, tolerance=1e-10)

@@ -159,7 +159,7 @@ MIXES = {
 }
 
 
-@pytest.mark.parametrize("case", every(6, EQUAL))
+@pytest.mark.parametrize("case", every(12, EQUAL))
 def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + EQUAL[case] + END
     expected = groups.plain(cell, "weights", "history").values
@@ -233,7 +233,7 @@ steps = model.steps, len(model.kept)
 """
 
 
-@pytest.mark.parametrize("eager", every(2, ["", "model", "functions"]))
+@pytest.mark.parametrize("eager", every(3, ["", "model", "functions"]))
 def test_sums_among_the_logs_of_a_step_are_those_of_all_rows_and_others_are_named(groups: Any, eager: str) -> None:
     functions = f"tf.config.run_functions_eagerly({eager == 'functions'})\n"
     cell = BEGIN + functions + LOGS.replace("EAGER", str(eager == "model")) + "tf.config.run_functions_eagerly(False)"
@@ -248,6 +248,7 @@ def test_sums_among_the_logs_of_a_step_are_those_of_all_rows_and_others_are_name
     assert any("run eagerly" in notice for notice in notices) == bool(eager)
 
 
+@pytest.mark.soak
 def test_rows_mixed_with_the_batch_reversed_are_refused_whatever_their_number(groups: Any) -> None:
     mixing = "reversed_too = lambda s, h, t: 0.7 * h + 0.3 * h[::-1]\nmodel, loss = between(Does(reversed_too)), 'mse'"
     for rows in (12, 24, 26):
@@ -507,6 +508,7 @@ weights = embedding.get_weights()
 )
 
 
+@pytest.mark.soak
 def test_gradients_that_cancel_but_for_rounding_are_no_mixture(groups: Any) -> None:
     plain = groups.plain(TRIPLETS, "weights").values["weights"]
     assert_same_weights(succeeded(groups[2].run(TRIPLETS, "weights")), plain, 1e-5)

@@ -142,7 +142,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), in_turn(PROGRAMS, [3, 2], 8))
+@pytest.mark.parametrize(("name", "size"), in_turn(PROGRAMS, [3, 2], 16))
 def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any, name: str, size: int) -> None:
     cell = DATA + BEGIN + PROGRAMS[name] + FIT
     expected = groups.plain(cell, "weights", "history").values

@@ -118,6 +118,7 @@ steps, weights = int(model.optimizer.iterations), model.get_weights()
 )
 
 
+@pytest.mark.soak
 def test_no_part_of_a_step_runs_when_the_data_have_ended(same_as_plain) -> None:
     outcomes = same_as_plain(OF_UNKNOWN_LENGTH, 2, "steps")
     assert {outcome.values["steps"] for outcome in outcomes} == {15}
@@ -134,6 +135,7 @@ weights, history, jit = model.get_weights(), {"loss": losses}, model.jit_compile
 )
 
 
+@pytest.mark.soak
 def test_train_on_batch_trains_what_xla_was_to_compile(same_as_plain) -> None:
     assert {outcome.values["jit"] for outcome in same_as_plain(BY_HAND, 2, "jit")} == {True}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA, Group
 
@@ -26,7 +27,7 @@ def attributes():
 """
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", every(2, [2, 1]))
 def test_nothing_stays_patched_and_a_model_trains_plainly_afterwards(groups, size: int) -> None:
     cell = (
         DATA
@@ -181,6 +182,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_a_model_that_is_compiled_anew_ends_alike_on_all_ranks(groups) -> None:
     cell = DATA + RECOMPILED
     expected = groups.plain(cell, "weights").values["weights"]
@@ -238,7 +240,7 @@ weights += stepped.get_weights()
 )
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", every(2, [2, 1]))
 def test_a_model_that_is_not_built_draws_its_weights_when_one_process_does(groups, size: int) -> None:
     plain = groups.plain(SEEDED_BY_CALLBACKS, "weights", "before", "drawn")
     outcomes = succeeded(groups[size].run(SEEDED_BY_CALLBACKS, "weights", "before", "drawn"))
@@ -272,6 +274,7 @@ weights = model.get_weights()
 )
 
 
+@pytest.mark.soak
 def test_epochs_and_steps_may_be_numbers_of_numpy(groups) -> None:
     counted = COUNTED.replace("STEPS", "np.sum([40, 60]) // 20")
     plain = groups.plain(counted, "weights", "history")
@@ -285,6 +288,7 @@ def test_a_number_of_steps_that_is_none_is_keras_error(groups) -> None:
         assert "cannot be interpreted as an integer" in outcome.error
 
 
+@pytest.mark.soak
 def test_a_fit_of_no_epochs_builds_nothing(groups) -> None:
     plain = groups.plain(NO_EPOCH, "weights", "built")
     outcomes = succeeded(groups[2].run(NO_EPOCH, "weights", "built", checkpoints={}))

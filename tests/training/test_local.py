@@ -124,6 +124,7 @@ def test_outer_learning_rate_alone_scales_the_average(local: Run) -> None:
     assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([1 - 2 * 0.5 * 0.2] * 2, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_optimizer_state_is_each_ranks_own_unless_it_is_averaged(local: Run) -> None:
     cell = LINE.format(optimizer="keras.optimizers.SGD(0.1, momentum=0.9)", epochs=1)
     own = [outcome.values["state"][-1].item() for outcome in local(2, cell, "state", sync_every=1)]
@@ -140,6 +141,7 @@ def test_ranks_count_by_their_rows(local: Run) -> None:
     assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([1 - 0.1 * 7 / 3] * 2, abs=1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("steps", every(2, [3, 10**6]))
 def test_a_stop_on_the_way_to_an_average_ends_all_ranks(groups: Groups, steps: int) -> None:
     cell = DATA + (

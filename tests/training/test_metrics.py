@@ -441,6 +441,7 @@ weights, rows = model.get_weights(), float(seen.result())
 )
 
 
+@pytest.mark.soak
 def test_a_metric_that_is_never_reset_counts_each_row_once(same_as_plain) -> None:
     outcomes = same_as_plain(OF_ALL_TIMES, 2, "rows")
     assert {outcome.values["rows"] for outcome in outcomes} == {3 * 131 + 4 * 39}

@@ -75,7 +75,7 @@ CASES["divided by the global batch"] = (
 HISTORY = "weights, history = model.get_weights(), {}\n"
 
 
-@pytest.mark.parametrize("name", every(6, CASES))
+@pytest.mark.parametrize("name", every(12, CASES))
 def test_a_loop_of_the_cells_own_gives_the_weights_of_one_process(same_as_plain, name: str) -> None:
     model, loss, loop = CASES[name]
     same_as_plain(
@@ -96,7 +96,7 @@ CHANGES = {
 @pytest.mark.parametrize(
     ("name", "change"),
     every(
-        6, [(n, c) for n in LOOPS for c in CHANGES if n.endswith("shares") and (c != "penalty" or "iterator" not in n)]
+        12, [(n, c) for n in LOOPS for c in CHANGES if n.endswith("shares") and (c != "penalty" or "iterator" not in n)]
     ),
 )
 def test_a_loop_that_changes_its_gradients_changes_those_of_all_rows(same_as_plain, name: str, change: str) -> None:

@@ -130,7 +130,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize("case", every(2, CALLS))
 def test_rows_are_shared_out_where_all_ranks_are_known_to_predict_the_same(groups: Any, case: str) -> None:
     body, rows = CALLS[case]
     outcomes = succeeded(

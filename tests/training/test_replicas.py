@@ -420,6 +420,7 @@ def test_an_epoch_ends_with_the_first_worker_without_rows(groups: Groups) -> Non
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
+@pytest.mark.soak
 def test_an_epoch_ends_so_whatever_validates(groups: Groups) -> None:
     program = SHARDED.replace(".shard(2, rank)", ".skip(60 * rank)")
     given = program.replace("verbose=0", "validation_data=(val_x, val_y), verbose=0")

@@ -51,8 +51,12 @@ waited, exchanged = collectives.waited - waited, collectives.exchanged - exchang
 
 
 @pytest.fixture(
-    params=[(TWO_AND_TWO, False), (THREE_AND_ONE, False), (TWO_AND_TWO, True)],
-    ids=["2 + 2 ranks", "3 + 1 ranks", "2 + 2 ranks, encrypted"],
+    params=[
+        (TWO_AND_TWO, True),
+        pytest.param((TWO_AND_TWO, False), marks=pytest.mark.soak),
+        pytest.param((THREE_AND_ONE, False), marks=pytest.mark.soak),
+    ],
+    ids=["2 + 2 ranks, encrypted", "2 + 2 ranks", "3 + 1 ranks"],
 )
 def four(request: pytest.FixtureRequest) -> Iterator[Group]:
     hosts, encrypted = request.param

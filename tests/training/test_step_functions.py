@@ -138,6 +138,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("inner", "over"),
     every(3, [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),

@@ -179,7 +179,7 @@ ON_ALL_SIZES = ("loss masked and weighted", "AdamW, global_clipnorm, EMA", "own 
 @pytest.mark.parametrize(
     ("name", "size"),
     every(
-        24, sorted({*((name, case.size) for name, case in CASES.items()), *itertools.product(ON_ALL_SIZES, (1, 2, 3))})
+        48, sorted({*((name, case.size) for name, case in CASES.items()), *itertools.product(ON_ALL_SIZES, (1, 2, 3))})
     ),
 )
 def test_the_weights_and_history_are_those_of_one_process(same_as_plain, name: str, size: int) -> None:

@@ -181,7 +181,7 @@ train(model)
 }
 
 
-@pytest.mark.parametrize("case", every(6, [name for name in CASES if name != "callbacks"]))
+@pytest.mark.parametrize("case", every(12, [name for name in CASES if name != "callbacks"]))
 def test_models_give_the_weights_and_the_history_of_one_process(same_as_plain, case: str) -> None:
     size, body = CASES[case]
     same_as_plain(LEGACY + body, size)
