@@ -80,6 +80,7 @@ class Trial:
         self._decisions: list[tf.Tensor] = []
         self._kept_by_all: dict[str, list[Any]] = {}
         self._now: TrialStep
+        self._in_jacobian = trials.rows_in_turn(stack, self._trying)
         trials.install(stack, self._trying, self._gradient, self._heed, self._note_table)
         self.metrics = {id(metrics.raw(v)): m for m in metrics.leaf_metrics(model) for v in m.variables}
         self.state = Kept(model, session.python_calls)
@@ -173,7 +174,7 @@ class Trial:
             self.state.heed(variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        of_weights = of_variables(sources) and tf.executing_eagerly()  # in a graph: a row of a jacobian
+        of_weights = of_variables(sources) and tf.executing_eagerly() and not self._in_jacobian()
         if of_weights and self.scale != 1.0:
             args, kwargs = (), _scaled(self.scale, target, *args, **kwargs)
         gradients = original(tape, target, sources, *args, **kwargs)

@@ -128,7 +128,7 @@ SEAMS = (
     Seam(f"{_LAYERS}.index_lookup:IndexLookup", ("update_state", "finalize_state"), "the state of all rows"),
     Seam(f"{_LAYERS}.feature_space:FeatureSpace", ("adapt",), "the state of all rows"),
     Seam(f"{_TF}.eager.backprop:GradientTape", ("gradient",), "gradients of a loop of the cell's own"),
-    Seam(f"{_TF}.eager.backprop:GradientTape", ("jacobian", "batch_jacobian"), "gradients row by row"),
+    Seam(f"{_TF}.eager.backprop:GradientTape", ("__init__", "jacobian", "batch_jacobian"), "gradients row by row"),
     Seam("tensorflow", ("vectorized_map", "map_fn"), "gradients row by row"),
     Seam("tensorflow", ("gradients",), "gradients of a loop of the cell's own"),
     Seam("tensorflow._api.v2.nn", ("compute_average_loss",), "a mean over the global batch"),

@@ -77,6 +77,33 @@ def watch_outputs(stack: ExitStack, note: Callable[[str], None]) -> None:
     wrap(stack, gen_summary_ops, "write_summary", noting("writes for TensorBoard (tf.summary)"))
 
 
+def rows_in_turn(stack: ExitStack, trying: Callable[[], bool]) -> Callable[[], bool]:
+    """Until ``stack`` closes, let Jacobians of steps that are tried go through their rows in turn, from the second on.
+
+    TensorFlow's ``pfor`` traces a function anew in each that is computed eagerly, for half a second. Gives what tells
+    whether one is being computed.
+    """
+    is_known = is_within = False
+
+    def begin(original: Any, tape: Any, persistent: bool = False, **kwargs: Any) -> None:
+        original(tape, persistent or (trying() and is_known), **kwargs)
+
+    def jacobian(original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_known, is_within
+        if trying() and tape._persistent and len(args) < 3:
+            kwargs["experimental_use_pfor"] = False
+        is_known = is_within = True
+        try:
+            return original(tape, target, sources, *args, **kwargs)
+        finally:
+            is_within = False
+
+    wrap(stack, tf.GradientTape, "__init__", begin)
+    for name in ("jacobian", "batch_jacobian"):
+        wrap(stack, tf.GradientTape, name, jacobian)
+    return lambda: is_within
+
+
 def install(
     stack: ExitStack,
     trying: Callable[[], bool],
