@@ -183,11 +183,12 @@ def test_a_pickle_from_a_stranger_is_never_opened(
     cluster: TFCluster, train: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFOS_BOMB", str(tmp_path / "exploded"))
-    bomb = pickle.dumps(_Bomb())
+    bomb, agents = pickle.dumps(_Bomb()), [worker.agent.pid for worker in cluster.workers]
     for address in _ports(cluster).values():
         _shout(address, bomb)
-    results = cluster.run(CELL.format(epochs=1), frames={"train": train}, label="y", outputs=["history"])
-    assert len(results["history"].history["loss"]) == 1
+    run = cluster.submit(CELL.format(epochs=1), frames={"train": train}, label="y", outputs=["history"])
+    assert len(run.wait()["history"].history["loss"]) == 1
+    assert [worker.agent.pid for worker in cluster.workers] == agents, run.state.notices
     assert not (tmp_path / "exploded").exists()
 
 
