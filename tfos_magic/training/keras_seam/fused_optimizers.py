@@ -3,8 +3,8 @@
 Every rank of ``sync`` repeats the whole update, so what a pass costs is paid once per rank. Keras writes Adam and SGD
 as a dozen operations that each read and write whole tensors; TensorFlow has one kernel for each, with the same formula.
 Adam's velocities are left out of its kernel, which takes ``1 - beta_2`` in the variable's dtype: 0.001 is off by 1.3e-5
-there in float32, and so would be every step. Rows of a sparse gradient are taken first, then all of the table as it
-decays. Gradients of another dtype, and every other optimizer, keep Keras's code.
+there in float32, and so would be every step. Sparse gradients, for which that leaves nothing to gain, those of another
+dtype and every other optimizer keep Keras's code.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ def install(stack: ExitStack) -> None:
 
 
 def _adam(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
-    sparse = isinstance(gradient, tf.IndexedSlices) and optimizer.beta_1 > 0
-    if optimizer.amsgrad or not _fits(gradient.values if sparse else gradient, variable):
+    if optimizer.amsgrad or not _fits(gradient, variable):
         original(optimizer, gradient, variable, learning_rate)
         return
     index, dtype = optimizer._get_variable_index(variable), variable.dtype
     momentum, velocity = optimizer._momentums[index].value, optimizer._velocities[index].value
-    _follow_squares(velocity, gradient, 1 - optimizer.beta_2)
-    if sparse:
-        _add_rows(momentum, gradient, optimizer.beta_1)
-        gradient = tf.zeros_like(variable)
+    # Towards the squares of the gradient. A step that finds its data at their end is cut short, and must not have let
+    # the velocity decay by then.
+    with tf.control_dependencies([gradient]):
+        away = velocity - tf.square(gradient)
+    alpha = tf.constant(1 - optimizer.beta_2, dtype)
+    tf.raw_ops.ResourceApplyGradientDescent(var=velocity.handle, alpha=alpha, delta=away)
     step = keras.ops.cast(optimizer.iterations + 1, dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -50,24 +51,6 @@ def _adam(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_
         epsilon=tf.constant(optimizer.epsilon, dtype),
         grad=gradient,
     )
-
-
-def _follow_squares(velocity: Any, gradient: Any, rate: float) -> None:
-    """Let ``velocity`` go towards the squares of ``gradient`` by ``rate``; a row that occurs twice is added twice."""
-    rows = isinstance(gradient, tf.IndexedSlices)
-    # A step that finds its data at their end is cut short, and must not have let the velocity decay by then.
-    with tf.control_dependencies([gradient.values if rows else gradient]):
-        away = tf.identity(velocity) if rows else velocity - tf.square(gradient)
-    alpha = tf.constant(rate, velocity.dtype)
-    tf.raw_ops.ResourceApplyGradientDescent(var=velocity.handle, alpha=alpha, delta=away)
-    if rows:
-        velocity.scatter_add(tf.IndexedSlices(tf.square(gradient.values) * alpha, gradient.indices))
-
-
-def _add_rows(momentum: Any, gradient: tf.IndexedSlices, beta: float) -> None:
-    """Add (1 - beta) / beta of ``gradient`` to rows of ``momentum``, so that a step with a gradient of zeros, which
-    multiplies by beta, leaves what Keras makes of it: a row that occurs twice is added twice."""
-    momentum.scatter_add(tf.IndexedSlices(gradient.values * ((1 - beta) / beta), gradient.indices))
 
 
 def _sgd(original: Any, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
