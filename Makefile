@@ -23,7 +23,7 @@ TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
-	@echo "make test       lint, types and the test suite (about 20 minutes)"
+	@echo "make test       lint, types and the test suite (20 to 35 minutes)"
 	@echo "make soak       what takes longer: every program of the corpus, every tutorial, every case of long tests"
 	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
 	@echo "make test-fast  unit tests (under a minute)"
