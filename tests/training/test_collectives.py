@@ -62,3 +62,12 @@ collectives.barrier(10.0)
     for outcome in succeeded(groups[3].run(cell, "got", "table", bare=True)):
         assert outcome.values["got"] == [[0.5, 0.0], [2.5, 20.0]]
         assert outcome.values["table"] == [[0, 0], [1, -1], [2, -2]]
+
+
+def test_threads_that_have_nothing_to_do_take_no_cores_of_other_ranks(groups) -> None:
+    cell = """
+from tensorflow.python.eager import context
+spins = not context.context().config.experimental.disable_thread_spinning
+"""
+    for outcome in succeeded(groups[2].run(cell, "spins", bare=True)):
+        assert outcome.values["spins"] is False

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import ClusterError
@@ -221,6 +222,7 @@ def form_cluster(
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     if len(addresses) == 1:
         return Collectives()
+    _let_idle_threads_sleep()
     arrays = ArrayWire(meet(rank, addresses, secret, timeout, share, tls))
     wire: GroupTransport = arrays
     if nccl:
@@ -234,6 +236,13 @@ def form_cluster(
     collectives = Collectives(rank, len(addresses), wire=wire)
     collectives.barrier(timeout)
     return collectives
+
+
+def _let_idle_threads_sleep() -> None:
+    """TensorFlow's threads spin for a while when they have nothing to do, and take the cores of other ranks by that."""
+    config = ConfigProto()
+    config.experimental.disable_thread_spinning = True
+    eager_context.context()._config = config
 
 
 def has_gpu() -> bool:
