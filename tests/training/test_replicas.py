@@ -349,7 +349,7 @@ weights, steps = model.get_weights(), int(model.optimizer.iterations)
 
 
 UNKNOWN = """
-size, ways = strategy.num_replicas_in_sync, {
+ways = {
     "known": fed.batch(6),
     "mapped": fed.batch(6).map(lambda rows: {"x": rows, "y": rows[:, 0]}),
     "uneven": fed.batch(5).map(lambda rows: (rows, tf.RaggedTensor.from_tensor(rows))),

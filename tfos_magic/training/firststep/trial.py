@@ -174,7 +174,8 @@ class Trial:
             self.state.heed(variable)
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        of_weights = of_variables(sources) and tf.executing_eagerly() and not self._in_jacobian()
+        of_a_row = self._in_jacobian() or not tf.executing_eagerly()  # as in a graph that a Jacobian is made by
+        of_weights = of_variables(sources) and not of_a_row
         if of_weights and self.scale != 1.0:
             args, kwargs = (), _scaled(self.scale, target, *args, **kwargs)
         gradients = original(tape, target, sources, *args, **kwargs)

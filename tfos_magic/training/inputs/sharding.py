@@ -56,9 +56,7 @@ def shard_batches(dataset: Any, rank: int, size: int, joined: Callable[[Any, Any
 
     @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> Any:
-        batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
-        if (count := checked_rows(batch)) is None:
-            raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
+        batch, count = _batch_of(dataset, element)
         begin, end = rank_slice(count, rank, size)
         rows = tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
         return rows if joined is None else joined(rows, batch)
@@ -88,28 +86,35 @@ def own_batches(dataset: Any, rank: int, size: int) -> Any:
     """
     if size == 1 or is_cut(dataset):
         return mark_cut(dataset)
-    batch = int(distribute.compute_batch_size(dataset))
-    if batch > 0:
-        begin, end = rank_slice(batch, rank, size)
+    known = int(distribute.compute_batch_size(dataset))
+    if known > 0:
+        begin, end = rank_slice(known, rank, size)
         return mark_cut(dataset.rebatch(end - begin))
 
     @tf.autograph.experimental.do_not_convert
     def parts(*element: Any) -> Any:
-        whole = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
-        if (rows := checked_rows(whole)) is None:
-            raise TrainingError("a dataset element holds no tensor with rows: give batches of rows, as (x, y)")
+        batch, count = _batch_of(dataset, element)
         # Ranks take the larger parts in turn, so that those of one step have as many rows together as a batch.
-        sizes = [end - begin for begin, end in (rank_slice(rows, (rank + i) % size, size) for i in range(size))]
-        ends = tf.cumsum(tf.stack(sizes))
+        slices = [rank_slice(count, (rank + number) % size, size) for number in range(size)]
+        sizes = tf.stack([end - begin for begin, end in slices])
+        ends = tf.cumsum(sizes)
 
         @tf.autograph.experimental.do_not_convert
         def part(number: Any) -> Any:
-            begin = ends[number] - tf.stack(sizes)[number]
-            return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, ends[number]), whole)
+            begin, end = ends[number] - sizes[number], ends[number]
+            return tf.nest.map_structure(lambda leaf: _cut_leaf(leaf, begin, end), batch)
 
-        return tf.data.Dataset.range(size).filter(lambda number: tf.stack(sizes)[number] > 0).map(part)
+        return tf.data.Dataset.range(size).filter(lambda number: sizes[number] > 0).map(part)
 
     return mark_cut(dataset.flat_map(parts))
+
+
+def _batch_of(dataset: Any, element: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The batch that a function over ``dataset`` is given as ``element``, and its number of rows."""
+    batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
+    if (rows := checked_rows(batch)) is None:
+        raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
+    return batch, rows
 
 
 def _runs_python(dataset: Any) -> bool:

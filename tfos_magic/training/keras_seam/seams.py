@@ -61,8 +61,8 @@ _LAYERS = f"{_KERAS}.layers.preprocessing"
 _TF = "tensorflow.python"
 _TF_KERAS = "tf_keras.src"
 _BATCHES = ("train_on_batch", "test_on_batch", "predict_on_batch")
-_SCATTER = tuple(f"scatter_{how}" for how in ("add", "sub", "update", "max", "min", "mul", "div"))
-_ASSIGN = ("assign", "assign_add", "assign_sub", *_SCATTER)
+SCATTER = tuple(f"scatter_{how}" for how in ("add", "sub", "update", "max", "min", "mul", "div"))
+_ASSIGN = ("assign", "assign_add", "assign_sub", *SCATTER)
 _DEVICES = (
     *("set_visible_devices", "set_memory_growth", "set_logical_device_configuration"),
     *("intra_op_parallelism_threads", "inter_op_parallelism_threads"),

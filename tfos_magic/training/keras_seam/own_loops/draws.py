@@ -17,11 +17,11 @@ from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.marks import STAND_IN, called_with, inputs_of, is_fed, is_sharded
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.own_loops.together import Together, refuse_graph
-from tfos_magic.training.keras_seam.seams import replace_item, replaced, wrap
+from tfos_magic.training.keras_seam.seams import SCATTER, replace_item, replaced, wrap
 from tfos_magic.training.session import Session
 
-_VALUES = {"assign": "value", "assign_add": "delta", "assign_sub": "delta"}
-_VALUES |= {f"scatter_{how}": "sparse_delta" for how in ("add", "sub", "update", "max", "min", "mul", "div")}
+_VALUES = {"assign": "value", "assign_add": "delta", "assign_sub": "delta", **dict.fromkeys(SCATTER, "sparse_delta")}
+"""What a variable's methods that set it call the value that they are given."""
 
 
 def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
