@@ -50,7 +50,12 @@ def imports(module: ModuleType) -> tuple[str, ...]:
 
 
 def _loaded(folder: str) -> list[str]:
-    return [name for name, module in list(sys.modules.items()) if is_local(module, folder)]
+    return [name for name, module in list(sys.modules.items()) if not _is_ours(name) and is_local(module, folder)]
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is a module of this package, which workers have, and which a checkout may have beside the notebook."""
+    return name.partition(".")[0] == __name__.partition(".")[0]
 
 
 @lru_cache(_TEXTS)
@@ -97,6 +102,8 @@ def _with_parents(name: str) -> Iterator[str]:
 def _path_of(name: str, folder: str) -> str:
     """The text of a module below ``folder`` and not installed there; empty where it is none."""
     module = sys.modules.get(name)
+    if _is_ours(name):
+        return ""
     if module is not None:
         path = getattr(module, "__file__", None) or ""
         return path if is_local(module, folder) and path.endswith(".py") else ""

@@ -14,7 +14,6 @@ from contextlib import redirect_stdout, suppress
 _LOADED = (
     "numpy",
     "pyarrow.flight",
-    "pandas",
     "pyspark.worker",
     "tfos_magic.worker.agent",
     "tfos_magic.feed.task.feed_partition",
