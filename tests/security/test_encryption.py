@@ -29,8 +29,10 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.spark.encryption import MEMORY, encryption_of
 from tfos_magic.training.allreduce import PeerLost
+from tfos_magic.training.allreduce.group import link
 from tfos_magic.training.allreduce.handshake import listen
-from tfos_magic.training.allreduce.links import Links, link
+from tfos_magic.training.allreduce.links import Links
+from tfos_magic.training.allreduce.tcp_peers import Swap
 from tfos_magic.transport.control_server import AgentKeys
 from tfos_magic.transport.identity import Authority, worker_name
 from tfos_magic.transport.messages import Heartbeat, encode
@@ -84,7 +86,7 @@ def _swap(ends: list[Links], times: int = 1) -> list[Any]:
         try:
             for _ in range(times):
                 own = memoryview((VALUES * (place + 1)).view(np.uint8))
-                ends[place].swap(7, {1 - place: [own]}, lambda other, weight: [into.view(np.uint8).data])
+                ends[place].exchange(7, Swap({1 - place: [own]}, lambda other, weight: [into.view(np.uint8).data]))
             got[place] = into
         except PeerLost as error:
             got[place] = error
@@ -127,7 +129,7 @@ def test_last_words_travel_while_a_swap_waits() -> None:
     with _linked(_identities()) as (ends, _):
         threading.Timer(0.3, ends[1].abort, ["rank 1 has had enough"]).start()
         with pytest.raises(PeerLost, match="rank 1 gave up: rank 1 has had enough"):
-            ends[0].swap(7, {1: [memoryview(b"x")]}, lambda other, weight: [memoryview(bytearray(1))])
+            ends[0].exchange(7, Swap({1: [memoryview(b"x")]}, lambda other, weight: [memoryview(bytearray(1))]))
 
 
 def test_an_executor_cannot_stand_for_another_or_come_from_another_cluster() -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hmac
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import AllReduce
-from tfos_magic.training.allreduce.handshake import listen
+from tfos_magic.training.allreduce.handshake import accept, connect, listen
 from tfos_magic.training.allreduce.hierarchical import HostGroups
-from tfos_magic.training.allreduce.links import Links, link
+from tfos_magic.training.allreduce.links import Links
 from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
 from tfos_magic.training.allreduce.unix_peers import Invitation
-from tfos_magic.transport.tls import TlsPeers
+from tfos_magic.transport.tls import TlsPeers, secure
 
 
 def meet(
@@ -112,3 +113,39 @@ def _connect(
             f"the hosts cannot reach each other ({said}). Check that a firewall lets the executors reach each other."
         )
     return exchange
+
+
+def link(
+    place: int,
+    names: Sequence[int],
+    addresses: Sequence[str],
+    listener: socket.socket,
+    secret: bytes,
+    seconds: float,
+    tls: TlsPeers | None = None,
+) -> Links:
+    """Connect the member ``place`` to all others, who do the same; ``addresses`` are those of the members.
+
+    Raises OSError (TimeoutError after ``seconds``) when one does not come.
+    """
+    deadline = time.monotonic() + seconds
+    connections: dict[str, dict[int, socket.socket]] = {"data": {}, "words": {}}
+    with ExitStack() as opened:
+        for use, sockets in connections.items():
+            for other in range(place):
+                peer = connect(addresses[other], names[place], use, secret, deadline)
+                sockets[other] = secure(tls, peer, names[other], deadline)
+                opened.callback(sockets[other].close)
+            pending_members = set(range(place + 1, len(names)))
+            for rank, peer in accept(listener, use, secret, deadline) if pending_members else ():
+                other = names.index(rank) if rank in names else -1
+                if other in pending_members:
+                    sockets[other] = secure(tls, peer, rank, deadline, accepted=True)
+                    opened.callback(sockets[other].close)
+                    pending_members.remove(other)
+                else:
+                    peer.close()
+                if not pending_members:
+                    break
+        opened.pop_all()
+    return Links(place, names, connections["data"], connections["words"])

@@ -1,4 +1,4 @@
-"""TCP connections between the first ranks of hosts, on which they swap memory and hear of each other's end at once."""
+"""TCP connections between the first ranks of hosts, on which they exchange memory and hear of each other's end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,49 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
-from tfos_magic.training.allreduce.handshake import accept, connect
 from tfos_magic.training.allreduce.unix_peers import close_in_forks
-from tfos_magic.transport.tls import Meddled, TlsPeers, TlsSocket, secure
+from tfos_magic.transport.tls import Meddled, TlsSocket
 
 _HEADER = struct.Struct("<IIQd")
 _MAX_WORDS = 512
 _MAX_VIEWS = 256  # in one system call, which takes 1,024
 
-Room = Callable[[int, float], Sequence[memoryview]]
+
+class Course(Protocol):
+    """What goes to each peer in one exchange and comes from it, segment after segment."""
+
+    def bytes_to(self, other: int) -> int:
+        """How many bytes go to a peer in all."""
+        ...
+
+    def open(self, other: int, weight: float) -> int:
+        """A peer has come with its weight; how many bytes it is to send."""
+        ...
+
+    def outgoing(self, other: int) -> Sequence[memoryview]:
+        """What can go to a peer by now, and was not given before."""
+        ...
+
+    def incoming(self, other: int) -> Sequence[memoryview]:
+        """Where the next segment of a peer goes; nothing where there is no room for it yet, or it was the last."""
+        ...
+
+    def came(self, other: int) -> None:
+        """That segment is there."""
+        ...
+
+    def is_over(self, other: int) -> bool:
+        """Whether all that a peer gets was given out, and all that it has to send is there."""
+        ...
 
 
 class ConnectionListener(Protocol):
-    """Other connections to listen to while a swap waits, by their descriptors; ``heed`` when one has something."""
+    """Other connections to listen to while an exchange waits, by their descriptors; ``heed`` when one has something."""
 
     @property
     def descriptors(self) -> Sequence[int]: ...
@@ -35,7 +60,7 @@ class ConnectionListener(Protocol):
 
 @dataclass
 class _Traffic:
-    """What is left to send to a peer and to receive from it in one swap; ``came`` is when its header did, 0 before."""
+    """What is to go to a peer next and to come from it in one exchange; ``came`` is when its header did, 0 before."""
 
     out: list[memoryview]
     into: list[memoryview]
@@ -46,8 +71,9 @@ class _Traffic:
 class Links:
     """Connections of the member ``place`` to all others: one for data, and one for last words.
 
-    Members count from 0; ``names`` holds the ranks that messages call them by. Swaps are one thread's job, ``abort`` is
-    anyone's. ``seconds`` is the last resort of a swap; what calls it has limits of its own, and aborts.
+    Members count from 0; ``names`` holds the ranks that messages call them by. Exchanges are one thread's job,
+    ``abort`` is anyone's. ``seconds`` is the last resort of an exchange; what calls it has limits of its own, and
+    aborts.
     """
 
     def __init__(
@@ -65,10 +91,10 @@ class Links:
         self.failure = ""
         self.sent = 0
         self.waited = 0.0
-        """Seconds of the last swap until all others had come to it."""
+        """Seconds of the last exchange until all others had come to it."""
         self._data = dict(data)
         self._words = dict(words)
-        self._swaps = 0
+        self._exchanges = 0
         self._lock = threading.Lock()
         self._poll = select.poll()
         self._speakers = {peer.fileno(): other for other, peer in self._words.items()}
@@ -81,48 +107,46 @@ class Links:
         close_in_forks(self)
 
     def listen_to(self, beside: ConnectionListener) -> None:
-        """Heed ``beside`` too while a swap waits."""
+        """Heed ``beside`` too while an exchange waits."""
         self._beside = beside
         for descriptor in beside.descriptors:
             self._poll.register(descriptor, select.POLLIN)
 
-    def swap(
-        self, operation: int, out: Mapping[int, Sequence[memoryview]], room: Room, weight: float = 1.0
-    ) -> list[float]:
-        """Send the bytes ``out`` to the peers, put what each sends into its ``room``, and give all members' weights.
+    def exchange(self, operation: int, course: Course, weight: float = 1.0) -> list[float]:
+        """Send and receive as ``course`` has it, and give all members' weights.
 
-        ``room`` is given the member and its weight, as soon as that is here. Every member must call it with the same
-        32-bit ``operation``. Raises :class:`PeerLost`, here and at the peers, when one ended, is late, came for
-        something else or sends another number of bytes than there is room for.
+        Every member must call it with the same 32-bit ``operation``. Raises :class:`PeerLost`, here and at the peers,
+        when one ended, is late, came for something else or has another number of bytes to send than is expected.
         """
-        self._swaps = (self._swaps + 1) & 0xFFFFFFFF
+        self._exchanges = (self._exchanges + 1) & 0xFFFFFFFF
         weights = [weight] * len(self.names)
         begun, self.waited = time.monotonic(), 0.0
-        left = {other: self._traffic(operation, out[other], weight) for other in self._data}
+        left = {other: self._traffic(operation, course.bytes_to(other), weight) for other in self._data}
         deadline = time.monotonic() + self.seconds
-        for other in list(left):
-            self._send(other, left[other])
+        registered: dict[int, int] = {}
+        for other, traffic in left.items():
+            self._go_on(other, traffic, operation, course)
             if isinstance(peer := self._data[other], TlsSocket) and peer.pending():
-                self._receive(other, left[other], operation, room)  # decrypted by the swap before, so that none polls
-        asked: dict[int, int] = {}
-        while left:
-            for other in list(left):
-                events = (select.POLLIN if left[other].into else 0) | (select.POLLOUT if left[other].out else 0)
-                if not events:
-                    done = left.pop(other)
-                    _, _, _, weights[other] = _HEADER.unpack(done.head)
-                    self.waited = max(self.waited, done.came - begun)
-                    self._poll.unregister(self._data[other])
-                    del asked[other]
-                elif asked.get(other) != events:
+                self._receive(other, traffic, operation, course)  # decrypted by the last exchange, so that none polls
+        while True:
+            while any([self._go_on(other, traffic, operation, course) for other, traffic in left.items()]):
+                pass  # what came from one peer may let something go to another
+            for other, traffic in list(left.items()):
+                events = (select.POLLIN if traffic.into else 0) | (select.POLLOUT if traffic.out else 0)
+                if not events and course.is_over(other):
+                    _, _, _, weights[other] = _HEADER.unpack(left.pop(other).head)
+                    self.waited = max(self.waited, traffic.came - begun)
+                    if other in registered:
+                        self._poll.unregister(self._data[other])
+                elif registered.get(other) != events:
                     self._poll.register(self._data[other], events)
-                    asked[other] = events
-            if left:
-                self._move(left, operation, room, deadline)
-        return weights
+                    registered[other] = events
+            if not left:
+                return weights
+            self._move(left, operation, course, deadline)
 
     def abort(self, reason: str) -> None:
-        """Break the links: a swap that waits fails now, here and at the peers."""
+        """Break the links: an exchange that waits fails now, here and at the peers."""
         with self._lock:
             if self.failure:
                 return
@@ -146,15 +170,24 @@ class Links:
             with contextlib.suppress(OSError):
                 peer.close()
 
-    def _traffic(self, operation: int, out: Sequence[memoryview], weight: float) -> _Traffic:
-        length = sum(view.nbytes for view in out)
-        header = _HEADER.pack(operation, self._swaps, length, weight)
+    def _traffic(self, operation: int, length: int, weight: float) -> _Traffic:
+        header = _HEADER.pack(operation, self._exchanges, length, weight)
         self.sent += length + len(header)
-        traffic = _Traffic([memoryview(header), *(view for view in out if view.nbytes)], [])
+        traffic = _Traffic([memoryview(header)], [])
         traffic.into = [memoryview(traffic.head)]
         return traffic
 
-    def _move(self, left: dict[int, _Traffic], operation: int, room: Room, deadline: float) -> None:
+    def _go_on(self, other: int, traffic: _Traffic, operation: int, course: Course) -> bool:
+        """Send what can go by now, and receive where there was no room before; whether there was anything of that."""
+        if more := [view for view in course.outgoing(other) if view.nbytes]:
+            traffic.out += more
+            self._send(other, traffic)
+        if has_room := not traffic.into and bool(into := course.incoming(other)):
+            traffic.into = [view for view in into if view.nbytes]
+            self._receive(other, traffic, operation, course)
+        return bool(more) or has_room
+
+    def _move(self, left: dict[int, _Traffic], operation: int, course: Course, deadline: float) -> None:
         ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             missing = ", ".join(str(self.names[other]) for other in left)
@@ -170,7 +203,7 @@ class Links:
             if events & select.POLLOUT:
                 self._send(other, left[other])
             if events & ~select.POLLOUT:
-                self._receive(other, left[other], operation, room)
+                self._receive(other, left[other], operation, course)
 
     def _send(self, other: int, traffic: _Traffic) -> None:
         try:
@@ -181,15 +214,16 @@ class Links:
         except OSError:
             self._heed(other)
 
-    def _receive(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
+    def _receive(self, other: int, traffic: _Traffic, operation: int, course: Course) -> None:
         try:
             while traffic.into:
                 count = self._data[other].recvmsg_into(traffic.into[:_MAX_VIEWS])[0]
                 if count == 0:
                     self._heed(other)
                 _advance(traffic.into, count)
-                if not traffic.into and not traffic.came:
-                    self._open(other, traffic, operation, room)
+                if not traffic.into:
+                    self._open(other, traffic, operation, course) if not traffic.came else course.came(other)
+                    traffic.into = [view for view in course.incoming(other) if view.nbytes]
         except BlockingIOError:
             return
         except Meddled as error:
@@ -197,12 +231,10 @@ class Links:
         except OSError:
             self._heed(other)
 
-    def _open(self, other: int, traffic: _Traffic, operation: int, room: Room) -> None:
+    def _open(self, other: int, traffic: _Traffic, operation: int, course: Course) -> None:
         said, number, length, weight = _HEADER.unpack(traffic.head)
         traffic.came = time.monotonic()
-        if (said, number) == (operation, self._swaps):
-            traffic.into = [view for view in room(other, weight) if view.nbytes]
-        if (said, number, length) != (operation, self._swaps, sum(view.nbytes for view in traffic.into)):
+        if (said, number) != (operation, self._exchanges) or length != course.open(other, weight):
             self._fail(astray(self.names[other]))
 
     def _heed(self, other: int) -> None:
@@ -230,39 +262,3 @@ def _advance(views: list[memoryview], count: int) -> None:
     del views[:done]
     if count:
         views[0] = views[0][count:]
-
-
-def link(
-    place: int,
-    names: Sequence[int],
-    addresses: Sequence[str],
-    listener: socket.socket,
-    secret: bytes,
-    seconds: float,
-    tls: TlsPeers | None = None,
-) -> Links:
-    """Connect the member ``place`` to all others, who do the same; ``addresses`` are those of the members.
-
-    Raises OSError (TimeoutError after ``seconds``) when one does not come.
-    """
-    deadline = time.monotonic() + seconds
-    connections: dict[str, dict[int, socket.socket]] = {"data": {}, "words": {}}
-    with contextlib.ExitStack() as opened:
-        for use, sockets in connections.items():
-            for other in range(place):
-                peer = connect(addresses[other], names[place], use, secret, deadline)
-                sockets[other] = secure(tls, peer, names[other], deadline)
-                opened.callback(sockets[other].close)
-            pending_members = set(range(place + 1, len(names)))
-            for rank, peer in accept(listener, use, secret, deadline) if pending_members else ():
-                other = names.index(rank) if rank in names else -1
-                if other in pending_members:
-                    sockets[other] = secure(tls, peer, rank, deadline, accepted=True)
-                    opened.callback(sockets[other].close)
-                    pending_members.remove(other)
-                else:
-                    peer.close()
-                if not pending_members:
-                    break
-        opened.pop_all()
-    return Links(place, names, connections["data"], connections["words"])

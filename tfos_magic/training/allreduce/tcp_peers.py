@@ -1,14 +1,16 @@
 """Sums between hosts over plain TCP: every host adds up a share of the values, and sends its result to the others.
 
 The shares go straight to the host that adds them, not around a ring: as many bytes (Rabenseifner 2004), two waits
-instead of 2 (n - 1), terms in the order of hosts, and values of 16 bits are rounded once. The results of a round
-travel together with the terms of the next.
+instead of 2 (n - 1), terms in the order of hosts, and values of 16 bits are rounded once. Several rounds are under way
+at once, so that a network with a long delay is kept busy: terms of later ones travel while results of earlier ones are
+awaited.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +24,11 @@ from tfos_magic.training.allreduce.results import LentArrays
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
 PAIR_BYTES = 2 << 20  # to another host alone as many bytes go either way, and a wait less
+ROUNDS_BYTES = 4 << 20
+"""What a host sends to all others of the rounds that are under way: at 20 ms a gigabit per second holds half of it."""
 _KEPT_PLANS = 64
+
+Room = Callable[[int, float], Sequence[memoryview]]
 
 
 class _Plan(NamedTuple):
@@ -32,6 +38,39 @@ class _Plan(NamedTuple):
     chunks: list[list[Piece]]
     share: int
     whole: bool
+    rounds_at_once: int
+
+
+class Swap:
+    """A course of one segment each way: the bytes ``out`` to each peer, and what comes into its ``room``, which is
+    given the member and its weight."""
+
+    def __init__(self, out: Mapping[int, Sequence[memoryview]], room: Room) -> None:
+        self._out, self._room = dict(out), room
+        self._sizes = {other: _length(views) for other, views in out.items()}
+        self._into: dict[int, Sequence[memoryview]] = {}
+        self._left = set(out)
+
+    def bytes_to(self, other: int) -> int:
+        return self._sizes[other]
+
+    def open(self, other: int, weight: float) -> int:
+        self._into[other] = self._room(other, weight)
+        if not (length := _length(self._into[other])):
+            self.came(other)
+        return length
+
+    def outgoing(self, other: int) -> Sequence[memoryview]:
+        return self._out.pop(other, ())
+
+    def incoming(self, other: int) -> Sequence[memoryview]:
+        return self._into.pop(other, ())
+
+    def came(self, other: int) -> None:
+        self._left.discard(other)
+
+    def is_over(self, other: int) -> bool:
+        return other not in self._left
 
 
 class TcpPeers:
@@ -67,12 +106,13 @@ class TcpPeers:
 
     def reduce(self, local_arrays: Sequence[Array], results: Sequence[Array], averaged: int, weight: float) -> float:
         plan = self._plan_of(local_arrays, averaged)
-        if self._terms.size < self._size * plan.share:
-            self._terms = np.empty(self._size * plan.share, np.uint8)
-        terms = self._terms[: self._size * plan.share].reshape(self._size, plan.share)
+        shape = plan.rounds_at_once, self._size, plan.share
+        if self._terms.size < math.prod(shape):
+            self._terms = np.empty(math.prod(shape), np.uint8)
+        terms = self._terms[: math.prod(shape)].reshape(shape)
         reduction = _Reduction(self.links, plan, terms, local_arrays, results, averaged)
         total = reduction.all_at_once(weight) if plan.whole else reduction.by_shares(weight)
-        self.waited += reduction.waited
+        self.waited += self.links.waited
         return total
 
     def gather(self, local_arrays: Sequence[Array], operation: int) -> list[Array]:
@@ -83,7 +123,7 @@ class TcpPeers:
             return [members[other].data]
 
         out = {other: [array.data for array in local_arrays] for other in range(self._size)}
-        self.links.swap(operation, out, room, float(members[self.links.place].size))
+        self.links.exchange(operation, Swap(out, room), float(members[self.links.place].size))
         self.waited += self.links.waited
         return [members[place] for place in range(self._size)]
 
@@ -101,11 +141,12 @@ class TcpPeers:
         whole = total <= (PAIR_BYTES if self._size == 2 else WHOLE_BYTES)
         rounds = 1 if whole else -(-total // (self._size * SHARE_BYTES))
         share = max(aligned(-(-total // (1 if whole else self._size * rounds))), ALIGNMENT)
-        return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, share), share, whole)
+        at_once = min(rounds, max(2, ROUNDS_BYTES // (share * (self._size - 1))))
+        return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, share), share, whole, at_once)
 
 
 class _Reduction:
-    """One call's arrays, and the memory for the terms of its share."""
+    """One call's arrays, and the memory for the terms of its shares, by round, member and byte."""
 
     def __init__(
         self,
@@ -123,8 +164,7 @@ class _Reduction:
         self._local_arrays = local_arrays
         self._results = results
         self._averaged = averaged
-        self.waited = 0.0
-        self._others = [other for other in range(self._size) if other != self._place]
+        self.rounds = -(-len(plan.chunks) // self._size)
 
     def all_at_once(self, weight: float) -> float:
         """Every member sends all it has to every other, and each adds it up."""
@@ -132,59 +172,127 @@ class _Reduction:
             return weight * self._size
         chunk = self._plan.chunks[0]
         buffers = [_bytes_of(_part(self._local_arrays, piece)) for piece in chunk]
-
-        def room(other: int, _: float) -> list[memoryview]:
-            return [_bytes_of(self._term(other, piece)) for piece in chunk]
-
-        weights = self._links.swap(self._plan.operation, dict.fromkeys(self._others, buffers), room, weight)
-        self.waited = self._links.waited
-        self._add(chunk, fractions(weights))
+        out = dict.fromkeys((other for other in range(self._size) if other != self._place), buffers)
+        swap = Swap(out, lambda other, _: self._buffers(0, other, chunk))
+        weights = self._links.exchange(self._plan.operation, swap, weight)
+        self._add(0, chunk, fractions(weights))
         return sum(weights)
 
     def by_shares(self, weight: float) -> float:
-        """Rounds of one chunk per member; the results of one round go with the terms of the next."""
-        chunks, size = self._plan.chunks, self._size
-        rounds = [chunks[begin : begin + size] for begin in range(0, len(chunks), size)]
-        before: list[list[Piece]] = []
-        weights: list[float] = []
-        for now in [*rounds, []]:
-            weights = self._swap(before, now, weight)
-            self.waited = self.waited if before else self._links.waited
-            self._add(_chunk(now, self._place), fractions(weights))
-            before = now
-        return sum(weights)
+        """In each round every member adds up a chunk of its own, and sends the others what it has added."""
+        course = _Shares(self, self._size, self._place, self._plan.rounds_at_once, weight)
+        return sum(self._links.exchange(self._plan.operation, course, weight))
 
-    def _swap(self, before: list[list[Piece]], now: list[list[Piece]], weight: float) -> list[float]:
-        results = [_bytes_of(_part(self._results, piece)) for piece in _chunk(before, self._place)]
-        out = {
-            other: [*results, *(_bytes_of(_part(self._local_arrays, piece)) for piece in _chunk(now, other))]
-            for other in self._others
-        }
+    def outgoing(self, segment: _Segment, other: int) -> list[memoryview]:
+        """The terms of this member for the share of another, or the results that this one has added."""
+        if segment.is_result:
+            return [_bytes_of(_part(self._results, piece)) for piece in self._chunk(segment.round, self._place)]
+        return [_bytes_of(_part(self._local_arrays, piece)) for piece in self._chunk(segment.round, other)]
 
-        def room(other: int, _: float) -> list[memoryview]:
-            into = [_bytes_of(_part(self._results, piece)) for piece in _chunk(before, other)]
-            return into + [_bytes_of(self._term(other, piece)) for piece in _chunk(now, self._place)]
+    def incoming(self, segment: _Segment, other: int) -> list[memoryview]:
+        """Room for what another member has to send in turn."""
+        if segment.is_result:
+            return [_bytes_of(_part(self._results, piece)) for piece in self._chunk(segment.round, other)]
+        return self._buffers(segment.round, other, self._chunk(segment.round, self._place))
 
-        return self._links.swap(self._plan.operation, out, room, weight)
+    def add(self, number: int, weights: Sequence[float]) -> None:
+        """Add up this member's share of a round, all terms of which are there."""
+        self._add(number, self._chunk(number, self._place), fractions(weights))
 
-    def _add(self, chunk: list[Piece], parts: Sequence[float]) -> None:
+    def _add(self, number: int, chunk: list[Piece], parts: Sequence[float]) -> None:
         for piece in chunk:
             local_part = _part(self._local_arrays, piece)
-            terms = [local_part if place == self._place else self._term(place, piece) for place in range(self._size)]
+            terms = [
+                local_part if place == self._place else self._term(number, place, piece) for place in range(self._size)
+            ]
             combine(terms, parts if piece.tensor < self._averaged else None, _part(self._results, piece))
 
-    def _term(self, place: int, piece: Piece) -> Array:
-        dtype = self._local_arrays[piece.tensor].dtype
-        return self._terms[place, piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
+    def _chunk(self, number: int, place: int) -> list[Piece]:
+        index = number * self._size + place
+        return self._plan.chunks[index] if index < len(self._plan.chunks) else []
+
+    def _buffers(self, number: int, place: int, chunk: list[Piece]) -> list[memoryview]:
+        return [_bytes_of(self._term(number, place, piece)) for piece in chunk]
+
+    def _term(self, number: int, place: int, piece: Piece) -> Array:
+        dtype, terms = self._local_arrays[piece.tensor].dtype, self._terms[number % len(self._terms), place]
+        return terms[piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
+
+
+class _Segment(NamedTuple):
+    """The terms for a share of a round, or the results of it."""
+
+    round: int
+    is_result: bool
+
+
+class _Shares:
+    """The course of a reduction by shares: ``at_once`` rounds are under way, and each that is added lets another begin.
+
+    All members send, and so receive, segments in one order.
+    """
+
+    def __init__(self, reduction: _Reduction, size: int, place: int, at_once: int, weight: float) -> None:
+        self._reduction, self._at_once = reduction, at_once
+        rounds = range(reduction.rounds)
+        self._segments = [_Segment(number, False) for number in rounds[:at_once]]
+        for number in rounds:
+            self._segments.append(_Segment(number, True))
+            self._segments += [_Segment(later, False) for later in rounds[number + at_once : number + at_once + 1]]
+        others = [other for other in range(size) if other != place]
+        self._sent, self._received = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
+        self._missing = [len(others)] * reduction.rounds
+        self._added = 0
+        self._weights = [weight] * size
+
+    def bytes_to(self, other: int) -> int:
+        return sum(_length(self._reduction.outgoing(segment, other)) for segment in self._segments)
+
+    def open(self, other: int, weight: float) -> int:
+        self._weights[other] = weight
+        return sum(_length(self._reduction.incoming(segment, other)) for segment in self._segments)
+
+    def outgoing(self, other: int) -> list[memoryview]:
+        begin = end = self._sent[other]
+        while end < len(self._segments) and self._is_ready(self._segments[end]):
+            end += 1
+        self._sent[other] = end
+        return [view for segment in self._segments[begin:end] for view in self._reduction.outgoing(segment, other)]
+
+    def incoming(self, other: int) -> list[memoryview]:
+        while (number := self._received[other]) < len(self._segments):
+            segment = self._segments[number]
+            if not segment.is_result and not self._is_ready(segment):
+                return []
+            if views := self._reduction.incoming(segment, other):
+                return views
+            self.came(other)
+        return []
+
+    def came(self, other: int) -> None:
+        segment = self._segments[self._received[other]]
+        self._received[other] += 1
+        self._missing[segment.round] -= not segment.is_result
+        while self._added < len(self._missing) and not self._missing[self._added]:
+            self._reduction.add(self._added, self._weights)
+            self._added += 1
+
+    def is_over(self, other: int) -> bool:
+        return self._sent[other] == self._received[other] == len(self._segments)
+
+    def _is_ready(self, segment: _Segment) -> bool:
+        """Whether results are there, or this member has the memory for the terms, which those of an earlier round had
+        before."""
+        return segment.round < self._added + (0 if segment.is_result else self._at_once)
 
 
 def _part(arrays: Sequence[Array], piece: Piece) -> Array:
     return arrays[piece.tensor][piece.begin : piece.end]
 
 
-def _chunk(chunks: list[list[Piece]], place: int) -> list[Piece]:
-    return chunks[place] if place < len(chunks) else []
-
-
 def _bytes_of(values: Array) -> memoryview:
     return values.view(np.uint8).data
+
+
+def _length(views: Sequence[memoryview]) -> int:
+    return sum(view.nbytes for view in views)
