@@ -29,10 +29,10 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.spark.encryption import MEMORY, encryption_of
 from tfos_magic.training.allreduce import PeerLost
+from tfos_magic.training.allreduce.courses import Swap
 from tfos_magic.training.allreduce.group import link
 from tfos_magic.training.allreduce.handshake import listen
 from tfos_magic.training.allreduce.links import Links
-from tfos_magic.training.allreduce.tcp_peers import Swap
 from tfos_magic.transport.control_server import AgentKeys
 from tfos_magic.transport.identity import Authority, worker_name
 from tfos_magic.transport.messages import Heartbeat, encode

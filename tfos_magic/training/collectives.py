@@ -21,7 +21,7 @@ from tfos_magic.training.allreduce import GroupTransport, PeerLost
 from tfos_magic.training.allreduce.arrays import ArrayWire
 from tfos_magic.training.allreduce.group import meet
 from tfos_magic.training.allreduce.ring import RingWire
-from tfos_magic.training.allreduce.watchdog import Watchdog
+from tfos_magic.training.watchdog import Watchdog
 from tfos_magic.transport.tls import TlsPeers
 
 END_SECONDS = 24 * 3600.0  # other ranks may do by themselves what they like, such as saving a model, for long

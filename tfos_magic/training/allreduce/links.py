@@ -13,40 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tfos_magic.training.allreduce import PeerLost, astray
+from tfos_magic.training.allreduce.courses import Course
 from tfos_magic.training.allreduce.unix_peers import close_in_forks
 from tfos_magic.transport.tls import Meddled, TlsSocket
 
 _HEADER = struct.Struct("<IIQd")
 _MAX_WORDS = 512
 _MAX_VIEWS = 256  # in one system call, which takes 1,024
-
-
-class Course(Protocol):
-    """What goes to each peer in one exchange and comes from it, segment after segment."""
-
-    def bytes_to(self, other: int) -> int:
-        """How many bytes go to a peer in all."""
-        ...
-
-    def open(self, other: int, weight: float) -> int:
-        """A peer has come with its weight; how many bytes it is to send."""
-        ...
-
-    def outgoing(self, other: int) -> Sequence[memoryview]:
-        """What can go to a peer by now, and was not given before."""
-        ...
-
-    def incoming(self, other: int) -> Sequence[memoryview]:
-        """Where the next segment of a peer goes; nothing where there is no room for it yet, or it was the last."""
-        ...
-
-    def came(self, other: int) -> None:
-        """That segment is there."""
-        ...
-
-    def is_over(self, other: int) -> bool:
-        """Whether all that a peer gets was given out, and all that it has to send is there."""
-        ...
 
 
 class ConnectionListener(Protocol):
@@ -215,15 +188,15 @@ class Links:
             self._heed(other)
 
     def _receive(self, other: int, traffic: _Traffic, operation: int, course: Course) -> None:
+        if not traffic.into:  # it has ended, which its last words tell, too
+            return
         try:
             while traffic.into:
                 count = self._data[other].recvmsg_into(traffic.into[:_MAX_VIEWS])[0]
                 if count == 0:
                     self._heed(other)
                 _advance(traffic.into, count)
-                if not traffic.into:
-                    self._open(other, traffic, operation, course) if not traffic.came else course.came(other)
-                    traffic.into = [view for view in course.incoming(other) if view.nbytes]
+            self._open(other, traffic, operation, course) if not traffic.came else course.came(other)
         except BlockingIOError:
             return
         except Meddled as error:

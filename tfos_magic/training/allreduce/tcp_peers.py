@@ -9,8 +9,9 @@ awaited.
 from __future__ import annotations
 
 import math
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,17 +19,18 @@ import numpy as np
 from tfos_magic.training.allreduce import Array
 from tfos_magic.training.allreduce.arithmetic import combine, fractions
 from tfos_magic.training.allreduce.buckets import ALIGNMENT, Piece, aligned, plan_chunks
+from tfos_magic.training.allreduce.courses import Segment, Shares, Swap
 from tfos_magic.training.allreduce.links import Links
 from tfos_magic.training.allreduce.results import LentArrays
 
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10
 PAIR_BYTES = 2 << 20  # to another host alone as many bytes go either way, and a wait less
-ROUNDS_BYTES = 4 << 20
-"""What a host sends to all others of the rounds that are under way: at 20 ms a gigabit per second holds half of it."""
+RATE, SHORT = 125e6, 250e-6
+"""Bytes per second that a network is to be kept busy at by several rounds at once, where bytes are under way for longer
+than so many seconds: elsewhere terms of one round stay in the cache."""
+_DELAYS = 4
 _KEPT_PLANS = 64
-
-Room = Callable[[int, float], Sequence[memoryview]]
 
 
 class _Plan(NamedTuple):
@@ -39,38 +41,6 @@ class _Plan(NamedTuple):
     share: int
     whole: bool
     rounds_at_once: int
-
-
-class Swap:
-    """A course of one segment each way: the bytes ``out`` to each peer, and what comes into its ``room``, which is
-    given the member and its weight."""
-
-    def __init__(self, out: Mapping[int, Sequence[memoryview]], room: Room) -> None:
-        self._out, self._room = dict(out), room
-        self._sizes = {other: _length(views) for other, views in out.items()}
-        self._into: dict[int, Sequence[memoryview]] = {}
-        self._left = set(out)
-
-    def bytes_to(self, other: int) -> int:
-        return self._sizes[other]
-
-    def open(self, other: int, weight: float) -> int:
-        self._into[other] = self._room(other, weight)
-        if not (length := _length(self._into[other])):
-            self.came(other)
-        return length
-
-    def outgoing(self, other: int) -> Sequence[memoryview]:
-        return self._out.pop(other, ())
-
-    def incoming(self, other: int) -> Sequence[memoryview]:
-        return self._into.pop(other, ())
-
-    def came(self, other: int) -> None:
-        self._left.discard(other)
-
-    def is_over(self, other: int) -> bool:
-        return other not in self._left
 
 
 class TcpPeers:
@@ -88,6 +58,7 @@ class TcpPeers:
         self._terms = np.zeros(0, np.uint8)
         self._plans: dict[Any, _Plan] = {}
         self._streams = LentArrays()
+        self._delay: float | None = None
 
     @property
     def sent(self) -> int:
@@ -141,8 +112,24 @@ class TcpPeers:
         whole = total <= (PAIR_BYTES if self._size == 2 else WHOLE_BYTES)
         rounds = 1 if whole else -(-total // (self._size * SHARE_BYTES))
         share = max(aligned(-(-total // (1 if whole else self._size * rounds))), ALIGNMENT)
-        at_once = min(rounds, max(2, ROUNDS_BYTES // (share * (self._size - 1))))
-        return _Plan(zlib.crc32(repr(signature).encode()), plan_chunks(tensors, share), share, whole, at_once)
+        operation = zlib.crc32(repr(signature).encode())
+        at_once = 1 if whole else min(rounds, self._rounds_at_once(operation, share))
+        return _Plan(operation, plan_chunks(tensors, share), share, whole, at_once)
+
+    def _rounds_at_once(self, operation: int, share: int) -> int:
+        """As many on all members: the first time they tell each other for how long a few bytes are under way."""
+        if self._delay is None:
+            self._meet(operation, 0.0)
+            begun = time.monotonic()
+            for _ in range(_DELAYS):  # of which one may take no time and the next twice as long
+                self._meet(operation, 0.0)
+            self._delay = max(self._meet(operation, (time.monotonic() - begun) / _DELAYS))
+        round_bytes = 2 * share * (self._size - 1)  # terms and results
+        return 1 + max(0, math.ceil((self._delay - SHORT) * RATE / round_bytes))
+
+    def _meet(self, operation: int, weight: float) -> list[float]:
+        others = [other for other in range(self._size) if other != self.links.place]
+        return self.links.exchange(operation, Swap(dict.fromkeys(others, ()), lambda other, _: ()), weight)
 
 
 class _Reduction:
@@ -180,16 +167,16 @@ class _Reduction:
 
     def by_shares(self, weight: float) -> float:
         """In each round every member adds up a chunk of its own, and sends the others what it has added."""
-        course = _Shares(self, self._size, self._place, self._plan.rounds_at_once, weight)
+        course = Shares(self, self._size, self._place, self._plan.rounds_at_once, weight)
         return sum(self._links.exchange(self._plan.operation, course, weight))
 
-    def outgoing(self, segment: _Segment, other: int) -> list[memoryview]:
+    def outgoing(self, segment: Segment, other: int) -> list[memoryview]:
         """The terms of this member for the share of another, or the results that this one has added."""
         if segment.is_result:
             return [_bytes_of(_part(self._results, piece)) for piece in self._chunk(segment.round, self._place)]
         return [_bytes_of(_part(self._local_arrays, piece)) for piece in self._chunk(segment.round, other)]
 
-    def incoming(self, segment: _Segment, other: int) -> list[memoryview]:
+    def incoming(self, segment: Segment, other: int) -> list[memoryview]:
         """Room for what another member has to send in turn."""
         if segment.is_result:
             return [_bytes_of(_part(self._results, piece)) for piece in self._chunk(segment.round, other)]
@@ -219,80 +206,9 @@ class _Reduction:
         return terms[piece.offset : piece.offset + (piece.end - piece.begin) * dtype.itemsize].view(dtype)
 
 
-class _Segment(NamedTuple):
-    """The terms for a share of a round, or the results of it."""
-
-    round: int
-    is_result: bool
-
-
-class _Shares:
-    """The course of a reduction by shares: ``at_once`` rounds are under way, and each that is added lets another begin.
-
-    All members send, and so receive, segments in one order.
-    """
-
-    def __init__(self, reduction: _Reduction, size: int, place: int, at_once: int, weight: float) -> None:
-        self._reduction, self._at_once = reduction, at_once
-        rounds = range(reduction.rounds)
-        self._segments = [_Segment(number, False) for number in rounds[:at_once]]
-        for number in rounds:
-            self._segments.append(_Segment(number, True))
-            self._segments += [_Segment(later, False) for later in rounds[number + at_once : number + at_once + 1]]
-        others = [other for other in range(size) if other != place]
-        self._sent, self._received = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
-        self._missing = [len(others)] * reduction.rounds
-        self._added = 0
-        self._weights = [weight] * size
-
-    def bytes_to(self, other: int) -> int:
-        return sum(_length(self._reduction.outgoing(segment, other)) for segment in self._segments)
-
-    def open(self, other: int, weight: float) -> int:
-        self._weights[other] = weight
-        return sum(_length(self._reduction.incoming(segment, other)) for segment in self._segments)
-
-    def outgoing(self, other: int) -> list[memoryview]:
-        begin = end = self._sent[other]
-        while end < len(self._segments) and self._is_ready(self._segments[end]):
-            end += 1
-        self._sent[other] = end
-        return [view for segment in self._segments[begin:end] for view in self._reduction.outgoing(segment, other)]
-
-    def incoming(self, other: int) -> list[memoryview]:
-        while (number := self._received[other]) < len(self._segments):
-            segment = self._segments[number]
-            if not segment.is_result and not self._is_ready(segment):
-                return []
-            if views := self._reduction.incoming(segment, other):
-                return views
-            self.came(other)
-        return []
-
-    def came(self, other: int) -> None:
-        segment = self._segments[self._received[other]]
-        self._received[other] += 1
-        self._missing[segment.round] -= not segment.is_result
-        while self._added < len(self._missing) and not self._missing[self._added]:
-            self._reduction.add(self._added, self._weights)
-            self._added += 1
-
-    def is_over(self, other: int) -> bool:
-        return self._sent[other] == self._received[other] == len(self._segments)
-
-    def _is_ready(self, segment: _Segment) -> bool:
-        """Whether results are there, or this member has the memory for the terms, which those of an earlier round had
-        before."""
-        return segment.round < self._added + (0 if segment.is_result else self._at_once)
-
-
 def _part(arrays: Sequence[Array], piece: Piece) -> Array:
     return arrays[piece.tensor][piece.begin : piece.end]
 
 
 def _bytes_of(values: Array) -> memoryview:
     return values.view(np.uint8).data
-
-
-def _length(views: Sequence[memoryview]) -> int:
-    return sum(view.nbytes for view in views)
