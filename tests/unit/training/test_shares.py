@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -34,7 +34,7 @@ def members(request: pytest.FixtureRequest) -> Iterator[list[TcpPeers]]:
 def case_of(number: int, size: int) -> Case:
     """Each member's arrays, how many of them are averaged, and the members' weights."""
     draws = random.Random(number)
-    kinds = sorted(((draws.choice(["f4", "f8", "i8"]), draws.choice([0, 1, 7, 100, 5000])) for _ in range(4)))
+    kinds = sorted((draws.choice(["f4", "f8", "i8"]), draws.choice([0, 1, 7, 100, 5000])) for _ in range(4))
     floats = sum(kind[0] == "f" for kind, _ in kinds)
     values = np.random.default_rng(number)
     arrays = [[values.integers(0, 9, count).astype(kind) for kind, count in kinds] for _ in range(size)]
@@ -63,11 +63,15 @@ def test_all_members_have_the_sums_with_any_shares_and_rounds_at_once(
             monkeypatch.setattr(tcp_peers, "RATE", [0.0, 1e7, 1e10][number % 3])  # one round at once, some, and all
             case = case_of(number, size)
             results = [[np.full_like(array, -1) for array in member] for member in case[0]]
-            for future in [
+            summing = [
                 threads.submit(member.reduce, case[0][place], results[place], case[1], case[2][place])
                 for place, member in enumerate(members)
-            ]:
-                future.result(timeout=30)
+            ]
+            if late := wait(summing, timeout=30).not_done:
+                members[0].abort("the test waits no longer")
+            assert not late, number
+            for done in summing:
+                done.result()
             for member in results:
                 for result, sums in zip(member, expected(case), strict=True):
                     np.testing.assert_allclose(result, sums, rtol=1e-6)
