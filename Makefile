@@ -53,7 +53,6 @@ demo: java $(STAMP)
 	@$(WITH_JAVA) python tools/demo.py $(NOTEBOOK)
 
 lab: java $(STAMP)
-	@echo "Storing the classes of Spark's JVM, once for this machine (about a minute): sessions start sooner by them ..."
 	@$(WITH_JAVA) python -m tfos_magic.spark.class_archive || true
 	@$(WITH_JAVA) exec jupyter lab --notebook-dir=notebooks $(AS_ROOT)
 

@@ -85,8 +85,12 @@ def make(archive: Path, options: str = "", seconds: float = MAKING_SECONDS) -> b
 
 def main() -> int:
     archive = path_of()
-    if not is_ours(archive) and not make(archive):
-        print(f"No archive was made within {MAKING_SECONDS:.0f} s. Sessions start without it, and take longer.")
+    if is_ours(archive):
+        print(f"The classes of Spark's JVM are in {archive}.")
+        return 0
+    print("Storing the classes of Spark's JVM, once: local sessions start sooner then (about a minute) ...", flush=True)
+    if not make(archive):
+        print(f"There was no archive within {MAKING_SECONDS:.0f} s: sessions start without one, and take longer.")
         return 1
     print(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
     return 0
