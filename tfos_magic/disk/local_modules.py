@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import CodeType, ModuleType
 from typing import Any
 
-from tfos_magic.disk.modules import is_local
+from tfos_magic.disk.modules import is_local, is_own
 
 MOST_BYTES = 4 << 20
 _TEXTS = 1024
@@ -50,12 +50,7 @@ def imports(module: ModuleType) -> tuple[str, ...]:
 
 
 def _loaded(folder: str) -> list[str]:
-    return [name for name, module in list(sys.modules.items()) if not _is_ours(name) and is_local(module, folder)]
-
-
-def _is_ours(name: str) -> bool:
-    """Whether it is a module of this package, which workers have, and which a checkout may have beside the notebook."""
-    return name.partition(".")[0] == __name__.partition(".")[0]
+    return [name for name, module in list(sys.modules.items()) if not is_own(name) and is_local(module, folder)]
 
 
 @lru_cache(_TEXTS)
@@ -101,9 +96,9 @@ def _with_parents(name: str) -> Iterator[str]:
 
 def _path_of(name: str, folder: str) -> str:
     """The text of a module below ``folder`` and not installed there; empty where it is none."""
-    module = sys.modules.get(name)
-    if _is_ours(name):
+    if is_own(name):
         return ""
+    module = sys.modules.get(name)
     if module is not None:
         path = getattr(module, "__file__", None) or ""
         return path if is_local(module, folder) and path.endswith(".py") else ""

@@ -66,6 +66,11 @@ def lies_in(place: str, folder: str) -> bool:
     return place.startswith(os.path.join(folder, "")) and not is_installed(place) and os.path.exists(place)
 
 
+def is_own(name: str) -> bool:
+    """Whether a module is of this package, which workers have, and which a checkout may have beside the notebook."""
+    return name.partition(".")[0] == __name__.partition(".")[0]
+
+
 def is_users(module: Any) -> bool:
     """Whether what ``sys.modules`` holds is a module of the user's own, beside the notebook or elsewhere."""
     known = getattr(module, "__dict__", {}) if isinstance(module, ModuleType) else {}
@@ -80,8 +85,7 @@ def is_users_text(name: str, path: str) -> bool:
 
 def _forget(folder: str, spared: Collection[str]) -> None:
     for name, module in list(sys.modules.items()):
-        ours = name.partition(".")[0] == __name__.partition(".")[0]  # which a checkout may have beside the notebook
-        if not ours and name not in spared and isinstance(module, ModuleType) and is_local(module, folder):
+        if not is_own(name) and name not in spared and isinstance(module, ModuleType) and is_local(module, folder):
             del sys.modules[name]
 
 
