@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 import peers
-from plain import answer, free_addresses, start_process
+from plain import Ranks, free_addresses, start_process
 
 from tfos_magic.transport.identity import Authority, Identity, worker_name
 
@@ -157,7 +157,7 @@ def serve(pipe: Any, system: str, rank: int, addresses: list[str], identities: l
     os._exit(0)
 
 
-class Running:
+class Running(Ranks):
     """The processes of a system."""
 
     def __init__(self, system: str, ranks: int) -> None:
@@ -173,20 +173,10 @@ class Running:
             )
             for rank in range(ranks)
         ]
-        self._pipes, self._processes = zip(*started, strict=True)
-        for pipe in self._pipes:
-            answer(pipe)
+        super().__init__(started)
 
     def seconds(self, size: int, repeats: int) -> float:
-        for pipe in self._pipes:
-            pipe.send((size // 4, repeats))
-        return max(answer(pipe) for pipe in self._pipes)
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(10)
+        return max(self.ask((size // 4, repeats)))
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ CASES = {"MLP": (WIDE_MLP, PIXELS), "CNN": (CNN, PIXELS), "embedding": (EMBEDDIN
 
 def measure(processes: Running, cell: str, names: dict[str, int]) -> tuple[float, float]:
     """Seconds of the check and of the step, of the slower rank each."""
-    checks, steps = zip(*processes.ask(cell, names), strict=True)
+    checks, steps = zip(*processes.ask((cell, names)), strict=True)
     return max(checks), max(steps)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -56,6 +56,27 @@ def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Connect
     process.start()
     theirs.close()
     return ours, process
+
+
+class Ranks:
+    """Processes that :func:`start_process` has started, one for each rank, and that say when they are ready."""
+
+    def __init__(self, started: Sequence[tuple[Connection, Any]]) -> None:
+        self._pipes, self._processes = zip(*started, strict=True)
+        for pipe in self._pipes:
+            answer(pipe)
+
+    def ask(self, question: Any) -> list[Any]:
+        """What each rank answers to the same question."""
+        for pipe in self._pipes:
+            pipe.send(question)
+        return [answer(pipe) for pipe in self._pipes]
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(10)
 
 
 def free_addresses(count: int, apart: bool = False) -> list[str]:

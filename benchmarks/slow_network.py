@@ -22,7 +22,7 @@ from typing import Any
 import peers
 from allreduce import gloo, ours
 from network import Link, Network, available
-from plain import answer, start_process
+from plain import Ranks, start_process
 
 PORT = 5000
 STREAM_SECONDS = 2.0
@@ -74,7 +74,7 @@ def serve_stream(pipe: Any, door: str, rank: int, addresses: list[str]) -> None:
             pipe.send(count / (time.perf_counter() - began))
 
 
-class Running:
+class Running(Ranks):
     """The hosts of a system, and their network."""
 
     def __init__(self, system: str, hosts: int, link: Link) -> None:
@@ -83,20 +83,10 @@ class Running:
         addresses = [f"{Network.address(rank)}:{PORT + rank}" for rank in range(hosts)]
         target, arguments = (serve, (network.door, system)) if system in SYSTEMS else (serve_stream, (network.door,))
         started = [start_process(target, *arguments, rank, addresses) for rank in range(hosts)]
-        self._pipes, self._processes = zip(*started, strict=True)
-        for pipe in self._pipes:
-            answer(pipe)
-
-    def ask(self, question: Any) -> list[float]:
-        for pipe in self._pipes:
-            pipe.send(question)
-        return [answer(pipe) for pipe in self._pipes]
+        super().__init__(started)
 
     def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(10)
+        super().close()
         self._opened.close()
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import peers
 from models import CNN, COMMON_TOKENS, EMBEDDING, PIXELS, TIMED_FIT, TOKENS, TRANSFORMER, WIDE_MLP
-from plain import answer, free_addresses, start_process
+from plain import Ranks, free_addresses, start_process
 
 
 class Case(NamedTuple):
@@ -59,34 +59,20 @@ class System(NamedTuple):
     apart: bool = False
 
 
-class Running:
+class Running(Ranks):
     """The processes of a system."""
 
     def __init__(self, system: System) -> None:
         addresses = free_addresses(system.ranks)
         self._shares = system.ranks if system.apart else 1
         started = [start_process(system.serve, rank, addresses) for rank in range(system.ranks)]
-        self._pipes, self._processes = zip(*started, strict=True)
-        for pipe in self._pipes:
-            answer(pipe)
+        super().__init__(started)
 
     def measure(self, cell: str, names: dict[str, int]) -> tuple[float, float]:
         """Seconds that a cell took: on the clock, for the slowest rank, and of processors, for all together."""
         names = names | {name: names[name] // self._shares for name in ("rows", "batch")}
-        taken = self.ask(cell, names)
+        taken = self.ask((cell, names))
         return max(wall for wall, _ in taken), sum(processor for _, processor in taken)
-
-    def ask(self, cell: str, names: dict[str, int]) -> list[Any]:
-        """What each rank makes of a cell: its name ``sample``."""
-        for pipe in self._pipes:
-            pipe.send((cell, names))
-        return [answer(pipe) for pipe in self._pipes]
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(10)
 
 
 def serve_plain(pipe: Any, rank: int, addresses: list[str]) -> None:
