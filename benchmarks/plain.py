@@ -49,10 +49,16 @@ def run_in_fresh_process(work: Callable[[float, Connection], None]) -> Any:
         process.join(30)
 
 
-def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Connection, Any]:
-    """Start ``target(pipe, *arguments)`` in a new Python process; gives our end of the pipe, and the process."""
+def start_process(target: Callable[..., None], *arguments: Any, loaded: Sequence[str] = ()) -> tuple[Connection, Any]:
+    """Start ``target(pipe, *arguments)`` in a new Python process; gives our end of the pipe, and the process.
+
+    Where modules are to be ``loaded``, it is forked from one that has loaded them, which the first such call starts.
+    """
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs, *arguments), name="benchmark")
+    context = multiprocessing.get_context("forkserver" if loaded else "spawn")
+    if loaded:
+        context.set_forkserver_preload(list(loaded))
+    process = context.Process(target=target, args=(theirs, *arguments), name="benchmark")
     process.start()
     theirs.close()
     return ours, process
