@@ -50,17 +50,21 @@ def laws_of(clusters: list[Cluster], sums: list[Sums]) -> dict[str, Law]:
 
 
 def _of_steps(clusters: list[Cluster]) -> dict[str, Law]:
-    def stepped(apart: bool, field: str, terms: str) -> Law:
+    def of(apart: bool, field: str, terms: str, by_epoch: bool = False) -> Law:
         groups = [runs for _, runs in clusters if runs[0].apart == apart and runs[0].workers > 1]
-        return Law.fit(terms, [(Point(runs[0].workers, WEIGHT_BYTES), split(runs, field)[1]) for runs in groups])
+        points = [Point(runs[0].workers, 0 if by_epoch else WEIGHT_BYTES) for runs in groups]
+        values = [split(runs, field)[0 if by_epoch else 1] for runs in groups]
+        return Law.fit(terms, list(zip(points, values, strict=True)))
 
     return {
-        "bytes of a step and rank, TCP": stepped(True, "sent", "b, (n-1)"),
-        "bytes of a step and rank, one host": stepped(False, "sent", "P, P/n s"),
-        "calls of a step and rank, TCP": stepped(True, "calls", "(n-1)"),
-        "calls of a step and rank, one host": stepped(False, "calls", "(n-1), (n-1) s"),
-        "CPU seconds of a step, all workers, TCP": stepped(True, "trainers", "1, n, n (n-1)"),
-        "CPU seconds of a step, all workers, one host": stepped(False, "trainers", "1, n, n (n-1)"),
+        "bytes of a step and rank, TCP": of(True, "sent", "b, (n-1)"),
+        "bytes of a step and rank, one host": of(False, "sent", "P, P/n s"),
+        "bytes of an epoch and rank, TCP": of(True, "sent", "(n-1), n (n-1)", by_epoch=True),
+        "bytes of an epoch and rank, one host": of(False, "sent", "1, n", by_epoch=True),
+        "calls of a step and rank, TCP": of(True, "calls", "(n-1), (n-1) r"),
+        "calls of a step and rank, one host": of(False, "calls", "(n-1), (n-1) s"),
+        "CPU seconds of a step, all workers, TCP": of(True, "trainers", "1, n, n (n-1)"),
+        "CPU seconds of a step, all workers, one host": of(False, "trainers", "1, n, n (n-1)"),
     }
 
 
@@ -74,20 +78,23 @@ def _of_sums(sums: list[Sums]) -> dict[str, Law]:
 
 
 def _of_kernel(clusters: list[Cluster]) -> dict[str, Law]:
-    def heard(one: Heard, workers: int) -> tuple[Point, Heard]:
-        return Point(workers, 0, one.seconds, 0, one.messages, one.kinds["CheckpointPart"] * 3 * WEIGHT_BYTES), one
+    def heard(one: Heard, workers: int, runs: int) -> tuple[Point, Heard]:
+        checkpoints = one.kinds["CheckpointPart"] * 3 * WEIGHT_BYTES
+        return Point(workers, 0, one.seconds, 0, one.messages, checkpoints, runs), one
 
     def training(run: Run) -> Point:
         return Point(run.workers, 0, min(run.seconds, SECONDS_BETWEEN * run.all_steps), run.epochs)
 
     runs = [run for _, group in clusters for run in group]
-    idle = [heard(one, group[0].workers) for one, group in clusters]
-    unfed = idle + [heard(run.heard, run.workers) for _, group in clusters for run in group[2:]]
+    idle = [heard(one, group[0].workers, 0) for one, group in clusters]
+    unfed = idle + [heard(run.heard, run.workers, 1) for _, group in clusters for run in group[2:]]
     return {
         "heartbeats": Law.fit("n T", [(point, one.kinds["Heartbeat"]) for point, one in unfed]),
         "messages of progress": Law.fit("n T, n E, n", [(training(run), run.heard.kinds["Progress"]) for run in runs]),
         "bytes to the kernel": Law.fit("m, c", [(point, one.bytes) for point, one in unfed]),
-        "CPU seconds of the kernel": Law.fit("T, m, c", [(point, one.kernel) for point, one in unfed], relative=False),
+        "CPU seconds of the kernel": Law.fit(
+            "T, m, c, R", [(point, one.kernel) for point, one in unfed], relative=False
+        ),
     }
 
 

@@ -16,7 +16,7 @@ from tfos_magic.transport.messages import StrategyOptions
 
 class Point(NamedTuple):
     """Where a formula has a value: ``n`` ranks, ``size`` bytes to be added up, and what happened in ``seconds``:
-    ``epochs``, ``messages``, and bytes of ``checkpoints``."""
+    ``epochs``, ``messages``, bytes of ``checkpoints``, and ``runs``."""
 
     n: int
     size: float = 0.0
@@ -24,6 +24,7 @@ class Point(NamedTuple):
     epochs: float = 0.0
     messages: float = 0.0
     checkpoints: float = 0.0
+    runs: int = 0
 
     @property
     def rounds(self) -> int:
@@ -53,6 +54,7 @@ TERMS: dict[str, Callable[[Point], float]] = {
     "n E": lambda p: p.n * p.epochs,
     "m": lambda p: p.messages,
     "c": lambda p: p.checkpoints,
+    "R": lambda p: p.runs,
 }
 
 

@@ -67,8 +67,8 @@ ones not a byte more: {once}.
 
 b is 2 (n-1)/n P, or (n-1) P for a sum of few bytes, which each rank adds up by itself; r is the number of rounds that
 a sum is shared out in, and s is 1 where more than two ranks share out one in memory. T are seconds, E epochs, m
-messages, c bytes of checkpoints. Residuals are parts of what was measured: the root of their mean square, and the
-largest. A term whose factor would be below zero is left out.
+messages, c bytes of checkpoints, R runs. Residuals are parts of what was measured: the root of their mean square, and
+the largest. A term whose factor would be below zero is left out.
 
 {formulas}
 
