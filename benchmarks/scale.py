@@ -73,7 +73,9 @@ def _of_sums(sums: list[Sums]) -> dict[str, Law]:
     return {
         "bytes of a sum and rank": Law.fit("b, (n-1)", [(point, one.sent) for point, one in by_tcp]),
         "calls of a sum and rank": Law.fit("(n-1), (n-1) r, b", [(point, one.calls) for point, one in by_tcp]),
-        "CPU seconds of a sum and rank": Law.fit("1, (n-1), (n-1)^2, b", [(point, one.cpu) for point, one in by_tcp]),
+        "CPU seconds of a sum and rank": Law.fit(
+            "1, (n-1), (n-1) r, (n-1)^2, b", [(point, one.cpu) for point, one in by_tcp]
+        ),
     }
 
 
@@ -92,9 +94,7 @@ def _of_kernel(clusters: list[Cluster]) -> dict[str, Law]:
         "heartbeats": Law.fit("n T", [(point, one.kinds["Heartbeat"]) for point, one in unfed]),
         "messages of progress": Law.fit("n T, n E, n", [(training(run), run.heard.kinds["Progress"]) for run in runs]),
         "bytes to the kernel": Law.fit("m, c", [(point, one.bytes) for point, one in unfed]),
-        "CPU seconds of the kernel": Law.fit(
-            "T, m, c, R", [(point, one.kernel) for point, one in unfed], relative=False
-        ),
+        "CPU seconds of the kernel": Law.fit("T, m, c, R", [(point, one.kernel) for point, one in unfed]),
     }
 
 

@@ -66,18 +66,18 @@ class Law:
     residuals: Sequence[float]
 
     @classmethod
-    def fit(cls, terms: str, measured: Sequence[tuple[Point, float]], *, relative: bool = True) -> Law:
-        """Least squares of the errors, each as a part of what was measured where they are ``relative``.
+    def fit(cls, terms: str, measured: Sequence[tuple[Point, float]]) -> Law:
+        """Least squares of the errors, each as a part of what was measured.
 
         A term whose factor would be below zero is left out: nothing here gets cheaper by having more of it.
         """
         names = terms.split(", ")
-        weights = np.array([1 / value if relative and value else 1.0 for _, value in measured])
+        weights = np.array([1 / value if value else 1.0 for _, value in measured])
         values = np.array([value for _, value in measured])
         while True:
             table = np.array([[TERMS[name](point) for name in names] for point, _ in measured], float)
             factors = np.linalg.lstsq(table * weights[:, None], values * weights, rcond=None)[0]
-            if len(names) == 1 or factors.min() >= -1e-9 * abs(factors).max():
+            if len(names) == 1 or factors.min() >= 0:
                 break
             names.pop(int(factors.argmin()))
         errors = (table @ factors - values) / np.where(values, values, 1.0)
