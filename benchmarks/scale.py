@@ -1,11 +1,11 @@
 """How cost grows with the number of workers: what is sent, said and computed, formulas of it, and where they lead.
 
 Clusters of 1 to 16 workers train the same rows in the same global batches, their ranks on one host, and each as if on
-a host of its own. Groups of up to 32 processes add up vectors. Bytes are taken from the product's own counters, and
+a host of its own. Groups of up to 64 processes add up vectors. Bytes are taken from the product's own counters, and
 counted a second time where sockets are given them. All workers share the cores of this machine: counts and processor
 seconds are what to look at, and not how long anything takes. Writes SCALE.md beside this script.
 
-    python benchmarks/scale.py [--workers 1,2,4,8,16] [--ranks 2,4,8,16,32]
+    python benchmarks/scale.py [--workers 1,2,4,8,16] [--ranks 2,4,8,16,32,64]
 
 Takes 20 minutes on two cores, more on busy ones; a third of that with --workers 1,2,4 --ranks 2,4,8.
 """
@@ -101,7 +101,7 @@ def _of_kernel(clusters: list[Cluster]) -> dict[str, Law]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,2,4,8,16", help="sizes of clusters")
-    parser.add_argument("--ranks", default="2,4,8,16,32", help="sizes of groups that only add up")
+    parser.add_argument("--ranks", default="2,4,8,16,32,64", help="sizes of groups that only add up")
     options = parser.parse_args()
     prepare_environment()
     clusters = measure([int(count) for count in options.workers.split(",")])

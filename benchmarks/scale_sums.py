@@ -1,4 +1,4 @@
-"""All-reduces among up to 32 processes of this machine, and what each of them sends and computes: for scale.py.
+"""All-reduces among many processes of this machine, and what each of them sends and computes: for scale.py.
 
 One set of processes forms a group of each size after another, of its first ranks, on memory that they share or by TCP.
 """
