@@ -7,7 +7,7 @@ seconds are what to look at, and not how long anything takes. Writes SCALE.md be
 
     python benchmarks/scale.py [--workers 1,2,4,8,16] [--ranks 2,4,8,16,32,64]
 
-Takes 20 minutes on two cores, more on busy ones; a third of that with --workers 1,2,4 --ranks 2,4,8.
+Takes half an hour on two busy cores; four minutes with --workers 1,2 --ranks 2,4.
 """
 
 from __future__ import annotations

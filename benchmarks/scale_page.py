@@ -75,8 +75,9 @@ the largest. A term whose factor would be below zero is left out.
 ## What follows (computed)
 
 Each worker is on a host of its own. A step computes for {step:.0f} ms and exchanges then: nothing is taken to overlap,
-and the one thread of a rank sends, copies and adds up in turn. Bytes of a rank stay below 2 P, however many workers
-there are; its calls grow with them, and so does what it does beside for each of its peers. Times are ms of a step.
+and the one thread of a rank sends, copies and adds up in turn. Values that are shared
+out take a rank less than 2 P bytes, however many workers there are; its headers and calls grow with them, and so does
+what it does beside for each of its peers. Times are ms of a step.
 
 {foretold}
 
