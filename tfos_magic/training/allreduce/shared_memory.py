@@ -29,6 +29,8 @@ from tfos_magic.training.allreduce.results import LentArrays
 from tfos_magic.training.allreduce.unix_peers import Invitation, UnixPeers, host, join, listen, nameless_file
 
 SLOT_BYTES = 4 << 20
+_SLOTS_BYTES = 64 << 20
+_SMALLEST_SLOT = 64 << 10
 SCATTER_BYTES = 64 << 10
 SETUP_SECONDS = 10.0
 _NUMBERS_BYTES = 4096
@@ -68,8 +70,9 @@ class SharedMemory:
         self.sent = 0
         self.waited = 0.0
         self._numbers = np.frombuffer(memory, np.float64, 2 * size).reshape(2, size)
-        slots = np.frombuffer(memory, np.uint8, offset=_NUMBERS_BYTES).reshape(2 * size + 1, SLOT_BYTES)
-        self._slots = slots[:-1].reshape(2, size, SLOT_BYTES)
+        self._slot_bytes = slot_bytes(size)
+        slots = np.frombuffer(memory, np.uint8, offset=_NUMBERS_BYTES).reshape(2 * size + 1, self._slot_bytes)
+        self._slots = slots[:-1].reshape(2, size, self._slot_bytes)
         self._result = slots[-1]
         self._turn = 0
         self._plans: dict[Any, tuple[int, list[_Chunk]]] = {}
@@ -105,18 +108,18 @@ class SharedMemory:
         lengths = self._numbers[self._turn]
         lengths[self.rank] = stream.size
         self.sent += stream.size
-        slots = self._share(stream[:SLOT_BYTES], operation, first=True)
+        slots = self._share(stream[: self._slot_bytes], operation, first=True)
         sizes = [int(length) for length in lengths]
-        if max(sizes) <= SLOT_BYTES:
+        if max(sizes) <= self._slot_bytes:
             return [slot[:size] for slot, size in zip(slots, sizes, strict=True)]
         streams = self._streams.empty([((size,), stream.dtype) for size in sizes])
         streams[self.rank] = stream
-        for begin in range(0, max(sizes), SLOT_BYTES):
+        for begin in range(0, max(sizes), self._slot_bytes):
             if begin:
-                slots = self._share(stream[begin : begin + SLOT_BYTES], operation)
+                slots = self._share(stream[begin : begin + self._slot_bytes], operation)
             for rank, slot in enumerate(slots):
                 if rank != self.rank:
-                    part = streams[rank][begin : begin + SLOT_BYTES]
+                    part = streams[rank][begin : begin + self._slot_bytes]
                     np.copyto(part, slot[: part.size])
         return streams
 
@@ -184,7 +187,7 @@ class SharedMemory:
     def _plan(self, signature: Any) -> tuple[int, list[_Chunk]]:
         turn, averaged, *tensors = signature
         chunks = []
-        for pieces in plan_chunks([(count, dtype.itemsize) for count, dtype in tensors], SLOT_BYTES):
+        for pieces in plan_chunks([(count, dtype.itemsize) for count, dtype in tensors], self._slot_bytes):
             places, used = [], 0
             for piece in pieces:
                 dtype = tensors[piece.tensor][1]
@@ -201,9 +204,16 @@ class SharedMemory:
         return plan
 
 
+def slot_bytes(size: int) -> int:
+    """Bytes of a slot: for many ranks fewer, so that the slots of all have about 64 MiB. The system takes memory for
+    what is written, so that a small model costs what its gradients do."""
+    fair = _SLOTS_BYTES // (2 * size) // _SMALLEST_SLOT * _SMALLEST_SLOT
+    return min(SLOT_BYTES, max(_SMALLEST_SLOT, fair))
+
+
 def memory_bytes(size: int) -> int:
     """Bytes that ``size`` ranks share: a number, two slots for each rank and one for results."""
-    return _NUMBERS_BYTES + (2 * size + 1) * SLOT_BYTES
+    return _NUMBERS_BYTES + (2 * size + 1) * slot_bytes(size)
 
 
 def open_listener(invitation: Invitation) -> socket.socket | None:
