@@ -100,7 +100,7 @@ class TFOSMagics(Magics):
             outputs=args.output,
             strategy=args.strategy,
             detached=bool(args.detach),
-            options=StrategyOptions(**options_of(args)),
+            options=StrategyOptions.of(args.strategy, options_of(args)),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,

@@ -61,7 +61,8 @@ servers_option = argument("--ps", type=counting, default=None, help="Parameter s
 
 def _strategy_option(option: Field[Any]) -> Decorator:
     """The argument for a field of :class:`StrategyOptions`; None where it is not given."""
-    flag, text = f"--{option.name.replace('_', '-')}", f"{option.metadata['strategy']}: {option.metadata['help']}"
+    flag, owners = f"--{option.name.replace('_', '-')}", " and ".join(option.metadata["strategies"])
+    text = f"{owners}: {option.metadata['help']}"
     reads = option.metadata["reads"]
     if reads is bool:
         return argument(flag, action="store_true", default=None, help=text)

@@ -13,13 +13,14 @@ from tfos_magic.transport.messages import StrategyOptions
 
 def options_of(args: Any) -> dict[str, Any]:
     """The strategy's options that were given, by name. Raises :class:`UsageError` for those of another strategy."""
-    owners = {"ps": "async", **{each.name: each.metadata["strategy"] for each in fields(StrategyOptions)}}
+    owners = {"ps": ["async"], **{each.name: each.metadata["strategies"] for each in fields(StrategyOptions)}}
     given = {name: getattr(args, name) for name in owners if getattr(args, name) is not None}
     for name in given:
-        if owners[name] != args.strategy:
+        if args.strategy not in owners[name]:
+            owner = " or ".join(owners[name])
             raise UsageError(
-                f"--{name.replace('_', '-')} belongs to --strategy {owners[name]}, and this run is {args.strategy}: "
-                f"add --strategy {owners[name]}, or leave it out."
+                f"--{name.replace('_', '-')} belongs to --strategy {owner}, and this run is {args.strategy}: "
+                f"add --strategy {owner}, or leave it out."
             )
     if given.pop("ps", None) == 0:
         raise UsageError("--strategy async needs parameter servers: give --ps 1 or more.")

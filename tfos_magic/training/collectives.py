@@ -6,8 +6,6 @@ ranks of a host share, TCP between hosts, or, where it was asked for, TensorFlow
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,7 +18,7 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import GroupTransport, PeerLost
 from tfos_magic.training.allreduce.arrays import ArrayWire
 from tfos_magic.training.allreduce.group import meet
-from tfos_magic.training.allreduce.ring import RingWire
+from tfos_magic.training.allreduce.ring import RingWire, serve
 from tfos_magic.training.watchdog import Watchdog
 from tfos_magic.transport.tls import TlsPeers
 
@@ -81,7 +79,7 @@ class Collectives:
     def mean(
         self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
-        """Average float tensors over ranks by ``weight``, a float32 scalar; after them come the sums of ``summed``.
+        """Average float or int8 tensors over ranks by ``weight``, a float32 scalar; then come the sums of ``summed``.
 
         As :meth:`all_reduce` otherwise. A rank with weight zero does not count, even where its values are not finite.
         """
@@ -89,6 +87,24 @@ class Collectives:
             return [*tensors, *summed]
         with self.waiting("an all-reduce"):
             return self.wire.mean(tensors, weight, summed)
+
+    def begin_mean(
+        self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
+    ) -> list[tf.TensorSpec]:
+        """Begin a :meth:`mean` that goes on while this rank computes; gives what :meth:`end_mean` is to be asked for.
+
+        One can be under way at a time, and any other operation waits for its end.
+        """
+        if not isinstance(self.wire, ArrayWire):
+            raise ClusterError(f"averages cannot go on beside training over {self.wire.name}: leave out --overlap.")
+        self.wire.begin_mean(tensors, weight, summed)
+        return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in [*tensors, *summed]]
+
+    def end_mean(self, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+        """The result of the :meth:`begin_mean` that is under way, waited for."""
+        assert isinstance(self.wire, ArrayWire)
+        with self.waiting("an average"):
+            return self.wire.end_mean(like)
 
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors over ranks along their first axis, in the order of ranks.
@@ -230,8 +246,7 @@ def form_cluster(
         arrays.close()
         if not all_have_gpus:
             raise ClusterError("nccl needs a GPU for each worker, and one has none: leave it out, or say --gpus 1.")
-        _start_server(rank, addresses)
-        _await_peers(rank, addresses, timeout)
+        serve(rank, addresses, timeout)
         wire = RingWire(rank, len(addresses))
     collectives = Collectives(rank, len(addresses), wire=wire)
     collectives.barrier(timeout)
@@ -251,47 +266,3 @@ def has_gpu() -> bool:
 
 def _all_have_gpus(wire: ArrayWire) -> bool:
     return not wire.sum_arrays(np.array([not has_gpu()], np.int64))[0].any()
-
-
-def _start_server(rank: int, addresses: Sequence[str]) -> None:
-    context = eager_context.context()
-    context.configure_collective_ops(collective_leader="/job:worker/replica:0/task:0")
-    server = tf.train.ServerDef(
-        cluster=tf.train.ClusterSpec({"worker": list(addresses)}).as_cluster_def(),
-        default_session_config=context.config,
-        job_name="worker",
-        task_index=rank,
-        protocol="grpc",
-    )
-    # The port is held for us by a socket of our agent; TensorFlow shares a port only when told to.
-    os.environ["TF_GRPC_REUSE_PORT"] = "true"
-    try:
-        context.enable_collective_ops(server)
-        context.ensure_initialized()
-    except (tf.errors.OpError, RuntimeError) as error:
-        raise ClusterError(
-            f"rank {rank} cannot serve TensorFlow on {addresses[rank]}: {error}. If TensorFlow was used in this "
-            "process before, a new trainer process is needed; otherwise the port is taken: start the cluster again."
-        ) from error
-
-
-def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    missing = {peer: "" for peer in range(len(addresses)) if peer != rank}
-    while missing and (left := deadline - time.monotonic()) > 0:
-        for peer in list(missing):
-            try:
-                eager_context.context().check_collective_ops_peer_health(
-                    f"/job:worker/replica:0/task:{peer}", max(1, int(min(left, 1.0) * 1000))
-                )
-                del missing[peer]
-            except tf.errors.OpError as error:
-                missing[peer] = str(error.message).splitlines()[0][:200]
-        if missing:
-            time.sleep(0.05)
-    if missing:
-        peers = ", ".join(f"rank {peer} at {addresses[peer]} ({why})" for peer, why in missing.items())
-        raise ClusterError(
-            f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that those trainers run "
-            "and that a firewall lets the executors reach each other."
-        )

@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -63,6 +64,12 @@ class ArrayWire:
         # A graph keeps the functions it calls for ever, so there is one of each for all graphs.
         self._reducing = self.reduce_arrays
         self._gathering = self.concat_arrays
+        self._beginning = self._begin
+        self._ending = self._end
+        self._background = ThreadPoolExecutor(1, "tfos-average")
+        self._under_way: Future[list[Array]] | None = None
+        self._waited_before: float | None = None
+        self._unseen = 0.0
 
     @property
     def name(self) -> str:
@@ -74,11 +81,12 @@ class ArrayWire:
 
     @property
     def waited(self) -> float:
-        return self.exchange.waited
+        waited = self.exchange.waited if self._waited_before is None else self._waited_before
+        return waited - self._unseen
 
     @property
     def exchanged(self) -> float:
-        return self._seconds - self.exchange.waited
+        return self._seconds - self.waited
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return self._reduce(tensors, 0, 1.0)
@@ -94,6 +102,23 @@ class ArrayWire:
             rows.set_shape([None, *tensor.shape[1:]])
         return everything
 
+    def begin_mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> None:
+        """Begin what :meth:`mean` does, and let it go on meanwhile. Any other operation waits for its end."""
+        everything = [tf.constant(len(tensors), tf.int64), tf.cast(weight, tf.float32), *tensors, *summed]
+        if tf.executing_eagerly():
+            self._begin(*(np.asarray(tensor) for tensor in everything))
+        else:
+            self._turns.call(self._beginning, everything, [tf.int32])
+
+    def end_mean(self, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+        """Give what :meth:`begin_mean` was to give: ``like`` what it was given."""
+        if tf.executing_eagerly():
+            return [tf.convert_to_tensor(result) for result in self._end()]
+        results = self._turns.call(self._ending, [], [each.dtype for each in like])
+        for result, each in zip(results, like, strict=True):
+            result.set_shape(each.shape)
+        return results
+
     def align(self) -> None:
         """Nothing is numbered here."""
 
@@ -104,6 +129,9 @@ class ArrayWire:
         self.exchange.abort(reason)
 
     def close(self) -> None:
+        if self._under_way is not None and not self._under_way.done():
+            self.exchange.abort("a rank left")
+        self._background.shutdown()
         self.exchange.close()
 
     def sum_arrays(self, *arrays: Array) -> list[Array]:
@@ -113,9 +141,12 @@ class ArrayWire:
     def reduce_arrays(self, averaged: np.int64, weight: np.float32, *arrays: Array) -> list[Array]:
         """Sum arrays of any shapes; of the first ``averaged`` give the mean instead, each rank's by its ``weight``."""
         with self._alone():
-            totals = self._results.empty([(array.shape, array.dtype) for array in arrays])
-            flat_arrays, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
-            self.exchange.reduce(flat_arrays, results, int(averaged), float(weight))
+            return self._reduce_now(averaged, weight, *arrays)
+
+    def _reduce_now(self, averaged: np.int64, weight: np.float32, *arrays: Array) -> list[Array]:
+        totals = self._results.empty([(array.shape, array.dtype) for array in arrays])
+        flat_arrays, results = [array.reshape(-1) for array in arrays], [total.reshape(-1) for total in totals]
+        self.exchange.reduce(flat_arrays, results, int(averaged), float(weight))
         return totals
 
     def concat_arrays(self, *arrays: Array) -> list[Array]:
@@ -135,14 +166,43 @@ class ArrayWire:
                 begins = ends
         return everything
 
+    def _begin(self, *arguments: Any) -> Array:
+        with self._alone():
+            self._waited_before = self.exchange.waited
+            self._under_way = self._background.submit(self._reduce_for_all, *arguments)
+        return np.zeros(1, np.int32)
+
+    def _reduce_for_all(self, *arguments: Any) -> list[Array]:
+        with self._ending_for_all():
+            return self._reduce_now(*arguments)
+
+    def _end(self) -> list[Array]:
+        with self._alone():
+            under_way, self._under_way = self._under_way, None
+            if under_way is None:
+                raise RuntimeError("no average is under way")
+            return under_way.result()
+
+    def _await(self) -> None:
+        """Wait for what is under way, whose own waiting for others the cell has not seen."""
+        if self._under_way is not None and self._waited_before is not None:
+            wait([self._under_way])
+            self._unseen += self.exchange.waited - self._waited_before
+            self._waited_before = None
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One call at a time, and timed; what goes wrong in it ends it for the peers, too."""
+        """One call at a time, and timed, after what is under way; what goes wrong in it ends it for the peers, too."""
+        with self._ending_for_all(), self._lock:
+            begun = time.monotonic()
+            self._await()
+            yield
+            self._seconds += time.monotonic() - begun
+
+    @contextmanager
+    def _ending_for_all(self) -> Iterator[None]:
         try:
-            with self._lock:
-                begun = time.monotonic()
-                yield
-                self._seconds += time.monotonic() - begun
+            yield
         except PeerLost:
             raise
         except BaseException as error:

@@ -7,12 +7,15 @@ and PyTorch's DDP buckets do (Sergeev and Del Balso 2018; Li et al. 2020).
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import among_zeros, mean_by_sum, place_of_rows
 
 PIECE_BYTES = 1 << 20
@@ -166,3 +169,56 @@ def _reshaped(part: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     part = tf.reshape(part, tf.shape(like))
     part.set_shape(like.shape)
     return part
+
+
+def serve(rank: int, addresses: Sequence[str], timeout: float) -> None:
+    """Start this process's server of TensorFlow's and wait until those of its peers answer.
+
+    Raises :class:`ClusterError` that names the ranks which did not answer within ``timeout`` seconds.
+    """
+    _start_server(rank, addresses)
+    _await_peers(rank, addresses, timeout)
+
+
+def _start_server(rank: int, addresses: Sequence[str]) -> None:
+    context = eager_context.context()
+    context.configure_collective_ops(collective_leader="/job:worker/replica:0/task:0")
+    server = tf.train.ServerDef(
+        cluster=tf.train.ClusterSpec({"worker": list(addresses)}).as_cluster_def(),
+        default_session_config=context.config,
+        job_name="worker",
+        task_index=rank,
+        protocol="grpc",
+    )
+    # The port is held for us by a socket of our agent; TensorFlow shares a port only when told to.
+    os.environ["TF_GRPC_REUSE_PORT"] = "true"
+    try:
+        context.enable_collective_ops(server)
+        context.ensure_initialized()
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ClusterError(
+            f"rank {rank} cannot serve TensorFlow on {addresses[rank]}: {error}. If TensorFlow was used in this "
+            "process before, a new trainer process is needed; otherwise the port is taken: start the cluster again."
+        ) from error
+
+
+def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    missing = {peer: "" for peer in range(len(addresses)) if peer != rank}
+    while missing and (left := deadline - time.monotonic()) > 0:
+        for peer in list(missing):
+            try:
+                eager_context.context().check_collective_ops_peer_health(
+                    f"/job:worker/replica:0/task:{peer}", max(1, int(min(left, 1.0) * 1000))
+                )
+                del missing[peer]
+            except tf.errors.OpError as error:
+                missing[peer] = str(error.message).splitlines()[0][:200]
+        if missing:
+            time.sleep(0.05)
+    if missing:
+        peers = ", ".join(f"rank {peer} at {addresses[peer]} ({why})" for peer, why in missing.items())
+        raise ClusterError(
+            f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that those trainers run "
+            "and that a firewall lets the executors reach each other."
+        )

@@ -1,12 +1,14 @@
 """Strategy ``local``: every rank trains by itself for some steps, then the ranks average their weights.
 
 That is SparkNet's scheme (Moritz et al. 2016). The average may be taken for the gradient of an outer optimizer with
-Nesterov momentum, as in DiLoCo (Douillard et al. 2023).
+Nesterov momentum, as in DiLoCo (Douillard et al. 2023), and parts of the weights may take turns, while training goes on
+(Streaming DiLoCo, Douillard et al. 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -14,15 +16,15 @@ import tensorflow as tf
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.step import Step
+from tfos_magic.training.strategies.averages import Fragment, fragments_of
 from tfos_magic.training.strategies.strategy import Update
 from tfos_magic.transport.messages import StrategyOptions
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_HALF = (tf.float16, tf.bfloat16)
 
 
 class LocalStrategy:
-    """Steps of each rank's own optimizer, and an average each ``sync_every`` of them."""
+    """Steps of each rank's own optimizer, and an average of all weights each ``sync_every`` of them."""
 
     name: ClassVar[str] = "local"
     lockstep: ClassVar[bool] = False
@@ -80,78 +82,60 @@ class LocalStrategy:
 
 
 class Replica:
-    """This rank's copy of ``weights``, and of ``others`` that are averaged plainly with them, between two averages."""
+    """This rank's copy of ``weights``, and of ``others`` that are averaged plainly with them, between two averages.
+
+    The fragments of the weights take turns: each is averaged once in ``sync_every`` steps.
+    """
 
     def __init__(
         self, weights: Sequence[Any], others: Sequence[Any], options: StrategyOptions, collectives: Collectives
     ) -> None:
-        self._weights = weights
-        self._others = others
-        self._collectives = collectives
-        self._sync_every, self._momentum = options.sync_every, options.outer_momentum
-        # DiLoCo found 0.7 best; without momentum 1 is a plain average.
-        default = 0.7 if self._momentum else 1.0
-        self._learning_rate = default if options.outer_learning_rate is None else options.outer_learning_rate
-        self._outer = self._momentum != 0.0 or self._learning_rate != 1.0
+        self._fragments = fragments_of(weights, others, options, collectives)
+        self._every = options.sync_every // options.fragments
+        self._overlap = options.overlap if collectives.size > 1 else 0
         with tf.device("CPU:0"):
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_local_steps")
-            self._rows = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="tfos_local_rows")
-        anchored = weights if self._outer else []
-        self._anchors = [tf.Variable(w.value, trainable=False, name="tfos_anchor") for w in anchored]
-        self._momenta = [tf.Variable(tf.zeros_like(a), trainable=False, name="tfos_outer") for a in self._anchors]
+            self._under_way = tf.Variable(-1, dtype=tf.int32, trainable=False, name="tfos_under_way")
 
     def restart(self) -> None:
-        """Forget steps that were not averaged; momentum stays, as an optimizer's state does between two fits."""
+        """Forget steps that were not averaged."""
         self._steps.assign(0)
-        self._rows.assign(0.0)
-        for anchor, weight in zip(self._anchors, self._weights, strict=False):
-            anchor.assign(weight.value)
+        self._under_way.assign(-1)
+        for fragment in self._fragments:
+            fragment.restart()
 
     def count(self, step: Step) -> tf.Tensor:
-        """Count a step and average where it is the last before that; gives the votes, float32 of shape (2,)."""
-        rows = self._rows.assign_add(tf.cast(step.rows, tf.float64))
-        with tf.control_dependencies([rows]):  # not where the data have come to their end
+        """Count a step and average what is due after it; gives the votes, float32 of shape (2,)."""
+        counted = [fragment.count(step.rows) for fragment in self._fragments]
+        with tf.control_dependencies(counted):  # not where the data have come to their end
             steps = self._steps.assign_add(1)
-        due = steps >= self._sync_every
-        return tf.cond(due, lambda: self._average(rows, step.vote), lambda: tf.zeros_like(step.vote))
+        turn = tf.cast((steps // self._every - 1) % len(self._fragments), tf.int32)
+        due, none = steps % self._every == 0, lambda: tf.zeros_like(step.vote)
+        if not self._overlap:
+            return tf.cond(due, lambda: self._one_of(turn, lambda fragment: fragment.average(step.vote)), none)
+        tf.cond(due, lambda: self._one_of(turn, lambda fragment: self._begin(fragment, turn, step.vote)), none)
+        under_way = self._under_way.read_value()
+        done = (under_way >= 0) & (steps % self._every == self._overlap)
+        return tf.cond(done, lambda: self._one_of(under_way, self._end), none)
 
     def settle(self) -> None:
         """Average eagerly what has not been averaged."""
-        if int(self._steps.numpy()) > 0:
-            self._average(self._rows.read_value(), tf.zeros(2))
-
-    def _average(self, rows: tf.Tensor, vote: tf.Tensor) -> tf.Tensor:
-        """Replace all by their mean over ranks, each weighted by the rows it saw since the last average."""
-        variables = [*self._weights, *self._others]
-        weighted = [_weighted(variable.value, rows) for variable in variables]
-        *sums, total, votes = self._collectives.all_reduce([*weighted, rows, vote])
-
-        def assign() -> tf.Tensor:
-            means = [tf.cast(s / tf.cast(total, s.dtype), v.dtype) for s, v in zip(sums, variables, strict=True)]
-            count = len(self._weights)
-            for variable, mean in zip(self._others, means[count:], strict=True):
-                variable.value.assign(mean)
-            self._take_outer_step(means[:count])
-            return tf.constant(True)
-
-        # Ranks that had no rows at all leave everything as it is.
-        tf.cond(total > 0, assign, lambda: tf.constant(False))
+        if (under_way := int(self._under_way.numpy())) >= 0:
+            self._end(self._fragments[under_way])
+        steps = int(self._steps.numpy())
+        if steps % self._every or (steps and (self._overlap or len(self._fragments) > 1)):
+            for fragment in self._fragments:
+                fragment.average(tf.zeros(2))
         self._steps.assign(0)
-        self._rows.assign(0.0)
-        return votes
 
-    def _take_outer_step(self, means: Sequence[tf.Tensor]) -> None:
-        if not self._outer:
-            for weight, mean in zip(self._weights, means, strict=True):
-                weight.value.assign(mean)
-            return
-        for weight, mean, anchor, momentum in zip(self._weights, means, self._anchors, self._momenta, strict=True):
-            gradient = anchor.read_value() - mean
-            velocity = momentum.assign(tf.cast(self._momentum, mean.dtype) * momentum + gradient)
-            ahead = gradient + tf.cast(self._momentum, mean.dtype) * velocity
-            weight.value.assign(anchor.assign_sub(tf.cast(self._learning_rate, mean.dtype) * ahead))
+    def _one_of(self, number: tf.Tensor, act: Callable[[Fragment], tf.Tensor]) -> tf.Tensor:
+        return tf.switch_case(number, [partial(act, fragment) for fragment in self._fragments])
 
+    def _begin(self, fragment: Fragment, number: tf.Tensor, vote: tf.Tensor) -> tf.Tensor:
+        fragment.begin(vote)
+        self._under_way.assign(number)
+        return tf.zeros_like(vote)
 
-def _weighted(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    exact = tf.cast(value, tf.float32) if value.dtype in _HALF else tf.convert_to_tensor(value)
-    return tf.math.multiply_no_nan(exact, tf.cast(rows, exact.dtype))
+    def _end(self, fragment: Fragment) -> tf.Tensor:
+        self._under_way.assign(-1)
+        return fragment.end()

@@ -15,12 +15,12 @@ AS_WRITTEN = "as written"
 """Of programs that say by ``tf.distribute`` how they are distributed, and that may be fed rows."""
 APART = ("none", AS_WRITTEN)
 """What else a run may be: each worker runs the cell by itself."""
-COMPRESSIONS = ("none", "float16", "bfloat16")
+COMPRESSIONS = ("none", "float16", "bfloat16", "int8")
 
 
-def _option(strategy: str, default: Any, reads: Callable[[str], Any] | tuple[str, ...], text: str) -> Any:
-    """A field that belongs to ``strategy``: how it is read from text, or what it may be, and its help."""
-    return field(default=default, metadata={"strategy": strategy, "reads": reads, "help": text})
+def _option(strategies: str, default: Any, reads: Callable[[str], Any] | tuple[str, ...], text: str) -> Any:
+    """A field that belongs to ``strategies``: how it is read from text, or what it may be, and its help."""
+    return field(default=default, metadata={"strategies": strategies.split(), "reads": reads, "help": text})
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class StrategyOptions:
 
     bucket_mb: float = _option("sync", 16.0, above_zero, "megabytes of gradients summed in one go.")
     compression: str = _option(
-        "sync", "none", COMPRESSIONS, "how float32 gradients travel; other than none is not exact."
+        "sync local",
+        "none",
+        COMPRESSIONS,
+        "how float32 gradients, or changes of weights, travel; other than none is not exact, int8 is for local.",
     )
     per_worker_batches: bool = _option(
         "sync",
@@ -42,6 +45,8 @@ class StrategyOptions:
     average_state: bool = _option("local", False, bool, "average optimizer state as well.")
     outer_momentum: float = _option("local", 0.0, momentum, "momentum of the averages, as in DiLoCo.")
     outer_learning_rate: float | None = _option("local", None, above_zero, "how far to go towards the average.")
+    fragments: int = _option("local", 1, positive, "parts of the weights that are averaged in turn.")
+    overlap: int = _option("local", 0, counting, "steps that are taken while an average is under way.")
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -53,13 +58,28 @@ class StrategyOptions:
                     reads(str(value))
             except UsageError as error:
                 raise TrainingError(f"option {each.name}: {error}") from None
+        if self.sync_every % self.fragments:
+            raise TrainingError(
+                f"{self.fragments} fragments cannot take turns in {self.sync_every} steps: let sync_every be a "
+                "multiple of fragments."
+            )
+        if self.overlap >= self.sync_every // self.fragments:
+            raise TrainingError(
+                f"an average that takes {self.overlap} steps is not done when the next one begins, after "
+                f"{self.sync_every // self.fragments}: let overlap be less than sync_every / fragments."
+            )
 
     @classmethod
     def of(cls, strategy: str, given: Mapping[str, Any]) -> StrategyOptions:
         """Those ``given`` to a run of ``strategy``. Raises :class:`UsageError` for what it does not have."""
-        known = {each.name for each in fields(cls) if each.metadata["strategy"] == strategy}
+        known = {each.name for each in fields(cls) if strategy in each.metadata["strategies"]}
         if unknown := given.keys() - known:
             raise UsageError(
                 f"strategy {strategy} has no option {', '.join(sorted(unknown))}: it has {', '.join(sorted(known))}."
+            )
+        if strategy == "sync" and given.get("compression") == "int8":
+            raise UsageError(
+                "gradients of strategy sync travel in 16 bits at least: take bfloat16, or strategy local, whose "
+                "averages carry on what int8 leaves out."
             )
         return cls(**given)
