@@ -55,7 +55,19 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
 
 @pytest.mark.parametrize(
     ("options", "cell"),
-    in_turn([{}, {"sync_every": 5}, {"sync_every": 5, "average_state": True}], [MLP, NORMALIZED], 3),
+    in_turn(
+        [
+            {"sync_every": 4, "fragments": 2, "overlap": 1, "compression": "int8", "outer_momentum": 0.5},
+            {},
+            {"sync_every": 5},
+            {"sync_every": 5, "average_state": True},
+            {"sync_every": 4, "fragments": 4, "average_state": True},
+            {"sync_every": 3, "compression": "bfloat16"},
+            {"sync_every": 4, "overlap": 2},
+        ],
+        [MLP, NORMALIZED],
+        6,
+    ),
 )
 def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
     local: Run, cell: str, options: dict[str, Any]
@@ -171,7 +183,110 @@ iterations = int(model.optimizer.iterations.numpy())
     assert len({outcome.values["iterations"] for outcome in outcomes}) == 1
 
 
-@pytest.mark.parametrize("options", [{"outer_momentum": 1.0}, {"outer_learning_rate": 0.0}, {"sync_every": -1}])
+# Two ranks, two weights of 300 and 40 values, each of which has its own gradient in each row; seven steps an epoch.
+PLANES = """
+import keras
+import numpy as np
+class Planes(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.large = self.add_weight(shape=(300,), initializer="zeros")
+        self.small = self.add_weight(shape=(40,), initializer="zeros")
+    def call(self, rows):
+        return keras.ops.sum(rows[:, :300] * self.large, -1) + keras.ops.sum(rows[:, 300:] * self.small, -1)
+model = Planes()
+model.compile(keras.optimizers.SGD(1.0), lambda y, p: p)
+x = np.random.default_rng(5).normal(size=(14, 340)).astype("float32")
+model.fit(x, np.zeros(14), batch_size=2, epochs={epochs}, shuffle=False, verbose=0)
+weights = np.concatenate(model.get_weights())
+"""
+
+
+def taken_apart(x: np.ndarray, epochs: int, every: int, parts: list[slice], overlap: int) -> np.ndarray:
+    """What two ranks make of ``PLANES``: a row each in each step, averages of ``parts`` in turn, which are taken up
+    ``overlap`` steps later."""
+    weights, anchor = np.zeros((2, x.shape[1])), np.zeros(x.shape[1])
+    begun: tuple[slice, np.ndarray, np.ndarray] | None = None
+
+    def take() -> None:
+        nonlocal begun
+        if begun is not None:
+            part, mean, before = begun
+            weights[:, part] += mean - before
+            anchor[part], begun = mean, None
+
+    for _ in range(epochs):
+        for step in range(1, 8):
+            weights -= x[2 * step - 2 : 2 * step]
+            if step % every == 0:
+                part = parts[(step // every - 1) % len(parts)]
+                begun = part, weights[:, part].mean(0), weights[:, part].copy()
+            if step % every == overlap:
+                take()
+        take()
+        weights[:] = weights.mean(0)
+    return weights[0]
+
+
+@pytest.mark.parametrize(
+    ("every", "fragments", "overlap"), every(2, [(4, 2, 1), (2, 1, 0), (2, 1, 1), (3, 1, 2), (4, 2, 0), (6, 2, 2)])
+)
+def test_fragments_take_turns_and_steps_taken_meanwhile_are_kept(
+    local: Run, every: int, fragments: int, overlap: int
+) -> None:
+    options = {"sync_every": every, "fragments": fragments, "overlap": overlap}
+    outcomes = local(2, PLANES.format(epochs=2), "weights", "x", **options)
+    parts = [slice(0, 300), slice(300, 340)] if fragments == 2 else [slice(0, 340)]
+    right = taken_apart(outcomes[0].values["x"], 2, every // fragments, parts, overlap)
+    for outcome in outcomes:
+        np.testing.assert_allclose(outcome.values["weights"], right, atol=1e-5)
+
+
+def test_the_error_of_int8_does_not_grow(local: Run) -> None:
+    errors = []
+    for epochs in (1, 30):
+        cell = PLANES.format(epochs=epochs)
+        right = local(2, cell, "weights", sync_every=1)[0].values["weights"]
+        outcomes = local(2, cell, "weights", sync_every=1, compression="int8")
+        assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
+        errors.append(float(np.abs(outcomes[0].values["weights"] - right).max()))
+    assert 0.0 < errors[0] < 4.0 / 63  # a step: of the largest change that a row makes, in the 63 that a rank has
+    assert errors[1] < 2 * errors[0]
+
+
+def test_int8_sends_a_quarter(local: Run) -> None:
+    fit = DATA + (
+        """
+model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(500, "relu"), keras.layers.Dense(3)])
+model.compile("adam", from_logits)
+sent = collectives.sent
+model.fit(x, y, batch_size=65, epochs=30, verbose=0)
+sent = collectives.sent - sent
+"""
+    )
+    ratios = {}
+    for kind in ("none", "bfloat16", "int8"):
+        ratios[kind] = local(2, fit, "sent", compression=kind, sync_every=1)[0].values["sent"]
+    assert ratios["int8"] < 0.3 * ratios["none"]
+    assert ratios["bfloat16"] < 0.55 * ratios["none"]
+
+
+def test_what_is_not_finite_stays_so_in_int8(local: Run) -> None:
+    cell = PLANES.format(epochs=1).replace("model.fit", "x[3, 7] = np.nan\nmodel.fit")
+    for outcome in local(2, cell, "weights", sync_every=4, compression="int8"):
+        assert np.isnan(outcome.values["weights"][7])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"outer_momentum": 1.0},
+        {"outer_learning_rate": 0.0},
+        {"sync_every": -1},
+        {"sync_every": 16, "fragments": 3},
+        {"sync_every": 16, "fragments": 4, "overlap": 4},
+    ],
+)
 def test_options_that_mean_nothing_are_refused(groups: Groups, options: dict[str, Any]) -> None:
     outcomes = groups[2].run("pass", strategy="local", options=options)
     assert {outcome.kind for outcome in outcomes} == {"TrainingError"}

@@ -67,8 +67,8 @@ class Collectives:
     def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum each tensor over all ranks; the same bits come back on every rank.
 
-        ``tensors`` may have any shapes and mix float16, bfloat16, float32, float64, int32 and int64. Works eagerly and
-        inside ``tf.function``. Raises :class:`ClusterError` (eagerly) when a peer is lost or late.
+        ``tensors`` may have any shapes and mix float16, bfloat16, float32, float64, int8, int32 and int64. Works both
+        eagerly and inside ``tf.function``. Raises :class:`ClusterError` (eagerly) when a peer is lost or late.
         """
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.size == 1 or not tensors:
@@ -79,7 +79,7 @@ class Collectives:
     def mean(
         self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
-        """Average float or int8 tensors over ranks by ``weight``, a float32 scalar; then come the sums of ``summed``.
+        """Average float tensors over ranks by ``weight``, a float32 scalar; then come the sums of ``summed``.
 
         As :meth:`all_reduce` otherwise. A rank with weight zero does not count, even where its values are not finite.
         """

@@ -51,11 +51,11 @@ class GroupTransport(Protocol):
         ...
 
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Average float or int8 ``tensors`` over all ranks, each by its ``weight``, a float32 scalar; give the sums of
+        """Average float ``tensors`` over all ranks, each by its ``weight``, a float32 scalar; give the sums of
         ``summed`` after them.
 
         What a rank with weight zero has does not count, whatever it is; without any weight the mean is zero. Values of
-        8 and 16 bits are added in float32 and rounded once.
+        16 bits are added in float32 and rounded once.
         """
         ...
 
@@ -126,12 +126,11 @@ def mean_by_sum(
 ) -> list[tf.Tensor]:
     """What :meth:`GroupTransport.mean` gives, for a wire that can only sum: values are weighted before, and divided
     after."""
-    exact = [tf.cast(t, tf.float32) if t.dtype.size <= 2 else t for t in tensors]
+    exact = [tf.cast(t, tf.float32) if t.dtype.size == 2 else t for t in tensors]
     weighted = [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in exact]
     *totals, whole = wire.sum([*weighted, *summed, tf.cast(weight, tf.float32)])
     means = [tf.math.divide_no_nan(t, tf.cast(whole, t.dtype)) for t in totals[: len(tensors)]]
-    rounded = [tf.round(m) if t.dtype == tf.int8 else m for m, t in zip(means, tensors, strict=True)]
-    return [tf.cast(m, t.dtype) for m, t in zip(rounded, tensors, strict=True)] + totals[len(tensors) :]
+    return [tf.cast(m, t.dtype) for m, t in zip(means, tensors, strict=True)] + totals[len(tensors) :]
 
 
 def place_of_rows(

@@ -24,8 +24,8 @@ def fractions(weights: Sequence[float]) -> tuple[float, ...]:
 def combine(terms: Sequence[Array], parts: Sequence[float] | None, result: Array) -> None:
     """Put the sum of ``terms`` into ``result``, or with ``parts`` their mean, where each term counts by its part.
 
-    All are flat, of one length and dtype. Terms of 16 bits, and means of int8, are added in float32 and rounded once. A
-    term whose part is zero is not looked at.
+    All are flat, of one length and dtype. Terms of 16 bits are added in float32 and rounded once. A term whose part is
+    zero is not looked at.
     """
     if parts is not None:
         terms = [term for term, part in zip(terms, parts, strict=True) if part]
@@ -33,14 +33,14 @@ def combine(terms: Sequence[Array], parts: Sequence[float] | None, result: Array
     if not terms:
         result.fill(0)
         return
-    exact = np.dtype(np.float32) if result.dtype.itemsize <= 2 else result.dtype
+    exact = np.dtype(np.float32) if result.dtype.itemsize == 2 else result.dtype
     scratch = np.empty((2, min(BLOCK, result.size)), exact)
     for begin in range(0, result.size, BLOCK):
         out = result[begin : begin + BLOCK]
         total = out if exact == out.dtype else scratch[0, : out.size]
         _add_block([term[begin : begin + BLOCK] for term in terms], parts, total, scratch[1, : out.size])
         if total is not out:
-            np.copyto(out, np.rint(total, out=total) if out.dtype == np.int8 else total, casting="unsafe")
+            out[...] = total
 
 
 def _add_block(terms: Sequence[Array], parts: Sequence[float] | None, total: Array, scratch: Array) -> None:

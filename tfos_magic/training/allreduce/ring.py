@@ -65,13 +65,14 @@ class RingWire:
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results: list[tf.Tensor] = [None] * len(tensors)
-        for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in tensors]):
-            members = [tensors[i] for i in bucket]
+        known = [tf.cast(t, tf.float16) if t.dtype == tf.int8 else t for t in tensors]  # which holds integers to 2048
+        for bucket in plan_buckets([(_nbytes(t), t.dtype.name) for t in known]):
+            members = [known[i] for i in bucket]
             flat = members[0] if len(members) == 1 else tf.concat([tf.reshape(t, [-1]) for t in members], 0)
             summed = self._in_pieces(flat)
             parts = [summed] if len(members) == 1 else tf.split(summed, [tf.size(t) for t in members])
             for i, tensor, part in zip(bucket, members, parts, strict=True):
-                results[i] = _reshaped(part, tensor)
+                results[i] = tf.cast(_reshaped(part, tensor), tensors[i].dtype)
         return results
 
     def mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -12,10 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfos_magic.errors import TrainingError
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.transport.messages import StrategyOptions
 
 _LEVELS = 127
+_MOST_RANKS = 64
 _SMALL = 256  # elements, below which nothing is gained by fewer bits
 
 
@@ -60,19 +62,22 @@ class Averaged:
         change = self._cast(self._value) - self._cast(self._anchor)
         return change if self._rest is None else change + self._rest
 
-    def send(self, change: tf.Tensor, scale: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """``change`` as it travels, in steps of ``scale`` for int8. Where this rank ``counts``, what that leaves out is
-        kept for the next time."""
+    def send(self, change: tf.Tensor, part: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        """``change`` as it travels: where it is int8, this rank's ``part`` of the mean, in steps of ``scale``.
+
+        What that leaves out is kept for the next time, and all of a rank that has no part.
+        """
         if self._begun is not None:
             self._begun.assign(self._value)
         if self._rest is None:
             return change
         if self.kind == tf.int8:
-            change_in_steps = tf.round(tf.math.divide_no_nan(change, scale))
-            sent = tf.cast(tf.clip_by_value(change_in_steps, -_LEVELS, _LEVELS), tf.int8)
+            sent = tf.cast(tf.round(tf.math.divide_no_nan(tf.math.multiply_no_nan(change, part), scale)), tf.int8)
+            carried = tf.math.divide_no_nan(self._received(sent, scale), part)
         else:
             sent = tf.cast(change, self.kind)
-        self._rest.assign(tf.where(counts, change - self._received(sent, scale), change))
+            carried = tf.math.multiply_no_nan(self._cast(sent), tf.cast(part > 0, self._exact))
+        self._rest.assign(change - carried)
         return sent
 
     def take(self, mean: tf.Tensor, scale: tf.Tensor) -> None:
@@ -100,11 +105,13 @@ class Fragment:
     """Variables that are averaged together, each rank's changes weighted by the rows it saw since the last time."""
 
     def __init__(self, averaged: Sequence[Averaged], collectives: Collectives) -> None:
-        self._averaged, self._collectives = averaged, collectives
+        self._averaged = sorted(averaged, key=lambda each: each.kind == tf.int8)
+        self._floats = sum(each.kind != tf.int8 for each in averaged)
+        self._collectives = collectives
         self._like: list[tf.TensorSpec] = []
         with tf.device("CPU:0"):
             self._rows = tf.Variable(0.0, trainable=False, name="tfos_local_rows")
-            self._scales = tf.Variable(tf.zeros([len(averaged)]), trainable=False, name="tfos_scales")
+            self._scales = tf.Variable(tf.zeros([len(averaged) - self._floats]), trainable=False, name="tfos_scales")
 
     def restart(self) -> None:
         """Forget what was not averaged."""
@@ -117,42 +124,53 @@ class Fragment:
 
     def average(self, vote: tf.Tensor) -> tf.Tensor:
         """Average now; gives the sum of the votes, float32 of shape (2,)."""
-        changes, rows = self._changes()
-        return self._take(self._collectives.mean(changes, rows, [rows, vote]))
+        floats, rows, summed = self._changes()
+        return self._take(self._collectives.mean(floats, rows, [*summed, rows, vote]))
 
     def begin(self, vote: tf.Tensor) -> None:
         """Begin an average, and let it go on meanwhile."""
-        changes, rows = self._changes()
-        self._like = self._collectives.begin_mean(changes, rows, [rows, vote])
+        floats, rows, summed = self._changes()
+        self._like = self._collectives.begin_mean(floats, rows, [*summed, rows, vote])
 
     def end(self) -> tf.Tensor:
         """Take the average that was begun; gives the sum of the votes that went with it."""
         return self._take(self._collectives.end_mean(self._like))
 
-    def _changes(self) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _changes(self) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        """Changes that are to be averaged by the rows, and those in int8, which are to be summed."""
         rows = self._rows.read_value()
         changes = [averaged.change() for averaged in self._averaged]
-        scales = self._scales.assign(self._common_scales(changes))
-        sent = [a.send(c, scales[i], rows > 0) for i, (a, c) in enumerate(zip(self._averaged, changes, strict=True))]
+        part, scales = self._scaled(changes[self._floats :], rows)
+        sent = [
+            averaged.send(change, part, scale)
+            for averaged, change, scale in zip(self._averaged, changes, scales, strict=True)
+        ]
         self._rows.assign(0.0)
-        return sent, rows
+        return sent[: self._floats], rows, sent[self._floats :]
 
-    def _common_scales(self, changes: Sequence[tf.Tensor]) -> tf.Tensor:
-        """A step of int8 for each change: of the largest on any rank, not a number where one is not finite."""
-        if not any(averaged.kind == tf.int8 for averaged in self._averaged):
-            return tf.zeros([len(changes)])
-        largest = tf.stack([tf.cast(tf.reduce_max(tf.abs(change), keepdims=False), tf.float32) for change in changes])
-        rank, size = self._collectives.rank, self._collectives.size
-        (table,) = self._collectives.all_reduce([tf.pad(largest[tf.newaxis], [[rank, size - 1 - rank], [0, 0]])])
-        return (tf.reduce_max(table, axis=0) + 0.0 * tf.reduce_sum(table, axis=0)) / _LEVELS
+    def _scaled(self, changes: Sequence[tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """This rank's part of the mean, and steps of int8 by variable that are as small as a sum of all ranks allows.
+
+        A step is not a number where a change is not finite on any rank.
+        """
+        if not changes:
+            return rows, self._steps_of()
+        largest = tf.stack([tf.math.multiply_no_nan(tf.reduce_max(tf.abs(change)), rows) for change in changes])
+        total, sums = self._collectives.all_reduce([rows, largest])
+        levels = _LEVELS - (self._collectives.size + 1) // 2  # each rank rounds by half a step
+        self._scales.assign(tf.math.divide_no_nan(sums, total * levels))
+        return tf.math.divide_no_nan(rows, total), self._steps_of()
+
+    def _steps_of(self) -> list[tf.Tensor]:
+        scales = self._scales.read_value()
+        return [tf.zeros([])] * self._floats + [scales[i] for i in range(len(self._averaged) - self._floats)]
 
     def _take(self, results: Sequence[tf.Tensor]) -> tf.Tensor:
         *means, total, votes = results
 
         def take() -> tf.Tensor:
-            scales = self._scales.read_value()
-            for number, (averaged, mean) in enumerate(zip(self._averaged, means, strict=True)):
-                averaged.take(mean, scales[number])
+            for averaged, mean, scale in zip(self._averaged, means, self._steps_of(), strict=True):
+                averaged.take(mean, scale)
             return tf.constant(True)
 
         # Ranks that had no rows at all leave everything as it is.
@@ -169,6 +187,11 @@ def fragments_of(
     default = 0.7 if momentum else 1.0  # DiLoCo found 0.7 best; without momentum 1 is a plain average
     learning_rate = default if options.outer_learning_rate is None else options.outer_learning_rate
     kind = None if options.compression == "none" or alone else tf.as_dtype(options.compression)
+    if kind == tf.int8 and collectives.size > _MOST_RANKS:
+        raise TrainingError(
+            f"compression int8 leaves too few values for sums over {collectives.size} workers: take bfloat16, or at "
+            f"most {_MOST_RANKS} workers."
+        )
     overlaps = options.overlap > 0 and not alone
     parts: list[list[Any]] = [[] for _ in range(options.fragments)]
     sizes = [0] * options.fragments
