@@ -15,7 +15,7 @@ from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import drawn_at
 from tfos_magic.notebook.views.choice import kernel_is_ending
-from tfos_magic.notebook.views.cluster_table import about, cluster_bundle, worker_row
+from tfos_magic.notebook.views.tables import about, cluster_bundle, worker_row
 from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.widgets.part import Part
 

@@ -11,7 +11,7 @@ from ipywidgets import widget_serialization
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.views.card import part_bundle
-from tfos_magic.notebook.views.run_table import differing, run_table, settings_of
+from tfos_magic.notebook.views.tables import differing, run_table, settings_of
 from tfos_magic.widgets.panel import PANELS, Panel
 from tfos_magic.widgets.part import Part, refuse_others, refuse_several
 

@@ -27,7 +27,7 @@ from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import WorkerError
 from tfos_magic.ml import KerasClassifier, KerasRegressor
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.views.run_table import run_table
+from tfos_magic.notebook.views.tables import run_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 for module in (model_kinds, sys.modules[__name__]):

@@ -144,7 +144,7 @@ class ClusterStatus:
         return replace(self, workers=tuple(map(seen, self.workers)))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.cluster_table:cluster_bundle")(self)
+        bundle: dict[str, str] = resolve_name("tfos_magic.notebook.views.tables:cluster_bundle")(self)
         return bundle
 
 

@@ -22,7 +22,7 @@ from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.texts import unquoted
 from tfos_magic.notebook.views.choice import detected, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
-from tfos_magic.notebook.views.run_table import run_table
+from tfos_magic.notebook.views.tables import run_table
 from tfos_magic.notebook.views.view import show_again
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.processes.temporary_folder import left_behind, remove

@@ -13,7 +13,7 @@ from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunState
 from tfos_magic.cluster.workers import ClusterStatus
 from tfos_magic.notebook.capture import Captured
-from tfos_magic.notebook.views.picture import seconds_by_phase
+from tfos_magic.notebook.views.time_spent import advice, seconds_by_phase, told
 from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.notebook.views.worker_rows import straggler
 from tfos_magic.processes.orphans import Orphan
@@ -69,7 +69,7 @@ def run_dict(run: RunState) -> dict[str, Any]:
         "straggler": straggler(run),
         "sent_per_epoch": run.sent_per_epoch,
         "restarts": run.restarts,
-        "notices": run.notices,
+        "notices": told(run),
     }
 
 
@@ -88,8 +88,10 @@ def describe_orphans(orphans: list[Orphan]) -> str:
     )
 
 
-def describe_plan(request: RunRequest, captured: Captured, size: int, running: bool) -> str:
-    """What a run would do, for ``--dry-run``."""
+def describe_plan(
+    request: RunRequest, captured: Captured, size: int, running: bool, last: RunState | None = None
+) -> str:
+    """What a run would do, for ``--dry-run``, and what would have made the ``last`` one faster."""
     lines = [
         f"Cluster: {'the running one' if running else 'a new one'}, {count_of(size, 'worker')}, "
         f"strategy {request.strategy}.",
@@ -104,4 +106,5 @@ def describe_plan(request: RunRequest, captured: Captured, size: int, running: b
     lines += captured.hints
     lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")
     lines.append(f"TensorBoard scalars: {request.log_dir or 'none'}.")
+    lines += [f"The last run, {last.name}: {text}"] if last is not None and (text := advice(last)) else []
     return "\n".join(lines)

@@ -111,7 +111,8 @@ class TFOSMagics(Magics):
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
-            print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running))
+            last = None if self.runtime.last_run is None else self.runtime.last_run.state
+            print(describe_plan(request, captured, self.runtime.size_for(args), self.runtime.running, last))
             return None
         request = self._show_tensorboard(request, args, view)
         if args.detach:

@@ -12,14 +12,13 @@ from typing import Any
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
+from tfos_magic.notebook.views.time_spent import WAITING, seconds_by_phase, told
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
 from tfos_magic.notebook.views.worker_rows import WorkerRow, straggler, worker_rows
 
 NOTICES_SHOWN = 6
 METRICS_SHOWN = 24
 NAMES_SHOWN = 3
-
-_WAITING = "wait for others"
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",
@@ -123,7 +122,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         charts=take_charts(state, metrics),
         fit=_fit(state),
         more=_more(without_chart(state)),
-        notices=state.notices[-NOTICES_SHOWN:],
+        notices=told(state)[-NOTICES_SHOWN:],
         error=state.error,
     )
 
@@ -178,35 +177,9 @@ def take_phases(state: RunState) -> list[Phase]:
     """Where the time went, in order: parts that took none are left out, and a worker that others wait for is named."""
     parts = seconds_by_phase(state)
     whole, slowest = sum(parts.values()), straggler(state)
-    named = {} if slowest is None else {_WAITING: f"wait for worker {slowest}"}
+    named = {} if slowest is None else {WAITING: f"wait for worker {slowest}"}
     shown = {name: part for name, part in parts.items() if part >= 0.05}
     return [Phase(named.get(name, name), round(part / whole, 4), duration(part)) for name, part in shown.items()]
-
-
-def seconds_by_phase(state: RunState) -> dict[str, float]:
-    """Where the time went, in seconds, in order.
-
-    What ranks waited within training, on the average, is told apart from it where it was measured.
-    """
-    times = state.times
-    workers = max(1, len(state.workers))
-    fed = sum(feed.seconds for feed in state.feeds.values() if not feed.reused)
-    training = times.get("train", 0.0)
-    data = min(training, sum(worker.data_seconds for worker in state.workers) / workers)
-    exchange = min(training - data, sum(worker.exchange_seconds for worker in state.workers) / workers)
-    peers = min(training - data - exchange, sum(worker.peer_seconds for worker in state.workers) / workers)
-    return {
-        "start": max(0.0, times.get("start", 0.0) - fed),
-        "feed": fed,
-        "prepare": times.get("cell", 0.0),
-        "compute" if data or exchange or peers else "train": training - data - exchange - peers,
-        "wait for data": data,
-        "exchange": exchange,
-        _WAITING: peers,
-        "validate": times.get("validate", 0.0),
-        "checkpoint": times.get("checkpoint", 0.0),
-        "rest of the cell": times.get("rest", 0.0),
-    }
 
 
 def summary(state: RunState) -> str:

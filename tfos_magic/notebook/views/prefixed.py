@@ -8,6 +8,7 @@ from typing import Any
 from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
 
 PLAIN = "text/plain"
@@ -46,7 +47,7 @@ class PrefixedView(View):
     def close(self, state: RunState) -> None:
         """Print what did not end with a line's end, and what the user should know."""
         self._finish_lines()
-        for notice in state.notices:
+        for notice in told(state):
             print(f"note: {notice}")
 
     def _finish_lines(self) -> None:

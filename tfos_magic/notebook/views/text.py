@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import show_card
 from tfos_magic.notebook.views.picture import epoch_text, feed_text, summary
+from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -73,8 +74,8 @@ class _Events:
         return [f"{feed.name}: {feed_text(feed)}" for feed in new]
 
     def notices(self, state: RunState) -> list[str]:
-        new = state.notices[self._notices :]
-        self._notices = len(state.notices)
+        notices = told(state)
+        new, self._notices = notices[self._notices :], len(notices)
         return [f"note: {text}" for text in new]
 
     def epochs(self, state: RunState) -> list[str]:

@@ -110,6 +110,28 @@ def test_an_ended_run_says_what_an_epoch_sent() -> None:
     assert "5.0 MB sent per epoch" in render_card(state)
 
 
+@pytest.mark.parametrize(("exchange", "sent", "said"), [(8.0, 40e6, "bfloat16"), (8.0, 1e6, "local"), (1.0, 4e7, "")])
+def test_an_ended_run_says_which_options_would_have_been_faster(exchange: float, sent: float, said: str) -> None:
+    state = new_state()
+    tell(state, progress(0, 0, 1))
+    pass_time(state, 10)
+    for rank in (0, 1):
+        tell(state, replace(progress(rank, 0, 10), sent=int(sent), exchange_seconds=exchange))
+    tell(state, epoch_end(0))
+    assert not take_picture(state).notices
+    finish(state, "ok")
+    (notice,) = take_picture(state).notices or [""]
+    if not said:
+        assert notice == ""
+        return
+    assert notice.startswith(f"of 10 s of training, 8.0 s went to exchanging gradients, {size(int(sent / 10))} a step")
+    assert ("--compression bfloat16 about 6.0 s, " in notice) == (said == "bfloat16")
+    assert "--strategy local --sync-every 16 about 2.5 s would do for the same steps" in notice
+    assert notice in render_card(state)
+    state.strategy = "async"
+    assert not take_picture(state).notices
+
+
 def test_a_failed_run_does_not_say_that_all_workers_failed() -> None:
     state = new_state()
     pass_time(state, 3)
