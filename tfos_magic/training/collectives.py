@@ -125,9 +125,7 @@ class Collectives:
 
     def gather(self, values: Sequence[int]) -> np.ndarray:
         """Give every rank the integers of all ranks, eagerly: an int64 array of shape (size, len(values))."""
-        table = np.zeros((self.size, len(values)), np.int64)
-        table[self.rank] = values
-        return np.asarray(self.all_reduce([tf.constant(table)])[0])
+        return np.asarray(self.concat([tf.constant(np.array([values], np.int64))])[0])
 
     def barrier(self, timeout: float | None = None) -> None:
         """Return when every rank has come here; raises :class:`ClusterError` after ``timeout`` seconds."""

@@ -127,7 +127,9 @@ class ServedCollectives(Collectives):
 
     def gather(self, values: Sequence[int]) -> np.ndarray[Any, Any]:
         """As with all ranks present: those that are not say what rank 0 says, or, alone, what this rank says."""
-        table = super().gather(values).copy()
+        table = np.zeros((self.size, len(values)), np.int64)
+        table[self.rank] = values
+        table = np.array(self.all_reduce([tf.constant(table)])[0])
         present = [self.rank] if self.wire.alone else self.wire.present
         absent = [rank for rank in range(self.size) if rank not in present]
         table[absent] = table[min(present)]
