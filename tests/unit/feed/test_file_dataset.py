@@ -151,6 +151,68 @@ def test_compressed_files_and_given_types(folder: Path, tmp_path: Path) -> None:
         assert batch["half"].dtype == np.float32
 
 
+@pytest.fixture(scope="module")
+def parted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows in all formats, in folders of two levels: ``part`` is in the files too, and has other values there."""
+    path = tmp_path_factory.mktemp("parted")
+    for kind in FORMATS:
+        for number, place in enumerate(("day=2024-01-0", "day=2024-01-1", "day=__HIVE_DEFAULT_PARTITION__")):
+            for name in ("a%2Fb", "c"):
+                below = path / kind / (f"{place}{1 + number}" if number < 2 else place) / f"word={name}"
+                below.mkdir(parents=True)
+                source = folder / kind / f"part-{[0, 3, 4, 1, 1, 1][2 * number + (name == 'c')]}.{kind}"
+                (below / source.name).write_bytes(source.read_bytes())
+    return path
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_folders_are_columns_and_win_over_those_of_the_files(parted: Path, kind: str, world: int) -> None:
+    path, places = str(parted / kind), [(19723, b"a/b", 40), (19723, b"c", 49), (19734, b"a/b", 13), (19734, b"c", 1)]
+    places += [(-1, b"a/b", 1), (-1, b"c", 1)]
+    expected = [[day, word] for day, word, rows in places for _ in range(rows)]
+    for names in (None, ["day", "word"]):
+        how: dict[str, Any] = {"batch_size": 8, "shuffle": False, "fill": "day=-1", "features": names}
+        datasets = [on_rank(rank, world, path, kind, **how) for rank in range(world)]
+        assert set(datasets[0].element_spec) == ({"id", "half", "word", "day"} if names is None else set(names))
+        steps = zip(*(each.as_numpy_iterator() for each in datasets), strict=True)
+        rows = [
+            [int(day), word]
+            for step in steps
+            for part in step
+            for day, word in zip(part["day"], part["word"], strict=True)
+        ]
+        assert rows == expected
+    how = {"batch_size": 8, "features": ["id"], "label": "day", "fill": "day=-1"}
+    shuffled = [on_rank(rank, world, path, kind, **how) for rank in range(world)]
+    pairs = [pair for each in shuffled for x, y in each.as_numpy_iterator() for pair in zip(x, y, strict=True)]
+    assert len(pairs) == len(expected)
+    assert {day for number, day in pairs if 0 < number < 40} == {19723}
+
+
+def test_a_null_of_a_folder_is_an_error_where_no_value_is_given_for_it(parted: Path) -> None:
+    with pytest.raises((DataError, tf.errors.OpError), match="'day' has nulls"):
+        list(tfos.dataset(str(parted / "parquet"), batch_size=200))
+
+
+def test_given_types_count_for_folders_and_others_are_refused(tmp_path: Path) -> None:
+    for name in ("007", "x"):
+        (tmp_path / f"p={name}").mkdir()
+        (tmp_path / f"p={name}" / "a.csv").write_text("v\n1\n")
+    with pytest.raises(DataError, match=r"p=x, which is no int32: declare 'p' as string"):
+        tfos.dataset(str(tmp_path), "csv", batch_size=2, schema={"p": "int32"})
+    (batch,) = tfos.dataset(f"{tmp_path}", "csv", batch_size=2, shuffle=False).as_numpy_iterator()
+    assert batch["p"].tolist() == [b"007", b"x"]
+    (tmp_path / "p=x").rename(tmp_path / "p=8")
+    for schema, values in ((None, [7, 8]), ({"p": "string"}, [b"007", b"8"]), ({"p": "float"}, [7.0, 8.0])):
+        (batch,) = tfos.dataset(str(tmp_path), "csv", batch_size=2, shuffle=False, schema=schema).as_numpy_iterator()
+        assert batch["p"].tolist() == values
+    (tmp_path / "q=1").mkdir()
+    (tmp_path / "q=1" / "a.csv").write_text("v\n1\n")
+    with pytest.raises(DataError, match=r"lies in folders of \['p'\] and .* of \['q'\]"):
+        tfos.dataset(str(tmp_path), "csv", batch_size=2)
+
+
 def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing-here"):
         tfos.dataset(str(folder / "nothing-here*"), batch_size=1)

@@ -58,9 +58,12 @@ def dataset(
     (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``).
     ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
     DataFrame: ``(features, label, weight)`` as far as these are named, one tensor for one feature and a dict for
-    several, or one float32 ``matrix``; else a dict of all columns of the files (not those that only names of folders
-    tell); ``fill``, ``pad`` and ``null_mask`` are those of ``%%tfos_train``. Lists are as long as the first rows have
-    them; where those differ they are ragged.
+    several, or one float32 ``matrix``; else a dict of all columns; ``fill``, ``pad`` and ``null_mask`` are those of
+    ``%%tfos_train``. Lists are as long as the first rows have them; where those differ they are ragged.
+
+    Folders such as ``day=3`` below ``path``, as Spark's ``partitionBy`` makes them, are columns, in the types that
+    Spark infers for them (but timestamps are local ones) or ``schema`` gives. Where the files have a column of that
+    name too, the folder's value counts, as in Spark.
 
     ``batch_size`` is that of the global batch, of which a worker gets its part, maybe of no rows. The workers together
     read every row once in an epoch, and all have ``ceil(rows / batch_size)`` steps. What a global batch holds:
