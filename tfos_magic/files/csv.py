@@ -44,16 +44,43 @@ class CSVSource:
             if name not in self.schema.names:
                 raise DataError(f"{files[0].url} has no column {name!r}, which schema= names")
 
-    def count(self, file: DataFile) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+        self._check(file, names)
         # One column, as text, is all that has to be converted to count the rows.
-        name = self.schema.names[0]
+        name = (names or self.schema.names)[0]
         options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         with self._opened(file, options) as reader:
             return [(0, 0, sum(batch.num_rows for batch in reader))]
 
-    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+    def _check(self, file: DataFile, names: Sequence[str]) -> None:
+        """Look whether the first block of a file has ``names``, in values of their types."""
+        try:
+            with self._opened(file, self._typed(names)):
+                return
+        except DataError:
+            with self._opened(file, pc.ConvertOptions()) as reader:
+                found: pa.Schema = reader.schema
+        for name in names:
+            if name not in found.names:
+                raise DataError(
+                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
+                    "columns that all files have"
+                )
+            try:
+                with self._opened(file, self._typed([name])):
+                    continue
+            except DataError:
+                raise DataError(
+                    f"column {name!r} is {found.field(name).type} in {file.url} and {self.schema.field(name).type} in "
+                    f"{self.files[0].url}: give one type for all, as by schema={{{name!r}: 'string'}}"
+                ) from None
+
+    def _typed(self, names: Sequence[str]) -> pc.ConvertOptions:
         types = {name: self.schema.field(name).type for name in names}
-        with self._opened(unit.file, pc.ConvertOptions(include_columns=list(names), column_types=types)) as reader:
+        return pc.ConvertOptions(include_columns=list(names), column_types=types)
+
+    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        with self._opened(unit.file, self._typed(names)) as reader:
             yield from reader
 
     @contextmanager

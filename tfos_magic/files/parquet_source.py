@@ -23,8 +23,9 @@ class ParquetSource:
         with _opened(files[0]) as file:
             self.schema: pa.Schema = file.schema_arrow
 
-    def count(self, file: DataFile) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         with _opened(file) as opened:
+            self._check(file, opened.schema_arrow, names)
             groups = range(opened.metadata.num_row_groups)
             return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
 

@@ -40,8 +40,11 @@ class FileSource(Protocol):
         """The columns of all files, in Arrow types."""
         ...
 
-    def count(self, file: DataFile) -> list[Piece]:
-        """The units of ``file``, in order."""
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+        """The units of ``file``, in order, of which the columns ``names`` are to be read.
+
+        A file whose head shows that these are not there, or of other types, is refused already.
+        """
         ...
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:

@@ -229,15 +229,37 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("second", "told"),
     [
-        ({"y": [1]}, r"b\.parquet has no column 'x'.*a\.parquet"),
-        ({"x": ["one"]}, r"'x' is string in .*b\.parquet and int64 in .*a\.parquet"),
-        ({"x": pa.array([None], pa.int64())}, r"b\.parquet.*'x' has nulls"),
+        ({"y": [1]}, r"b\.{kind} has no column 'x'.*a\.{kind}"),
+        ({"x": ["one"]}, r"'x' is string in .*b\.{kind} and int64 in .*a\.{kind}"),
     ],
 )
-def test_files_that_do_not_go_together_are_named(tmp_path: Path, second: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_that_do_not_go_together_are_named_when_the_dataset_is_made(
+    tmp_path: Path, kind: str, second: dict[str, Any], told: str
+) -> None:
+    for name, rows in (("a", {"w": [0.5, 1], "x": [1, 2]}), ("b", {"w": [2.0] * 1, **second})):
+        write = pq.write_table if kind == "parquet" else pc.write_csv
+        write(pa.table(rows), tmp_path / f"{name}.{kind}")
+    with pytest.raises(DataError, match=told.format(kind=kind)):
+        tfos.dataset(str(tmp_path), kind, batch_size=2)
+    assert len(list(tfos.dataset(str(tmp_path), kind, batch_size=2, features=["w"]))) == 2
+
+
+def test_records_that_do_not_go_together_are_named_when_the_dataset_is_made(tmp_path: Path) -> None:
+    kinds = {"a": tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))}
+    kinds["b"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"one"]))
+    for name, feature in kinds.items():
+        record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord")) as writer:
+            writer.write(record)
+    with pytest.raises(DataError, match=r"b\.tfrecord.*'x' holds int64 values in some records and bytes in others"):
+        tfos.dataset(str(tmp_path), "tfrecord", batch_size=2)
+
+
+def test_nulls_are_found_when_they_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table(second), tmp_path / "b.parquet")
-    with pytest.raises(tf.errors.OpError, match=told):
+    pq.write_table(pa.table({"x": pa.array([None], pa.int64())}), tmp_path / "b.parquet")
+    with pytest.raises(tf.errors.OpError, match=r"b\.parquet.*'x' has nulls"):
         list(tfos.dataset(str(tmp_path), batch_size=2, shuffle=False))
 
 
@@ -251,7 +273,7 @@ def test_tfrecord_files_are_cut_into_runs_of_records(
         assert sorted(itertools.chain(*ids_by_step(datasets))) == list(range(ROWS))
     kept = (folder / "tfrecord" / "part-0.tfrecord").read_bytes()
     source = open_source(whole, "tfrecord")
-    pieces = source.count(source.files[0])
+    pieces = source.count(source.files[0], ["id"])
     assert len(pieces) > 5
     assert [start for start, _, _ in pieces[1:]] == [stop for _, stop, _ in pieces[:-1]]
     assert pieces[-1][1] == len(kept)
