@@ -213,6 +213,34 @@ def test_given_types_count_for_folders_and_others_are_refused(tmp_path: Path) ->
         tfos.dataset(str(tmp_path), "csv", batch_size=2)
 
 
+KINDS = {"parquet": ["a.parquet", "b"], "tfrecord": ["a.tfrecords", "b.TFRecord-00001-of-00002", "c.tfrecord.gz"]}
+KINDS["csv"] = ["a.csv", "b.csv.gz"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_format_that_is_not_given_is_that_of_the_names(folder: Path, tmp_path: Path, kind: str) -> None:
+    whole = (folder / kind / f"part-3.{kind}").read_bytes()
+    for name in KINDS[kind]:
+        (tmp_path / name).write_bytes(gzip.compress(whole) if name.endswith(".gz") else whole)
+    found = tfos.dataset(str(tmp_path), batch_size=49, shuffle=False)
+    assert [batch["id"].tolist() for batch in found.as_numpy_iterator()] == [list(range(41, 90))] * len(KINDS[kind])
+    if kind == "parquet":
+        (tmp_path / "a.parquet").unlink()
+        assert len(tfos.dataset(str(tmp_path), batch_size=49)) == 1
+
+
+def test_formats_that_differ_or_cannot_be_told_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    for kind in FORMATS:
+        (tmp_path / f"{kind}-0").write_bytes((folder / kind / f"part-0.{kind}").read_bytes())
+    told = r"csv-0 is no Parquet file, and its name tells no other format: say format='parquet' or .* format='csv'"
+    with pytest.raises(DataError, match=told):
+        tfos.dataset(str(tmp_path / "csv-0"), batch_size=2)
+    (tmp_path / "more.csv").write_text("id\n1\n")
+    told = r"several formats.*more\.csv of format 'csv' and .*parquet-0 of format 'parquet'"
+    with pytest.raises(DataError, match=told):
+        tfos.dataset([str(tmp_path / name) for name in ("more.csv", "parquet-0")], batch_size=2)
+
+
 def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing-here"):
         tfos.dataset(str(folder / "nothing-here*"), batch_size=1)
@@ -221,7 +249,7 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
     with pytest.raises(DataError, match=r"no column 'haft'.*Did you mean 'half'"):
         tfos.dataset(str(folder / "parquet"), batch_size=1, features=["haft"])
     with pytest.raises(DataError, match=r"part-0\.csv cannot be read as Parquet"):
-        tfos.dataset(str(folder / "csv"), batch_size=1)
+        tfos.dataset(str(folder / "csv"), "parquet", batch_size=1)
     with pytest.raises(DataError, match="no option 'delimiter'"):
         tfos.dataset(str(folder / "parquet"), batch_size=1, delimiter=";")
 
