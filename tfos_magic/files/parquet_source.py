@@ -25,7 +25,8 @@ class ParquetSource:
 
     def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         with _opened(file) as opened:
-            self._check(file, opened.schema_arrow, names)
+            if opened.metadata.num_rows:
+                self._check(file, opened.schema_arrow, names)
             groups = range(opened.metadata.num_row_groups)
             return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
 
