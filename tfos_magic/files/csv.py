@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit
+from tfos_magic.files.sources import Piece, Unit, naming
 from tfos_magic.storage import is_local, open_system
 from tfos_magic.tfrecord.record_files import DataFile
 
@@ -86,20 +86,16 @@ class CSVSource:
     @contextmanager
     def _opened(self, file: DataFile, convert: pc.ConvertOptions) -> Iterator[Any]:
         """Open a file; what Arrow finds wrong becomes a :class:`DataError` that names it."""
-        system, path = open_system(file.url)
         read = pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=self._names)
-        try:
+        remedy = ". If a column's type was taken for another, give it with schema={'name': 'double'}"
+        with naming(file, "CSV", remedy):
+            system, path = open_system(file.url)
             with pa.OSFile(path) if is_local(system) else system.open(path, "rb") as raw:
                 source = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
                 kind = self._kind(file)
                 stream = pa.CompressedInputStream(source, kind) if kind else source
                 with pc.open_csv(stream, read, self._parse, convert) as reader:
                     yield reader
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{file.url} cannot be read as CSV: {error}. If a column's type was taken for another, give it with "
-                "schema={'name': 'double'}"
-            ) from error
 
     def _kind(self, file: DataFile) -> str | None:
         if self._compression == "AUTO":

@@ -29,10 +29,7 @@ def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any 
     if kind is not None and kind not in FORMATS:
         raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
     paths = [path] if isinstance(path, str) else list(path)
-    try:
-        files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
-    except OSError as error:
-        raise DataError(f"{', '.join(map(repr, paths))} cannot be listed: {error}") from error
+    files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
     if not files:
         raise DataError(f"{', '.join(map(repr, paths))}: there are no files with anything in them")
     kind = kind or format_of(files)
