@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
+
+from tfos_magic.errors import DataError
+
+_OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
 def open_system(where: str) -> tuple[Any, str]:
@@ -23,3 +28,41 @@ def is_local(system: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(system, LocalFileSystem)
+
+
+def make_folder(system: Any, path: str) -> None:
+    """Make a folder and those above it. An object store has none: there only the bucket is looked for.
+
+    Raises what :func:`refuse_missing_bucket` raises.
+    """
+    if _has_buckets(system):
+        refuse_missing_bucket(system, path)
+    else:
+        system.makedirs(path, exist_ok=True)
+
+
+def refuse_missing_bucket(system: Any, path: str) -> None:
+    """Raise :class:`DataError` where an object store has no such bucket, which is never made: a wrong name is likelier.
+
+    The same error tells what else is wrong with the store, so that nothing can be said of the bucket.
+    """
+    if not _has_buckets(system):
+        return
+    bucket = path.partition("/")[0]
+    try:
+        with suppress(PermissionError):  # one may be allowed to write and nothing else
+            system.mkdir(f"{bucket}/any", create_parents=False)
+    except FileNotFoundError:
+        raise DataError(
+            f"there is no bucket {bucket!r}: correct the path, or make the bucket before, for none is made here"
+        ) from None
+    except Exception as error:  # every client library has errors of its own
+        raise DataError(
+            f"the bucket {bucket!r} cannot be looked at: {error}. See that the store runs, and that its address and "
+            "the credentials are right"
+        ) from error
+
+
+def _has_buckets(system: Any) -> bool:
+    protocol = system.protocol
+    return not _OF_BUCKETS.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)

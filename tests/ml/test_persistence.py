@@ -11,12 +11,12 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from moto.server import ThreadedMotoServer
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import VectorAssembler
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
+from tests.object_store import object_store
 from tfos_magic import TFCluster
 from tfos_magic.errors import UsageError
 from tfos_magic.ml import KerasClassificationModel, KerasClassifier, KerasRegressor
@@ -37,21 +37,9 @@ spark.stop()
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of an object store that is served on this machine."""
-    import s3fs
-
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().mkdir("models")
-    yield "s3://models"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+def bucket() -> Iterator[str]:
+    with object_store("models"):
+        yield "s3://models"
 
 
 def test_a_pipeline_predicts_in_another_process_what_it_predicts_here(

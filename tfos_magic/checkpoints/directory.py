@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tfos_magic.checkpoints.checkpoint import Damaged, Position
-from tfos_magic.errors import ClusterError
-from tfos_magic.storage import is_local, open_system
+from tfos_magic.errors import ClusterError, DataError
+from tfos_magic.storage import is_local, make_folder, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -173,7 +173,7 @@ class CheckpointFiles:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
         else:
-            self._system.makedirs(path, exist_ok=True)
+            make_folder(self._system, path)
 
     def _list(self, folder: str) -> Iterator[tuple[str, int]]:
         """Names and sizes of what is in a folder; nothing when there is no such folder."""
@@ -195,9 +195,8 @@ class CheckpointFiles:
             raise
         except Exception as error:  # every file system, and every client library, has errors of its own
             reason = str(error).strip() or type(error).__name__
-            raise ClusterError(
-                f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {_remedy(error)}"
-            ) from error
+            told = f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {_remedy(error)}"
+            raise ClusterError(told.rstrip()) from error
 
 
 def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
@@ -228,6 +227,8 @@ def _remedy(error: Exception) -> str:
     match error:
         case ImportError():
             return "Install the package that fsspec names, in the kernel's environment, and start the kernel anew."
+        case DataError():
+            return ""  # which says it itself
         case PermissionError():
             return "Give a directory that you may write to."
         case ValueError():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit
+from tfos_magic.files.sources import Piece, Unit, naming
 from tfos_magic.storage import is_local, open_system
 from tfos_magic.tfrecord.record_files import DataFile
 
@@ -44,35 +44,58 @@ class CSVSource:
             if name not in self.schema.names:
                 raise DataError(f"{files[0].url} has no column {name!r}, which schema= names")
 
-    def count(self, file: DataFile) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+        self._check(file, names)
         # One column, as text, is all that has to be converted to count the rows.
-        name = self.schema.names[0]
+        name = (names or self.schema.names)[0]
         options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         with self._opened(file, options) as reader:
             return [(0, 0, sum(batch.num_rows for batch in reader))]
 
-    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+    def _check(self, file: DataFile, names: Sequence[str]) -> None:
+        """Look whether the first block of a file has ``names``, in values of their types."""
+        try:
+            with self._opened(file, self._typed(names)):
+                return
+        except DataError:
+            with self._opened(file, pc.ConvertOptions()) as reader:
+                found: pa.Schema = reader.schema
+        for name in names:
+            if name not in found.names:
+                raise DataError(
+                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
+                    "columns that all files have"
+                )
+            try:
+                with self._opened(file, self._typed([name])):
+                    continue
+            except DataError:
+                raise DataError(
+                    f"column {name!r} is {found.field(name).type} in {file.url} and {self.schema.field(name).type} in "
+                    f"{self.files[0].url}: give one type for all, as by schema={{{name!r}: 'string'}}"
+                ) from None
+
+    def _typed(self, names: Sequence[str]) -> pc.ConvertOptions:
         types = {name: self.schema.field(name).type for name in names}
-        with self._opened(unit.file, pc.ConvertOptions(include_columns=list(names), column_types=types)) as reader:
+        return pc.ConvertOptions(include_columns=list(names), column_types=types)
+
+    def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        with self._opened(unit.file, self._typed(names)) as reader:
             yield from reader
 
     @contextmanager
     def _opened(self, file: DataFile, convert: pc.ConvertOptions) -> Iterator[Any]:
         """Open a file; what Arrow finds wrong becomes a :class:`DataError` that names it."""
-        system, path = open_system(file.url)
         read = pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=self._names)
-        try:
+        remedy = ". If a column's type was taken for another, give it with schema={'name': 'double'}"
+        with naming(file, "CSV", remedy):
+            system, path = open_system(file.url)
             with pa.OSFile(path) if is_local(system) else system.open(path, "rb") as raw:
                 source = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
                 kind = self._kind(file)
                 stream = pa.CompressedInputStream(source, kind) if kind else source
                 with pc.open_csv(stream, read, self._parse, convert) as reader:
                     yield reader
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{file.url} cannot be read as CSV: {error}. If a column's type was taken for another, give it with "
-                "schema={'name': 'double'}"
-            ) from error
 
     def _kind(self, file: DataFile) -> str | None:
         if self._compression == "AUTO":

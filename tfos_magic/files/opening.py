@@ -9,30 +9,44 @@ import pyarrow as pa
 
 from tfos_magic.errors import DataError
 from tfos_magic.files.csv import CSVSource
+from tfos_magic.files.folder_columns import FolderColumns
+from tfos_magic.files.formats import FORMATS, format_of
 from tfos_magic.files.parquet_source import ParquetSource
 from tfos_magic.files.sources import FileSource
 from tfos_magic.files.tfrecord import TFRecordFiles
-from tfos_magic.tfrecord.record_files import list_files
+from tfos_magic.tfrecord.hive_partitions import folder_schema
+from tfos_magic.tfrecord.record_files import DataFile, list_files
 
-FORMATS = ("parquet", "tfrecord", "csv")
 
-
-def open_source(path: str | Sequence[str], kind: str, schema: Any = None, **options: Any) -> FileSource:
+def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any = None, **options: Any) -> FileSource:
     """Find the files that a path, folder or glob (or several) names, sorted by name, and read the head of one.
 
+    Without a ``kind`` it is what :func:`format_of` says.
     ``schema`` (an Arrow schema, or a mapping from names to Arrow types or their names) takes the place of what a
-    TFRecord or CSV file seems to hold. Raises :class:`DataError` where nothing is there or the format is not known.
+    TFRecord or CSV file, or the name of a folder, seems to hold. Folders such as ``day=3`` are columns. Raises
+    :class:`DataError` where nothing is there, folders differ in their columns, or the format is not known.
     """
-    if kind not in FORMATS:
+    if kind is not None and kind not in FORMATS:
         raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
     paths = [path] if isinstance(path, str) else list(path)
-    try:
-        files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
-    except OSError as error:
-        raise DataError(f"{', '.join(map(repr, paths))} cannot be listed: {error}") from error
+    files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
     if not files:
         raise DataError(f"{', '.join(map(repr, paths))}: there are no files with anything in them")
-    given = _schema(schema)
+    kind = kind or format_of(files)
+    given, folders = _schema(schema), folder_schema(files)
+    if folders and given is not None and kind != "parquet":
+        # Types that are given count for folders too, and what reads the files is not to look for these in them.
+        folders = pa.schema([_field(given, field) for field in folders])
+        given = pa.schema([field for field in given if field.name not in folders.names])
+    source = _source(files, kind, given, options)
+    return FolderColumns(source, folders) if folders else source
+
+
+def _field(given: pa.Schema, field: pa.Field) -> pa.Field:
+    return given.field(field.name) if field.name in given.names else field
+
+
+def _source(files: Sequence[DataFile], kind: str, given: pa.Schema | None, options: Mapping[str, Any]) -> FileSource:
     if kind == "parquet":
         if given is not None:
             raise DataError("Parquet files tell their schema themselves: leave schema= out and choose with features=")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tfos_magic.columns.file_types import plain_type
 from tfos_magic.errors import DataError
 from tfos_magic.files.parquet import open_parquet, read_groups
-from tfos_magic.files.sources import Piece, Unit
+from tfos_magic.files.sources import Piece, Unit, naming
 from tfos_magic.tfrecord.record_files import DataFile
 
 
@@ -23,8 +23,10 @@ class ParquetSource:
         with _opened(files[0]) as file:
             self.schema: pa.Schema = file.schema_arrow
 
-    def count(self, file: DataFile) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         with _opened(file) as opened:
+            if opened.metadata.num_rows:
+                self._check(file, opened.schema_arrow, names)
             groups = range(opened.metadata.num_row_groups)
             return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
 
@@ -50,11 +52,5 @@ class ParquetSource:
 
 @contextmanager
 def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
-    """Open a file; what Arrow and the file system find wrong with it becomes a :class:`DataError` that names it."""
-    try:
-        with open_parquet(file.url, file.bytes) as opened:
-            yield opened
-    except FileNotFoundError:
-        raise DataError(f"{file.url} has gone since it was listed: list the files again, by running the cell") from None
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file.url} cannot be read as Parquet: {error}") from error
+    with naming(file, "Parquet"), open_parquet(file.url, file.bytes) as opened:
+        yield opened

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from tfos_magic.errors import DataError
 from tfos_magic.tfrecord.record_files import DataFile
 
 Piece = tuple[int, int, int]
@@ -27,6 +29,21 @@ class Unit:
     rows: int
 
 
+@contextmanager
+def naming(file: DataFile, kind: str, remedy: str = "") -> Iterator[None]:
+    """Let what is wrong with a file come as a :class:`DataError`, with the ``remedy`` for what Arrow finds wrong."""
+    try:
+        yield
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{file.url} has gone since it was listed: list the files again, by running the cell") from None
+    except Exception as error:  # every file system, and every client library, has errors of its own
+        raise DataError(
+            f"{file.url} cannot be read as {kind}: {error}{remedy * isinstance(error, pa.ArrowException)}"
+        ) from error
+
+
 class FileSource(Protocol):
     """Files of one format. All methods raise :class:`DataError`, naming the file, where it is not as it should be."""
 
@@ -40,8 +57,11 @@ class FileSource(Protocol):
         """The columns of all files, in Arrow types."""
         ...
 
-    def count(self, file: DataFile) -> list[Piece]:
-        """The units of ``file``, in order."""
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+        """The units of ``file``, in order, of which the columns ``names`` are to be read.
+
+        A file with rows whose head shows that these are not there, or of other types, is refused already.
+        """
         ...
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit
+from tfos_magic.files.sources import Piece, Unit, naming
 from tfos_magic.storage import is_local, open_system
 from tfos_magic.tfrecord.decode import RECORD_TYPES, refuse_types
 from tfos_magic.tfrecord.framing import FOOTER, HEADER
@@ -46,24 +46,28 @@ class TFRecordFiles:
         self.schema = infer([file.url for file in files], self._options, SAMPLE_RECORDS) if schema is None else schema
         refuse_types(self.schema, record_type)
 
-    def count(self, file: DataFile) -> list[Piece]:
-        system, path = open_system(file.url)
-        try:
-            if is_gzip(file.url, self._options.compression):
-                return [(0, 0, sum(len(chunk.starts) for chunk in chunks(file.url, self._options.compression)))]
-            if is_local(system):
-                return _pieces_by_lengths(path)
-            return [
-                (chunk.base, chunk.base + int(chunk.ends[-1]) + FOOTER, len(chunk.starts)) for chunk in chunks(file.url)
-            ]
-        except Corrupt as corrupt:
-            raise DataError(
-                f"the record at byte {corrupt.offset} of {file.url} is corrupt: {corrupt.reason}. Write the file anew"
-            ) from None
+    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+        with naming(file, "TFRecord"):
+            try:
+                return self._pieces(file.url)
+            except Corrupt as corrupt:
+                raise DataError(
+                    f"the record at byte {corrupt.offset} of {file.url} is corrupt: {corrupt.reason}. Write the file "
+                    "anew"
+                ) from None
+
+    def _pieces(self, url: str) -> list[Piece]:
+        system, path = open_system(url)
+        if is_gzip(url, self._options.compression):
+            return [(0, 0, sum(len(chunk.starts) for chunk in chunks(url, self._options.compression)))]
+        if is_local(system):
+            return _pieces_by_lengths(path)
+        return [(chunk.base, chunk.base + int(chunk.ends[-1]) + FOOTER, len(chunk.starts)) for chunk in chunks(url)]
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         schema = pa.schema([self.schema.field(name) for name in names])
-        yield from batches(unit.file.url, schema, self._options, unit.start, unit.stop or None)
+        with naming(unit.file, "TFRecord"):
+            yield from batches(unit.file.url, schema, self._options, unit.start, unit.stop or None)
 
 
 def _pieces_by_lengths(path: str) -> list[Piece]:

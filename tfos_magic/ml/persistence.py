@@ -18,7 +18,7 @@ from pyspark import __version__ as spark_version
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
 from tfos_magic.errors import CaptureError, UsageError
-from tfos_magic.storage import open_system
+from tfos_magic.storage import make_folder, open_system
 from tfos_magic.values import pack, unpack
 from tfos_magic.values.models import archive_of, from_archive
 
@@ -47,7 +47,7 @@ class StageWriter(MLWriter):
         spark: Any = SimpleNamespace(version=spark_version)
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, spark, about, simple)
         for name, data in {_METADATA: text.encode(), "metadata/_SUCCESS": b"", **files}.items():
-            system.makedirs(posixpath.dirname(f"{root}/{name}"), exist_ok=True)
+            make_folder(system, posixpath.dirname(f"{root}/{name}"))
             system.pipe_file(f"{root}/{name}", data)
 
 

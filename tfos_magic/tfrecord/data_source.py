@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from tfos_magic.errors import UsageError
 from tfos_magic.tfrecord.decode import EXAMPLE, RECORD_TYPES, refuse_types
-from tfos_magic.tfrecord.hive_partitions import fits, folder_schema, typed
+from tfos_magic.tfrecord.hive_partitions import fits, folder_schema, typed, with_folders
 from tfos_magic.tfrecord.reading import ReadOptions, batches, grouped
 from tfos_magic.tfrecord.record_files import AUTO, GZIP, NONE, DataFile, list_files
 from tfos_magic.tfrecord.schema_inference import infer
@@ -59,7 +59,7 @@ class TFRecordSource(DataSource):
         folders = folder_schema(files)
         inside = infer([file.url for file in files], _read_options(self.options), sample, binary)
         fields = [field for field in inside if field.name not in folders.names]
-        return from_arrow_schema(pa.schema([*fields, *folders]))
+        return from_arrow_schema(pa.schema([*fields, *folders]), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> TFRecordReader:
         return TFRecordReader(dict(self.options), schema)
@@ -104,16 +104,7 @@ class TFRecordReader(DataSourceReader):
         for file in partition.files:
             values = typed(file, self._folders)
             for batch in batches(file.url, self._inside, self._options):
-                yield self._whole(batch, values)
-
-    def _whole(self, batch: pa.RecordBatch, values: dict[str, pa.Scalar]) -> pa.RecordBatch:
-        """Add the columns of folders, which are the same in all rows of a file."""
-        if not values:
-            return batch
-        columns = [
-            pa.repeat(values[name], len(batch)) if name in values else batch.column(name) for name in self._schema.names
-        ]
-        return pa.record_batch(columns, schema=self._schema)
+                yield with_folders(batch, values, self._schema) if values else batch
 
 
 class PruningReader(TFRecordReader):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,7 +15,21 @@ from tfos_magic.errors import DataError
 from tfos_magic.tfrecord.record_files import DataFile
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_KINDS = (pa.int32(), pa.int64(), pa.string())
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?|[+-]?(NaN|Infinity)", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d)?", re.ASCII)
+_DECIMAL_DIGITS = 38
+# Kinds of values that go together, and the column's type then; the first line that has them all counts.
+_COMMON: tuple[tuple[set[str], pa.DataType], ...] = (
+    (set(), pa.string()),
+    ({"int"}, pa.int32()),
+    ({"int", "long"}, pa.int64()),
+    ({"int", "long", "decimal"}, pa.float64()),
+    ({"int", "double"}, pa.float64()),
+    ({"date"}, pa.date32()),
+    ({"date", "time"}, pa.timestamp("us")),
+)
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "EqualTo": operator.eq,
     "GreaterThan": operator.gt,
@@ -31,8 +47,10 @@ def values_of(file: DataFile) -> dict[str, str | None]:
 
 
 def folder_schema(files: Sequence[DataFile]) -> pa.Schema:
-    """The columns in the folders of files: int, bigint where that is too short, or string.
+    """The columns in the folders of files, in the types that Spark infers for them.
 
+    These are int, bigint, double, date, timestamp or string. Whole numbers beyond bigint, Spark's decimals, are
+    doubles, and timestamps are local ones (Spark's ``timestamp_ntz``), for the names of folders tell no time zone.
     Raises :class:`DataError` where some files lie in folders that others do not have.
     """
     if not files:
@@ -44,18 +62,46 @@ def folder_schema(files: Sequence[DataFile]) -> pa.Schema:
                 f"{files[0].url} lies in folders of {list(known[0])} and {file.url} of {list(values)}: give the folder "
                 "of one kind, or a glob of its files"
             )
-    return pa.schema([pa.field(name, _kind([values[name] for values in known])) for name in known[0]])
+    return pa.schema([pa.field(name, _type({values[name] for values in known})) for name in known[0]])
 
 
-def _kind(values: Sequence[str | None]) -> pa.DataType:
-    for kind in _KINDS:
-        try:
-            for value in values:
-                pa.scalar(value, pa.string()).cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        return kind
-    return pa.string()
+def _type(values: set[str | None]) -> pa.DataType:
+    kinds = {_kind(value) for value in values if value is not None}
+    return next((kind for together, kind in _COMMON if kinds <= together), pa.string())
+
+
+def _kind(value: str) -> str:
+    """What Spark's ``PartitioningUtils.inferPartitionColumnValue`` takes a folder's value for."""
+    if _NUMBER.fullmatch(value):
+        if _WHOLE.fullmatch(value) and -(1 << 63) <= int(value) < 1 << 63:
+            return "int" if -(1 << 31) <= int(value) < 1 << 31 else "long"
+        return "decimal" if _is_decimal(value) else "double"
+    for pattern, name, kind in ((_DATE, "date", pa.date32()), (_TIME, "time", pa.timestamp("us"))):
+        if pattern.fullmatch(value) and _is_a(value, kind):
+            return name
+    return "string"
+
+
+def _is_decimal(number: str) -> bool:
+    """Whether a number has no digits behind the point, as it is written, and not too many before it."""
+    if number[-1].isalpha():
+        return False
+    _, digits, exponent = Decimal(number).as_tuple()
+    return isinstance(exponent, int) and exponent >= 0 and len(digits) <= _DECIMAL_DIGITS
+
+
+def _is_a(value: str, kind: pa.DataType) -> bool:
+    try:
+        _scalar(value, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
+    if value is not None and not pa.types.is_string(kind) and _NUMBER.fullmatch(value):
+        value = value.lstrip("+").rstrip("dDfF")  # which Java takes, and Arrow does not
+    return pa.scalar(value, pa.string()).cast(kind)
 
 
 def typed(file: DataFile, fields: Sequence[pa.Field]) -> dict[str, pa.Scalar]:
@@ -63,13 +109,24 @@ def typed(file: DataFile, fields: Sequence[pa.Field]) -> dict[str, pa.Scalar]:
     values, scalars = values_of(file), {}
     for field in fields:
         try:
-            scalars[field.name] = pa.scalar(values[field.name], pa.string()).cast(field.type)
+            scalars[field.name] = _scalar(values[field.name], field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise DataError(
                 f"{file.url} lies in a folder {field.name}={values[field.name]}, which is no {field.type}: declare "
                 f"{field.name!r} as string in the schema"
             ) from None
     return scalars
+
+
+def with_folders(
+    batch: pa.RecordBatch, values: Mapping[str, pa.Scalar], fields: Sequence[pa.Field] | pa.Schema
+) -> pa.RecordBatch:
+    """Give ``fields`` of a file's batch, those of its folders with the same of ``values`` in all rows."""
+    columns = [
+        pa.repeat(values[field.name], len(batch)) if field.name in values else batch.column(field.name)
+        for field in fields
+    ]
+    return pa.record_batch(columns, schema=pa.schema(fields))
 
 
 def fits(values: dict[str, Any], condition: Any) -> bool:

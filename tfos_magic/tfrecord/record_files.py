@@ -96,6 +96,8 @@ def _explained(path: str) -> Iterator[None]:
         raise DataError(f"there is nothing at {path!r}: give a file, a folder or a glob that is there") from None
     except (ImportError, ValueError) as error:
         raise DataError(f"{path!r} cannot be opened: {error}. Install what it names beside Spark's Python") from error
+    except Exception as error:  # every file system, and every client library, has errors of its own
+        raise DataError(f"{path!r} cannot be listed: {error}") from error
 
 
 def is_gzip(url: str, compression: str) -> bool:

@@ -54,7 +54,10 @@ def infer(urls: Sequence[str], options: ReadOptions, sample: int, binary: bool =
     if options.record_type == BYTE_ARRAY:
         return pa.schema([pa.field("byteArray", pa.binary())])
     with ThreadPoolExecutor(_OPENERS, "tfos-tfrecord-sample") as pool:
-        seen = _merged(pool.map(lambda url: _of_file(url, options, sample), urls))
+        seen: dict[str, FeatureSeen] = {}
+        for url, part in zip(urls, pool.map(lambda url: _of_file(url, options, sample), urls), strict=True):
+            with DataError.of(f"{url} differs from files before it"):
+                seen = _merged([seen, part])
     fields = [pa.field(name, _type(seen[name], binary)) for name in sorted(seen) if seen[name].kind != EMPTY]
     if not fields:
         raise DataError("no record has a feature to infer a schema from: give one with .schema(...)")

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
-from tfos_magic.storage import is_local, open_system
+from tfos_magic.storage import is_local, make_folder, open_system, refuse_missing_bucket
 from tfos_magic.tfrecord.encode import encode, pieces_of
 from tfos_magic.tfrecord.framing import frame
 
@@ -44,7 +44,7 @@ class Job:
             return ""
         system, root = open_system(self.where)
         name = f"part-{partition:05d}-{self.key}-{secrets.token_hex(4)}.tfrecord" + (".gz" if self.compressed else "")
-        system.makedirs(f"{root}/{self.hidden}", exist_ok=True)
+        make_folder(system, f"{root}/{self.hidden}")
         path = f"{root}/{self.hidden}/{name}"
         try:
             with system.open(path, "wb") as file, self._sink(file) as sink:
@@ -62,7 +62,7 @@ class Job:
         Raises :class:`DataError`, and moves nothing, when a file that a task wrote is not to be seen from here.
         """
         system, root = open_system(self.where)
-        system.makedirs(root, exist_ok=True)
+        make_folder(system, root)
         system.invalidate_cache()
         for name in names:
             if not system.exists(f"{root}/{self.hidden}/{name}"):
@@ -93,8 +93,9 @@ class Job:
 
 
 def new_job(where: str, record_type: str, compressed: bool, overwrite: bool) -> Job:
-    """Plan a write to the folder ``where``. Raises :class:`DataError` when a file has that name."""
+    """Plan a write to the folder ``where``. Raises :class:`DataError` when that is a file, or its bucket not there."""
     system, root = open_system(where)
+    refuse_missing_bucket(system, root)
     if system.isfile(root):
         raise DataError(f"{where!r} is a file: give the name of a folder, which will hold a file for each partition")
     absolute = root if is_local(system) else system.unstrip_protocol(root)

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import tfos_magic
-from tfos_magic.errors import RunStopped
+from tfos_magic.errors import DataError, RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message, mark_lines
@@ -175,17 +175,26 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     """The failure as the notebook shows it: kind, message, traceback from the cell on, and the cell's lines."""
     frames = _from_the_cell_on(error.__traceback__, cell.filename)
     lines = [] if cell.strategy == AS_WRITTEN else _cell_lines(error, cell.filename)
-    kind = type(error).__name__
     text = _text(error)
+    kind, message = _kind_and_message(error, text)
     hint = getattr(error, "tfos_hint", "") or hint_of_columns(text, cell.feeds.values())
     return {
         "kind": kind,
-        "message": essence(text).removeprefix(f"{kind}: ") + (hint and f" ({hint})"),
+        "message": message + (hint and f" ({hint})"),
         "traceback": "".join(traceback.format_exception(type(error), error, frames)),
         "line": lines[-1] if lines else 0,
         "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
     }
+
+
+def _kind_and_message(error: BaseException, text: str) -> tuple[str, str]:
+    """What an error is and says. A :class:`DataError` of rows comes out of a pipeline as TensorFlow's own error."""
+    kind, message = type(error).__name__, essence(text)
+    name = DataError.__name__
+    if type(error).__module__.startswith("tensorflow.") and message.startswith(f"{name}: "):
+        kind, message = name, message.partition(f"\n{DataError.__module__}.{name}: ")[0]
+    return kind, message.removeprefix(f"{kind}: ")
 
 
 def _from_the_cell_on(frames: TracebackType | None, filename: str) -> TracebackType | None:

@@ -151,6 +151,96 @@ def test_compressed_files_and_given_types(folder: Path, tmp_path: Path) -> None:
         assert batch["half"].dtype == np.float32
 
 
+@pytest.fixture(scope="module")
+def parted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows in all formats, in folders of two levels: ``part`` is in the files too, and has other values there."""
+    path = tmp_path_factory.mktemp("parted")
+    for kind in FORMATS:
+        for number, place in enumerate(("day=2024-01-0", "day=2024-01-1", "day=__HIVE_DEFAULT_PARTITION__")):
+            for name in ("a%2Fb", "c"):
+                below = path / kind / (f"{place}{1 + number}" if number < 2 else place) / f"word={name}"
+                below.mkdir(parents=True)
+                source = folder / kind / f"part-{[0, 3, 4, 1, 1, 1][2 * number + (name == 'c')]}.{kind}"
+                (below / source.name).write_bytes(source.read_bytes())
+    return path
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_folders_are_columns_and_win_over_those_of_the_files(parted: Path, kind: str, world: int) -> None:
+    path, places = str(parted / kind), [(19723, b"a/b", 40), (19723, b"c", 49), (19734, b"a/b", 13), (19734, b"c", 1)]
+    places += [(-1, b"a/b", 1), (-1, b"c", 1)]
+    expected = [[day, word] for day, word, rows in places for _ in range(rows)]
+    for names in (None, ["day", "word"]):
+        how: dict[str, Any] = {"batch_size": 8, "shuffle": False, "fill": "day=-1", "features": names}
+        datasets = [on_rank(rank, world, path, kind, **how) for rank in range(world)]
+        assert set(datasets[0].element_spec) == ({"id", "half", "word", "day"} if names is None else set(names))
+        steps = zip(*(each.as_numpy_iterator() for each in datasets), strict=True)
+        rows = [
+            [int(day), word]
+            for step in steps
+            for part in step
+            for day, word in zip(part["day"], part["word"], strict=True)
+        ]
+        assert rows == expected
+    how = {"batch_size": 8, "features": ["id"], "label": "day", "fill": "day=-1"}
+    shuffled = [on_rank(rank, world, path, kind, **how) for rank in range(world)]
+    pairs = [pair for each in shuffled for x, y in each.as_numpy_iterator() for pair in zip(x, y, strict=True)]
+    assert len(pairs) == len(expected)
+    assert {day for number, day in pairs if 0 < number < 40} == {19723}
+
+
+def test_a_null_of_a_folder_is_an_error_where_no_value_is_given_for_it(parted: Path) -> None:
+    with pytest.raises((DataError, tf.errors.OpError), match="'day' has nulls"):
+        list(tfos.dataset(str(parted / "parquet"), batch_size=200))
+
+
+def test_given_types_count_for_folders_and_others_are_refused(tmp_path: Path) -> None:
+    for name in ("007", "x"):
+        (tmp_path / f"p={name}").mkdir()
+        (tmp_path / f"p={name}" / "a.csv").write_text("v\n1\n")
+    with pytest.raises(DataError, match=r"p=x, which is no int32: declare 'p' as string"):
+        tfos.dataset(str(tmp_path), "csv", batch_size=2, schema={"p": "int32"})
+    (batch,) = tfos.dataset(f"{tmp_path}", "csv", batch_size=2, shuffle=False).as_numpy_iterator()
+    assert batch["p"].tolist() == [b"007", b"x"]
+    (tmp_path / "p=x").rename(tmp_path / "p=8")
+    for schema, values in ((None, [7, 8]), ({"p": "string"}, [b"007", b"8"]), ({"p": "float"}, [7.0, 8.0])):
+        (batch,) = tfos.dataset(str(tmp_path), "csv", batch_size=2, shuffle=False, schema=schema).as_numpy_iterator()
+        assert batch["p"].tolist() == values
+    (tmp_path / "q=1").mkdir()
+    (tmp_path / "q=1" / "a.csv").write_text("v\n1\n")
+    with pytest.raises(DataError, match=r"lies in folders of \['p'\] and .* of \['q'\]"):
+        tfos.dataset(str(tmp_path), "csv", batch_size=2)
+
+
+KINDS = {"parquet": ["a.parquet", "b"], "tfrecord": ["a.tfrecords", "b.TFRecord-00001-of-00002", "c.tfrecord.gz"]}
+KINDS["csv"] = ["a.csv", "b.csv.gz"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_format_that_is_not_given_is_that_of_the_names(folder: Path, tmp_path: Path, kind: str) -> None:
+    whole = (folder / kind / f"part-3.{kind}").read_bytes()
+    for name in KINDS[kind]:
+        (tmp_path / name).write_bytes(gzip.compress(whole) if name.endswith(".gz") else whole)
+    found = tfos.dataset(str(tmp_path), batch_size=49, shuffle=False)
+    assert [batch["id"].tolist() for batch in found.as_numpy_iterator()] == [list(range(41, 90))] * len(KINDS[kind])
+    if kind == "parquet":
+        (tmp_path / "a.parquet").unlink()
+        assert len(tfos.dataset(str(tmp_path), batch_size=49)) == 1
+
+
+def test_formats_that_differ_or_cannot_be_told_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    for kind in FORMATS:
+        (tmp_path / f"{kind}-0").write_bytes((folder / kind / f"part-0.{kind}").read_bytes())
+    told = r"csv-0 is no Parquet file, and its name tells no other format: say format='parquet' or .* format='csv'"
+    with pytest.raises(DataError, match=told):
+        tfos.dataset(str(tmp_path / "csv-0"), batch_size=2)
+    (tmp_path / "more.csv").write_text("id\n1\n")
+    told = r"several formats.*more\.csv of format 'csv' and .*parquet-0 of format 'parquet'"
+    with pytest.raises(DataError, match=told):
+        tfos.dataset([str(tmp_path / name) for name in ("more.csv", "parquet-0")], batch_size=2)
+
+
 def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing-here"):
         tfos.dataset(str(folder / "nothing-here*"), batch_size=1)
@@ -159,7 +249,7 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
     with pytest.raises(DataError, match=r"no column 'haft'.*Did you mean 'half'"):
         tfos.dataset(str(folder / "parquet"), batch_size=1, features=["haft"])
     with pytest.raises(DataError, match=r"part-0\.csv cannot be read as Parquet"):
-        tfos.dataset(str(folder / "csv"), batch_size=1)
+        tfos.dataset(str(folder / "csv"), "parquet", batch_size=1)
     with pytest.raises(DataError, match="no option 'delimiter'"):
         tfos.dataset(str(folder / "parquet"), batch_size=1, delimiter=";")
 
@@ -167,15 +257,37 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("second", "told"),
     [
-        ({"y": [1]}, r"b\.parquet has no column 'x'.*a\.parquet"),
-        ({"x": ["one"]}, r"'x' is string in .*b\.parquet and int64 in .*a\.parquet"),
-        ({"x": pa.array([None], pa.int64())}, r"b\.parquet.*'x' has nulls"),
+        ({"y": [1]}, r"b\.{kind} has no column 'x'.*a\.{kind}"),
+        ({"x": ["one"]}, r"'x' is string in .*b\.{kind} and int64 in .*a\.{kind}"),
     ],
 )
-def test_files_that_do_not_go_together_are_named(tmp_path: Path, second: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_that_do_not_go_together_are_named_when_the_dataset_is_made(
+    tmp_path: Path, kind: str, second: dict[str, Any], told: str
+) -> None:
+    for name, rows in (("a", {"w": [0.5, 1], "x": [1, 2]}), ("b", {"w": [2.0] * 1, **second})):
+        write = pq.write_table if kind == "parquet" else pc.write_csv
+        write(pa.table(rows), tmp_path / f"{name}.{kind}")
+    with pytest.raises(DataError, match=told.format(kind=kind)):
+        tfos.dataset(str(tmp_path), kind, batch_size=2)
+    assert len(list(tfos.dataset(str(tmp_path), kind, batch_size=2, features=["w"]))) == 2
+
+
+def test_records_that_do_not_go_together_are_named_when_the_dataset_is_made(tmp_path: Path) -> None:
+    kinds = {"a": tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))}
+    kinds["b"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"one"]))
+    for name, feature in kinds.items():
+        record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord")) as writer:
+            writer.write(record)
+    with pytest.raises(DataError, match=r"b\.tfrecord.*'x' holds int64 values in some records and bytes in others"):
+        tfos.dataset(str(tmp_path), "tfrecord", batch_size=2)
+
+
+def test_nulls_are_found_when_they_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table(second), tmp_path / "b.parquet")
-    with pytest.raises(tf.errors.OpError, match=told):
+    pq.write_table(pa.table({"x": pa.array([None], pa.int64())}), tmp_path / "b.parquet")
+    with pytest.raises(tf.errors.OpError, match=r"b\.parquet.*'x' has nulls"):
         list(tfos.dataset(str(tmp_path), batch_size=2, shuffle=False))
 
 
@@ -189,7 +301,7 @@ def test_tfrecord_files_are_cut_into_runs_of_records(
         assert sorted(itertools.chain(*ids_by_step(datasets))) == list(range(ROWS))
     kept = (folder / "tfrecord" / "part-0.tfrecord").read_bytes()
     source = open_source(whole, "tfrecord")
-    pieces = source.count(source.files[0])
+    pieces = source.count(source.files[0], ["id"])
     assert len(pieces) > 5
     assert [start for start, _, _ in pieces[1:]] == [stop for _, stop, _ in pieces[:-1]]
     assert pieces[-1][1] == len(kept)

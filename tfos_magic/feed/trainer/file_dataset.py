@@ -21,7 +21,7 @@ from tfos_magic.columns.list_lengths import settle
 from tfos_magic.columns.missing import Missing
 from tfos_magic.columns.numpy_arrays import tensor_arrays
 from tfos_magic.columns.selection import Selection
-from tfos_magic.errors import DataError, TFOSError
+from tfos_magic.errors import ClusterError, DataError, TFOSError
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
 from tfos_magic.files.file_sharding import FileShares, in_order, in_runs, overlaps, recut, unit_order
@@ -36,7 +36,7 @@ READERS = 8
 
 def dataset(
     path: str | Sequence[str],
-    format: str = "parquet",
+    format: str | None = None,
     *,
     batch_size: int,
     features: Sequence[str] | None = None,
@@ -55,12 +55,16 @@ def dataset(
 
     ``path`` is a file, a folder (with what lies below it), a glob, or several; :func:`absolute_path` says what a path
     without a scheme means. Every worker must find the same files there. ``format`` is ``"parquet"``, ``"tfrecord"``
-    (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``).
+    (options ``compression``, ``record_type``) or ``"csv"`` (options ``delimiter``, ``column_names``, ``compression``);
+    without it the names of the files tell (``.csv``, ``.tfrecords.gz``), and Parquet is known by how it begins too.
     ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
     DataFrame: ``(features, label, weight)`` as far as these are named, one tensor for one feature and a dict for
-    several, or one float32 ``matrix``; else a dict of all columns of the files (not those that only names of folders
-    tell); ``fill``, ``pad`` and ``null_mask`` are those of ``%%tfos_train``. Lists are as long as the first rows have
-    them; where those differ they are ragged.
+    several, or one float32 ``matrix``; else a dict of all columns; ``fill``, ``pad`` and ``null_mask`` are those of
+    ``%%tfos_train``. Lists are as long as the first rows have them; where those differ they are ragged.
+
+    Folders such as ``day=3`` below ``path``, as Spark's ``partitionBy`` makes them, are columns, in the types that
+    Spark infers for them (but timestamps are local ones) or ``schema`` gives. Where the files have a column of that
+    name too, the folder's value counts, as in Spark.
 
     ``batch_size`` is that of the global batch, of which a worker gets its part, maybe of no rows. The workers together
     read every row once in an epoch, and all have ``ceil(rows / batch_size)`` steps. What a global batch holds:
@@ -84,7 +88,7 @@ def dataset(
     def look(first: int, step: int) -> _Found:
         source = open_source(paths, format, schema, **options)
         plan = plan_files(source.schema, selection, Missing.of(fill, pad, null_mask))
-        return _Found(source, plan, _count(source, first, step))
+        return _Found(source, plan, _count(source, plan.sources, first, step))
 
     source, plan, units = _agreed(look)
     total = sum(unit.rows for unit in units)
@@ -171,7 +175,8 @@ class _Found:
 def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, list[Unit]]:
     """Look at the files, each rank at some of them where ranks meet in this run; gives all units on every rank.
 
-    Raises :class:`DataError` on all ranks where one fails, or finds other files than the rest.
+    Where one fails, the others raise :class:`ClusterError`, for its own error is the one to tell. Raises
+    :class:`DataError` on all ranks where one finds other files than the rest.
     """
     peers = ranks.peers()
     if peers is None:
@@ -184,7 +189,7 @@ def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, l
         raise
     marks = peers.gather([0, inventory.mark])
     if failed := np.flatnonzero(marks[:, 0]).tolist():
-        raise DataError(f"rank {failed[0]} cannot read the files: its own error says why")
+        raise ClusterError(f"rank {failed[0]} cannot read the files: its own error says why")
     if others := np.flatnonzero(marks[:, 1] != marks[0, 1]).tolist():
         raise DataError(
             f"ranks 0 and {others[0]} find different files under the same path: put them where all workers see the "
@@ -210,11 +215,11 @@ def _settled(source: FileSource, plan: FeedPlan, units: list[Unit]) -> pa.Schema
     return settle(converter.schema, converter.widths)
 
 
-def _count(source: FileSource, first: int, step: int) -> npt.NDArray[np.int64]:
+def _count(source: FileSource, names: Sequence[str], first: int, step: int) -> npt.NDArray[np.int64]:
     """The units of every ``step``-th file: int64, rows of ``(file, start, stop, rows)``."""
     numbers = range(first, len(source.files), step)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
-        counts = list(pool.map(lambda number: source.count(source.files[number]), numbers))
+        counts = list(pool.map(lambda number: source.count(source.files[number], names), numbers))
     units = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
     return np.array(units, np.int64).reshape(-1, 4)
 
