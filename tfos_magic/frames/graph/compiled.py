@@ -26,7 +26,7 @@ from tfos_magic.frames.specs import ColumnSpec, shapes_fit
 from tfos_magic.tracebacks import essence
 
 # The widest tensor of a block should stay in a core's share of the cache.
-_CACHE_BYTES = 4 << 20
+_CACHE_BYTES = 2 << 20
 _FEWEST_ROWS, _MOST_ROWS = 64, 8192
 _MOST_SHAPES = 4
 # XLA drops assertions, clamps indices that are out of bounds, and cannot call Python: results would not be the same.
