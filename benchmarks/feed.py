@@ -1,12 +1,13 @@
 """Feed speed. The first epoch: a DataFrame to the workers' spools, beside bare ``mapInArrow`` and TensorFlowOnSpark.
 Later epochs: the spool as ``tf.data``, beside ``from_tensor_slices`` on arrays in memory, on one core.
 
-Rows are shaped like MNIST: an array of 784 floats and a label, in Parquet files that every job reads anew. The feed
-runs in its ordinary way, through Spark's rows, and as it does by itself where it can, reading the files in place.
-Rivals take turns, shown are medians, and ratios are medians over the rounds. TensorFlowOnSpark gets fewer rows: it is
-compared by MB/s.
+Rows are shaped like MNIST: an array of 784 floats and a label. Or as ``--shape`` says: ``wide``, 200 columns of
+doubles; ``narrow``, two doubles (try ten million rows); ``strings``, texts of 20 to 60 letters; each with a label. They
+are in Parquet files that every job reads anew. The feed runs in its ordinary way, through Spark's rows, and as it does
+by itself where it can, reading the files in place. Rivals take turns, shown are medians, and ratios are medians over
+the rounds. TensorFlowOnSpark gets fewer rows, of the first shape: it is compared by MB/s.
 
-    python benchmarks/feed.py [--rows 60000] [--peer-rows 12000] [--rounds 5] [--workers 1] [--no-tfos]
+    python benchmarks/feed.py [--shape images] [--rows 60000] [--peer-rows 12000] [--rounds 5] [--no-tfos]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,16 +45,36 @@ SPOOL_IN_ORDER, MEMORY_IN_ORDER = "spool in order", "memory in order"
 Rivals = dict[str, Callable[[], object]]
 
 
-def write_rows(path: Path, rows: int) -> Path:
+def images(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    pixels = pa.array(random.random(rows * PIXELS, dtype=np.float32))
+    return {"pixels": pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * PIXELS), pixels)}
+
+
+def wide(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    return {f"x{number}": random.random(rows) for number in range(200)}
+
+
+def narrow(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    return {"x": random.random(rows), "z": random.random(rows)}
+
+
+def strings(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    ends = np.cumsum(random.integers(20, 61, rows), dtype=np.int32)
+    letters = random.integers(97, 123, int(ends[-1]), dtype=np.uint8)
+    offsets = np.concatenate([np.zeros(1, np.int32), ends])
+    return {"text": pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))}
+
+
+SHAPES = {make.__name__: make for make in (images, wide, narrow, strings)}
+
+
+def write_rows(path: Path, rows: int, shape: str = "images") -> Path:
     """Write ``rows`` random rows as Parquet in eight files, so that both slots have work."""
     random = np.random.default_rng(0)
     path.mkdir()
-    for part in np.array_split(np.arange(rows), FILES):
-        pixels = pa.array(random.random(len(part) * PIXELS, dtype=np.float32))
-        offsets = pa.array(np.arange(len(part) + 1, dtype=np.int32) * PIXELS)
-        labels = pa.array(random.integers(0, 10, len(part), dtype=np.int64))
-        table = pa.table({"pixels": pa.ListArray.from_arrays(offsets, pixels), "label": labels})
-        pq.write_table(table, path / f"part-{part[0]:08d}.parquet", compression="none", use_dictionary=False)
+    for number, part in enumerate(np.array_split(np.arange(rows), FILES)):
+        table = pa.table(SHAPES[shape](random, len(part)) | {"label": random.integers(0, 10, len(part))})
+        pq.write_table(table, path / f"part-{number:05d}.parquet", compression="none", use_dictionary=False)
     return path
 
 
@@ -75,7 +97,7 @@ def first_epochs(spark: SparkSession, ranks: Ranks, folder: Path) -> Rivals:
     """What brings the rows of ``folder`` to Python or to the spools."""
     df = spark.read.parquet(str(folder))
     rivals: Rivals = {BARE: lambda: bare(df), ORDINARY: lambda: feed(spark, ranks, df, False)}
-    if find_scan(df.select("pixels", "label"), plan_feed(df.schema, Selection(label="label")).sources) is not None:
+    if find_scan(df.select(*df.columns), plan_feed(df.schema, Selection(label="label")).sources) is not None:
         rivals[IN_PLACE] = lambda: feed(spark, ranks, df, True)
     return rivals
 
@@ -89,10 +111,11 @@ def later_epochs(reading: Reader) -> Rivals:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Turn]]:
     """Give the turns of every rival. All run once unmeasured first, on few rows."""
     large, small, fewer = (
-        write_rows(folder / name, rows)
+        write_rows(folder / name, rows, options.shape)
         for name, rows in (("large", options.rows), ("small", SMALL), ("fewer", options.peer_rows))
     )
     tfos = nullcontext(None) if options.no_tfos else tensorflowonspark("feed_tfos.py", folder / "tfos.log")
+    options.bytes = sum(file.stat().st_size for file in large.iterdir())
     with receivers(options.workers) as ranks, reader() as reading, tfos as peer:
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
@@ -115,13 +138,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Turn]]:
 def show(taken: dict[str, list[Turn]], options: argparse.Namespace) -> None:
     """Print the tables and the ratios."""
     sizes = {name: options.peer_rows if name == TFOS else options.rows for name in taken}
-    print(f"{options.rows} rows of {PIXELS} floats and a label, {options.rows * ROW_BYTES / 1e6:.0f} MB; medians\n")
+    bytes_of_row = options.bytes / options.rows
+    print(f"{options.rows} rows, {options.shape}, {options.bytes / 1e6:.0f} MB; medians\n")
     print(f"{'first epoch, two cores':28}{'seconds':>9}{'rows/s':>11}{'MB/s':>8}{'processor s':>13}")
     for name, turns in taken.items():
         if name == SPOOL:
             print(f"\n{f'later epochs, batch {BATCH}, one core':28}")
         pace = sizes[name] / wall(turns)
-        print(f"{name:28}{wall(turns):9.2f}{pace:11,.0f}{pace * ROW_BYTES / 1e6:8.0f}{processor(turns):13.2f}")
+        print(f"{name:28}{wall(turns):9.2f}{pace:11,.0f}{pace * bytes_of_row / 1e6:8.0f}{processor(turns):13.2f}")
     print()
     for slow, fast, aim in ((BARE, ORDINARY, 0.95), (BARE, IN_PLACE, 0.95), (MEMORY, SPOOL, 0.8)):
         if fast in taken:
@@ -142,12 +166,14 @@ def _ratios(slow: list[Turn], fast: list[Turn]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="images")
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--peer-rows", type=int, default=12_000, help="rows of TensorFlowOnSpark's turns")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--no-tfos", action="store_true", help="leave TensorFlowOnSpark out")
     options = parser.parse_args()
+    options.no_tfos |= options.shape != "images"
     prepare_environment()
     with tempfile.TemporaryDirectory(prefix="tfos-benchmark-") as folder:
         show(measure(options, Path(folder)), options)

@@ -75,7 +75,7 @@ def _datasets(handles: list[dict[str, Any]]) -> dict[str, list[Any]]:
         return [feed_dataset(handle, batch_size=BATCH, selection=labelled, shuffle=shuffle) for handle in handles]
 
     batches = [batch for dataset in spooled(False) for batch in dataset.as_numpy_iterator()]
-    arrays = tuple(np.concatenate([batch[side] for batch in batches]) for side in (0, 1))
+    arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
     memory = tf.data.Dataset.from_tensor_slices(arrays)
     return {
         "spool": spooled(True),
