@@ -45,6 +45,11 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
     more = workers * cores + feeding
     anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
     fix = anew if master.startswith("local[") else "add executor cores"
+    if not total:
+        fix = (
+            "Spark has given this application no executor. Another application may hold the cores: end it, or let each "
+            "take a part with spark.cores.max. If none does, see that executors can start there"
+        )
     return (
         f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked, {free} slots free ({total} in all on "
         f"{master}): {fix}, ask for fewer workers, or wait for other Spark jobs to end."
