@@ -242,6 +242,39 @@ def test_fragments_take_turns_and_steps_taken_meanwhile_are_kept(
         np.testing.assert_allclose(outcome.values["weights"], right, atol=1e-5)
 
 
+def test_two_optimizers_have_averages_under_way_at_once(local: Run) -> None:
+    cell = (
+        PLANES.replace("model = Planes()", "")
+        .replace("model.compile(keras.optimizers.SGD(1.0), lambda y, p: p)", "")
+        .replace("x = np.random", TWO_OPTIMIZERS + "x = np.random")
+        .format(epochs=3)
+    )
+    alone = local(1, cell, "weights", sync_every=3)[0].values["weights"]
+    outcomes = local(2, cell, "weights", sync_every=3, overlap=2)
+    assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
+    np.testing.assert_allclose(outcomes[0].values["weights"], alone, rtol=0, atol=1e-4)
+
+
+# Gradients that are the same on all ranks, so that weights are right where each optimizer takes up its own average.
+TWO_OPTIMIZERS = """
+import tensorflow as tf
+
+class Two(Planes):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0)
+        self.first.build([self.large])
+        self.second.build([self.small])
+    def train_step(self, data):
+        self.first.apply_gradients([(tf.ones((300,)), self.large)])
+        self.second.apply_gradients([(tf.fill((40,), 7.0), self.small)])
+        return {{"loss": tf.constant(0.0)}}
+
+model = Two()
+model.compile()
+"""
+
+
 def test_the_error_of_int8_does_not_grow(local: Run) -> None:
     errors = []
     for epochs in (1, 30):

@@ -89,22 +89,22 @@ class Collectives:
             return self.wire.mean(tensors, weight, summed)
 
     def begin_mean(
-        self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
+        self, owner: int, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor] = ()
     ) -> list[tf.TensorSpec]:
         """Begin a :meth:`mean` that goes on while this rank computes; gives what :meth:`end_mean` is to be asked for.
 
-        One can be under way at a time, and any other operation waits for its end.
+        Each ``owner``, a number, can have one under way. Any other operation waits for their end.
         """
         if not isinstance(self.wire, ArrayWire):
             raise ClusterError(f"averages cannot go on beside training over {self.wire.name}: leave out --overlap.")
-        self.wire.begin_mean(tensors, weight, summed)
+        self.wire.begin_mean(owner, tensors, weight, summed)
         return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in [*tensors, *summed]]
 
-    def end_mean(self, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-        """The result of the :meth:`begin_mean` that is under way, waited for."""
+    def end_mean(self, owner: int, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+        """The result of the ``owner``'s :meth:`begin_mean`, waited for."""
         assert isinstance(self.wire, ArrayWire)
         with self.waiting("an average"):
-            return self.wire.end_mean(like)
+            return self.wire.end_mean(owner, like)
 
     def concat(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Concatenate tensors over ranks along their first axis, in the order of ranks.

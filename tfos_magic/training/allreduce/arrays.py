@@ -67,7 +67,7 @@ class ArrayWire:
         self._beginning = self._begin
         self._ending = self._end
         self._background = ThreadPoolExecutor(1, "tfos-average")
-        self._under_way: Future[list[Array]] | None = None
+        self._under_way: dict[int, Future[list[Array]]] = {}
         self._waited_before: float | None = None
         self._unseen = 0.0
 
@@ -102,19 +102,25 @@ class ArrayWire:
             rows.set_shape([None, *tensor.shape[1:]])
         return everything
 
-    def begin_mean(self, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]) -> None:
-        """Begin what :meth:`mean` does, and let it go on meanwhile. Any other operation waits for its end."""
-        everything = [tf.constant(len(tensors), tf.int64), tf.cast(weight, tf.float32), *tensors, *summed]
+    def begin_mean(
+        self, owner: int, tensors: Sequence[tf.Tensor], weight: tf.Tensor, summed: Sequence[tf.Tensor]
+    ) -> None:
+        """Begin what :meth:`mean` does, and let it go on meanwhile. Any other operation waits for its end.
+
+        An ``owner`` has one under way; what it has left behind is forgotten.
+        """
+        numbers = [tf.constant(owner, tf.int64), tf.constant(len(tensors), tf.int64), tf.cast(weight, tf.float32)]
+        everything = [*numbers, *tensors, *summed]
         if tf.executing_eagerly():
-            self._begin(*(np.asarray(tensor) for tensor in everything))
+            self._begin(np.int64(owner), *(np.asarray(tensor) for tensor in everything[1:]))
         else:
             self._turns.call(self._beginning, everything, [tf.int32])
 
-    def end_mean(self, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-        """Give what :meth:`begin_mean` was to give: ``like`` what it was given."""
+    def end_mean(self, owner: int, like: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+        """Give what the ``owner``'s :meth:`begin_mean` was to give: ``like`` what it was given."""
         if tf.executing_eagerly():
-            return [tf.convert_to_tensor(result) for result in self._end()]
-        results = self._turns.call(self._ending, [], [each.dtype for each in like])
+            return [tf.convert_to_tensor(result) for result in self._end(np.int64(owner))]
+        results = self._turns.call(self._ending, [tf.constant(owner, tf.int64)], [each.dtype for each in like])
         for result, each in zip(results, like, strict=True):
             result.set_shape(each.shape)
         return results
@@ -129,7 +135,7 @@ class ArrayWire:
         self.exchange.abort(reason)
 
     def close(self) -> None:
-        if self._under_way is not None and not self._under_way.done():
+        if not all(average.done() for average in self._under_way.values()):
             self.exchange.abort("a rank left")
         self._background.shutdown()
         self.exchange.close()
@@ -166,27 +172,25 @@ class ArrayWire:
                 begins = ends
         return everything
 
-    def _begin(self, *arguments: Any) -> Array:
+    def _begin(self, owner: np.int64, *arguments: Any) -> Array:
         with self._alone():
-            self._waited_before = self.exchange.waited
-            self._under_way = self._background.submit(self._reduce_for_all, *arguments)
+            if self._waited_before is None:
+                self._waited_before = self.exchange.waited
+            self._under_way[int(owner)] = self._background.submit(self._reduce_for_all, *arguments)
         return np.zeros(1, np.int32)
 
     def _reduce_for_all(self, *arguments: Any) -> list[Array]:
         with self._ending_for_all():
             return self._reduce_now(*arguments)
 
-    def _end(self) -> list[Array]:
+    def _end(self, owner: np.int64) -> list[Array]:
         with self._alone():
-            under_way, self._under_way = self._under_way, None
-            if under_way is None:
-                raise RuntimeError("no average is under way")
-            return under_way.result()
+            return self._under_way.pop(int(owner)).result()
 
     def _await(self) -> None:
         """Wait for what is under way, whose own waiting for others the cell has not seen."""
-        if self._under_way is not None and self._waited_before is not None:
-            wait([self._under_way])
+        wait(self._under_way.values())
+        if self._waited_before is not None:
             self._unseen += self.exchange.waited - self._waited_before
             self._waited_before = None
 

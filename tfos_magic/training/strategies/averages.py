@@ -7,6 +7,7 @@ is under way; steps taken meanwhile are added to its result (CoCoD-SGD, Shen et 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfos_magic.training.collectives import Collectives
 from tfos_magic.transport.messages import StrategyOptions
 
 _LEVELS = 127
+_NUMBERS = itertools.count()
 _MOST_RANKS = 64
 _SMALL = 256  # elements, below which nothing is gained by fewer bits
 
@@ -107,7 +109,7 @@ class Fragment:
     def __init__(self, averaged: Sequence[Averaged], collectives: Collectives) -> None:
         self._averaged = sorted(averaged, key=lambda each: each.kind == tf.int8)
         self._floats = sum(each.kind != tf.int8 for each in averaged)
-        self._collectives = collectives
+        self._collectives, self._number = collectives, next(_NUMBERS)
         self._like: list[tf.TensorSpec] = []
         with tf.device("CPU:0"):
             self._rows = tf.Variable(0.0, trainable=False, name="tfos_local_rows")
@@ -130,11 +132,11 @@ class Fragment:
     def begin(self, vote: tf.Tensor) -> None:
         """Begin an average, and let it go on meanwhile."""
         floats, rows, summed = self._changes()
-        self._like = self._collectives.begin_mean(floats, rows, [*summed, rows, vote])
+        self._like = self._collectives.begin_mean(self._number, floats, rows, [*summed, rows, vote])
 
     def end(self) -> tf.Tensor:
         """Take the average that was begun; gives the sum of the votes that went with it."""
-        return self._take(self._collectives.end_mean(self._like))
+        return self._take(self._collectives.end_mean(self._number, self._like))
 
     def _changes(self) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         """Changes that are to be averaged by the rows, and those in int8, which are to be summed."""
