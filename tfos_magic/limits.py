@@ -17,7 +17,7 @@ def positive(text: str) -> int:
 def counting(text: str) -> int:
     """A whole number of at least 0."""
     if not text.isdigit():
-        raise UsageError(f"{text!r} is not a whole number.")
+        raise UsageError(f"{text!r} is not a whole number of at least 0.")
     return int(text)
 
 

@@ -156,8 +156,8 @@ def _check_nulls(array: pa.Array, column: Column, path: Path, where: str = "") -
     name = ".".join(path)
     raise DataError(
         f"column {name!r} has nulls{' ' + where if where else ''} ({array.null_count} of the {len(array)} values "
-        f"looked at), which no tensor can hold: fill them with --fill {name}=VALUE, or drop the rows with "
-        f"df.dropna(subset=[{path[0]!r}])"
+        f"looked at), which no tensor can hold: fill them with --fill {name}=VALUE (in tfos.dataset, with "
+        f"fill={{{name!r}: VALUE}}), or drop the rows with df.dropna(subset=[{path[0]!r}])"
     )
 
 

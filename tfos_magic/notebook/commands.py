@@ -23,6 +23,7 @@ from tfos_magic.notebook.texts import unquoted
 from tfos_magic.notebook.views.choice import detected, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.tables import run_table
+from tfos_magic.notebook.views.time_spent import advice
 from tfos_magic.notebook.views.view import show_again
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.processes.temporary_folder import left_behind, remove
@@ -77,6 +78,8 @@ class Commands:
                 print(queued)
         if not unended and last is not None:
             print(f"{last.state.name}: {summary(last.state)}")
+            if text := advice(last.state):
+                print(f"note: {text}")
         if self.runtime.fed:
             print(describe_feeds(self.runtime.fed))
 

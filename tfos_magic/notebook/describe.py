@@ -92,9 +92,10 @@ def describe_plan(
     request: RunRequest, captured: Captured, size: int, running: bool, last: RunState | None = None
 ) -> str:
     """What a run would do, for ``--dry-run``, and what would have made the ``last`` one faster."""
+    options = "".join(f", {name} {value}" for name, value in request.options.given().items())
     lines = [
         f"Cluster: {'the running one' if running else 'a new one'}, {count_of(size, 'worker')}, "
-        f"strategy {request.strategy}.",
+        f"strategy {request.strategy}{options}.",
         f"Values sent: {', '.join(captured.values) or 'none'} ({len(captured.payload) / _MEGABYTE:.2f} MB pickled).",
         f"Modules imported: {', '.join(captured.modules) or 'none'}.",
     ]

@@ -15,6 +15,7 @@ from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.describe import describe_feeds, describe_plan, status_dict
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
+from tfos_magic.transport.messages import StrategyOptions
 
 
 def missing(line: str) -> Missing:
@@ -68,8 +69,12 @@ def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
         hints=[],
         frames={"df": SimpleNamespace(plan=plan, selection=Selection(label="y"))},
     )
-    request: Any = SimpleNamespace(strategy="sync", shuffle=True, batch_size=32, outputs=[], log_dir="")
+    options = StrategyOptions(compression="bfloat16")
+    request: Any = SimpleNamespace(
+        strategy="sync", options=options, shuffle=True, batch_size=32, outputs=[], log_dir=""
+    )
     said = describe_plan(request, captured, size=2, running=False)
+    assert "2 workers, strategy sync, compression bfloat16." in said
     assert "x_mask bool" in said
     assert "y_mask" not in said
 

@@ -14,6 +14,9 @@ def test_a_strategy_takes_its_own_options_alone() -> None:
     assert StrategyOptions.of("local", {"sync_every": 3}).sync_every == 3
     with pytest.raises(UsageError, match="strategy sync has no option sync_every: it has bucket_mb"):
         StrategyOptions.of("sync", {"sync_every": 3})
+    assert StrategyOptions.of("local", {"compression": "int8"}).given() == {"compression": "int8"}
+    with pytest.raises(UsageError, match="take bfloat16, or strategy local"):
+        StrategyOptions.of("sync", {"compression": "int8"})
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ class Fragment:
 def fragments_of(
     weights: Sequence[Any], others: Sequence[Any], options: StrategyOptions, collectives: Collectives
 ) -> list[Fragment]:
-    """Parts of ``weights`` of about one size, which have the outer optimizer; ``others`` are averaged plainly, with the
-    last part."""
+    """Parts of ``weights`` of about one size, not more than there are, which have the outer optimizer; ``others`` are
+    averaged plainly, with the last part."""
     momentum, alone = options.outer_momentum, collectives.size == 1
     default = 0.7 if momentum else 1.0  # DiLoCo found 0.7 best; without momentum 1 is a plain average
     learning_rate = default if options.outer_learning_rate is None else options.outer_learning_rate
@@ -195,8 +195,8 @@ def fragments_of(
             f"most {_MOST_RANKS} workers."
         )
     overlaps = options.overlap > 0 and not alone
-    parts: list[list[Any]] = [[] for _ in range(options.fragments)]
-    sizes = [0] * options.fragments
+    parts: list[list[Any]] = [[] for _ in range(max(1, min(options.fragments, len(weights))))]
+    sizes = [0] * len(parts)
     for weight in sorted(weights, key=lambda w: -(w.value.shape.num_elements() or 0)):
         smallest = sizes.index(min(sizes))
         sizes[smallest] += weight.value.shape.num_elements() or 0

@@ -91,7 +91,7 @@ class Replica:
         self, weights: Sequence[Any], others: Sequence[Any], options: StrategyOptions, collectives: Collectives
     ) -> None:
         self._fragments = fragments_of(weights, others, options, collectives)
-        self._every = options.sync_every // options.fragments
+        self._every = options.sync_every // len(self._fragments)
         self._overlap = options.overlap if collectives.size > 1 else 0
         with tf.device("CPU:0"):
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_local_steps")

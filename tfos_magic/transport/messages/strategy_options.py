@@ -69,6 +69,10 @@ class StrategyOptions:
                 f"{self.sync_every // self.fragments}: let overlap be less than sync_every / fragments."
             )
 
+    def given(self) -> dict[str, Any]:
+        """What differs from the defaults, by name."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+
     @classmethod
     def of(cls, strategy: str, given: Mapping[str, Any]) -> StrategyOptions:
         """Those ``given`` to a run of ``strategy``. Raises :class:`UsageError` for what it does not have."""
