@@ -33,6 +33,7 @@ class Ranks:
         label: str | None = None,
         token: str = TOKEN,
         missing: Missing = NOTHING_MISSING,
+        parallelism: int = 0,
     ) -> Any:
         """Feed ``df`` to all ranks and commit; gives the report and the handles by rank."""
         feed_id, plan = uuid.uuid4().hex, plan_feed(df.schema, Selection.of(features, label), missing)
@@ -40,7 +41,13 @@ class Ranks:
             spool.open(feed_id, rank, len(self.spools), plan.schema)
         endpoints = [receiver.endpoint for receiver in self.receivers]
         report = feed_dataframe(
-            df, plan, feed_id=feed_id, endpoints=endpoints, access=replace(feed_access(), token=token), timeout=30
+            df,
+            plan,
+            feed_id=feed_id,
+            endpoints=endpoints,
+            access=replace(feed_access(), token=token),
+            timeout=30,
+            parallelism=parallelism,
         )
         rows = [spool.commit(feed_id, report.partitions, report.schema)[0] for spool in self.spools]
         assert sum(rows) == report.rows

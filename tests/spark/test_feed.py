@@ -22,6 +22,7 @@ from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.driver.feed_job import FeedReport, feed_dataframe
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
+from tfos_magic.spark import planning
 from tfos_magic.spark.batch_sizes import SETTING, WIDE_ROWS, small_batches
 from tfos_magic.spark.session import repeats
 from tfos_magic.transport.messages import SpoolHandle
@@ -264,3 +265,29 @@ def test_wide_rows_come_in_small_batches_and_the_session_is_left_as_it_is(spark:
         assert most(wide) == 3000
     finally:
         spark.conf.set(SETTING, own)
+
+
+@pytest.mark.parametrize("kind", ["files in place", "files through Spark", "a range"])
+def test_what_is_fed_again_with_other_cores_comes_in_the_partitions_that_it_had(
+    spark: SparkSession, ranks: Callable[[int], Ranks], tmp_path: Path, kind: str
+) -> None:
+    spark.range(4_000, numPartitions=8).write.parquet(str(tmp_path / "rows"))
+    files = spark.read.parquet(str(tmp_path / "rows"))
+    frames = {"files in place": files, "files through Spark": files.where("id >= 0")}
+    frame = frames.get(kind, spark.sql("select * from range(4000)"))
+    receivers = ranks(2)
+    try:
+        spark.conf.set(planning.SETTING, "4")
+        first, _ = receivers.feed(frame)
+        spark.conf.set(planning.SETTING, "2")
+        other, _ = receivers.feed(frame)
+        again, _ = receivers.feed(frame, parallelism=4)
+        assert (len(first.digests), len(other.digests)) == (4, 2)
+        assert again.digests == first.digests
+        assert spark.conf.get(planning.SETTING) == "2"
+    finally:
+        spark.conf.unset(planning.SETTING)
+    settings = spark.sparkContext._jvm.org.apache.spark.sql.internal.SQLConf.get().getAllConfs().toString()
+    again, _ = receivers.feed(frame, parallelism=4)
+    assert again.digests == first.digests
+    assert spark.sparkContext._jvm.org.apache.spark.sql.internal.SQLConf.get().getAllConfs().toString() == settings

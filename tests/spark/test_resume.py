@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.spark.test_shuffle import Notices
 from tfos_magic import TFCluster
 from tfos_magic.errors import TFOSError, UsageError
+from tfos_magic.spark import planning
 
 CELL = """
 import os, signal
@@ -108,3 +111,34 @@ def test_a_fed_run_goes_back_to_the_beginning_of_an_epoch_whose_steps_have_other
     assert "epoch 2, step 5" in notice or "epoch 2, step 3" in notice
     assert "1 worker instead of 2" in notice
     assert notice.endswith("It goes back to epoch 2.")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_fed_run_goes_on_within_an_epoch_in_a_session_that_has_other_cores(
+    local_session: SparkSession, tmp_path: Path
+) -> None:
+    local_session.range(300, numPartitions=8).selectExpr("cast(id as float) as x").write.parquet(str(tmp_path / "rows"))
+    where = f"memory://{uuid4().hex}"
+
+    def train(cluster: TFCluster, parallelism: int, deadly: bool, **options: Any) -> Any:
+        local_session.conf.set(planning.SETTING, str(parallelism))
+        frames = {"train": local_session.read.parquet(str(tmp_path / "rows"))}
+        outputs = ["trained", "model"]
+        return cluster.run(
+            FED, names={"deadly": deadly}, frames=frames, seed=7, max_restarts=0, outputs=outputs, **options
+        )
+
+    try:
+        with TFCluster(local_session, workers=2) as first, pytest.raises(TFOSError):
+            train(first, 4, True, checkpoint_dir=where, checkpoint_every=4)
+        with TFCluster(local_session, workers=2) as second:
+            told = Notices()
+            resumed = train(second, 2, False, checkpoint_dir=where, resume=True, observer=told)
+            whole = train(second, 4, False)
+    finally:
+        local_session.conf.unset(planning.SETTING)
+    assert len(resumed["trained"][0]) < 10, "the epoch was begun anew"
+    assert not [text for text in told.texts if "goes back" in text or "instead of" in text]
+    for mine, expected in zip(resumed["model"].get_weights(), whole["model"].get_weights(), strict=True):
+        np.testing.assert_allclose(mine, expected, atol=1e-6)

@@ -10,14 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """The mark of a DataFrame: its number of rows, and digests of its columns, of its rows in whatever order, of them
-    in their order, and of the sizes of its partitions."""
+    """The mark of a DataFrame: its number of rows, digests of its columns, of its rows in whatever order, of them in
+    their order, and of the sizes of its partitions, and for how many partitions Spark planned it, 0 where that is not
+    known."""
 
     rows: int
     columns: int
     content: int
     order: int
     partitions: int
+    parallelism: int = 0
 
     def is_of(self, other: Rows) -> bool:
         """Whether the rows are the same, in whatever order."""
@@ -26,7 +28,7 @@ class Rows:
 
 def rows_of(mark: Sequence[int]) -> Rows | None:
     """The mark as lists hold it; None where rows are not known, as those of a stream."""
-    return Rows(*mark) if len(mark) == 5 else None
+    return Rows(*mark) if mark else None
 
 
 def earlier_marks(names: Iterable[str], then: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:

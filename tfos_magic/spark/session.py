@@ -1,7 +1,7 @@
 """The notebook's Spark session: classic or Connect, its slots, its address, its job tags.
 
-Everything here uses the user's session without changing it, but for its progress bar: no setting is written, no job but
-our own is cancelled.
+Everything here uses the user's session without changing it, but for its progress bar: no setting is written (which
+``planning`` does for a moment), no job but our own is cancelled.
 """
 
 from __future__ import annotations

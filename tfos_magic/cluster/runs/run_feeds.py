@@ -36,6 +36,7 @@ def feed_all(
     assert cluster.feeds is not None
     cluster.feeds.begin_run(cluster.feed_world)
     fed: dict[str, SpooledFeed] = {}
+    earlier = earlier_marks(frames, before)
     for name, use in frames.items():
         if (streaming := as_streaming(use.frame)) is not None:
             _refuse_parts(cluster, name, "is a stream")
@@ -49,7 +50,9 @@ def feed_all(
             fed[name] = known
         else:
             state.phase = RunPhase.FEEDING
-            job = cluster.feeds.start(use.frame, use.plan, cluster.feed_world)
+            then = rows_of(earlier[name])
+            planned = then.parallelism if then is not None else 0
+            job = cluster.feeds.start(use.frame, use.plan, cluster.feed_world, planned)
             fed[name] = _follow(cluster, job, name, state, draw)
             seconds = fed[name].seconds
         feed = fed[name]

@@ -26,6 +26,7 @@ from tfos_magic.feed.task.feed_partition import (
 )
 from tfos_magic.spark.batch_sizes import small_batches
 from tfos_magic.spark.failures import cause_of, is_cancelled, lost_executor, own_error
+from tfos_magic.spark.planning import plan_for
 from tfos_magic.transport.messages import FeedEndpoint
 
 
@@ -65,20 +66,22 @@ def feed_dataframe(
     first_partition: int = 0,
     ranks: Sequence[int] = (),
     world: int = 0,
+    parallelism: int = 0,
 ) -> FeedReport:
     """Send the planned columns of ``df`` to the agents at ``endpoints``, by rank, and wait for the end.
 
     Uses the DataFrame API alone, so a classic and a Connect session serve alike. The caller tags the job to be able to
     cancel it; ``timeout`` in seconds bounds each call from a task to a receiver. A feed with a settled ``schema`` is
     streamed, its partitions numbered from ``first_partition``, to ``ranks`` alone where these are given. Each ``world``
-    of the receivers share out all rows among them; 0: all do.
+    of the receivers share out all rows among them; 0: all do. ``parallelism`` is what the DataFrame was planned for
+    before, where it was (see :func:`~tfos_magic.spark.planning.plan_for`).
 
     Raises :class:`DataError` for nulls, a DataFrame without rows or one that Spark cannot compute, :class:`FeedError`
     when rows cannot be delivered, and :class:`Overflow` when there is no room for them all.
     """
     started = time.monotonic()
     job = FeedJob(feed_id, plan, tuple(endpoints), access, timeout, schema, first_partition, tuple(ranks), world)
-    rows = _run(df, job)
+    rows = _run(df, job, parallelism)
     widths = reduce(ListLengths.merge, (ListLengths.from_json(row.widths) for row in rows), ListLengths())
     _raise_errors(plan, rows, widths)
     total = sum(row.rows for row in rows)
@@ -114,16 +117,19 @@ def _raise_errors(plan: FeedPlan, rows: Sequence[Any], widths: ListLengths) -> N
         raise Overflow(str(errors[0]), encode_schema(settle(decode_schema(plan.schema), widths)))
 
 
-def _run(df: Any, job: FeedJob) -> list[Any]:
+def _run(df: Any, job: FeedJob, parallelism: int) -> list[Any]:
     """Run the job and collect one result row by partition."""
     with _explained():
         frame = _select(df, job.plan.sources)
+        plan_for(frame, parallelism)
         if (scan := find_scan(frame, job.plan.sources)) is not None:
             rows = feed_scan(df.sparkSession, job, scan)
             if rows is not None:
                 return rows
         with small_batches(df.sparkSession, job.plan):
-            return list(frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA).collect())
+            sent = frame.mapInArrow(partial(feed_partition, job), RESULT_SCHEMA)
+            plan_for(sent, parallelism)
+            return list(sent.collect())
 
 
 @contextmanager

@@ -12,15 +12,15 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.columns.columns import FeedPlan
-from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
-from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of, unlike
+from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of, unlike, whole
 from tfos_magic.feed.driver.sources.files import GONE, files_mark
 from tfos_magic.feed.driver.streamed_feeds import StreamedFeeds
+from tfos_magic.spark.planning import parallelism_of
 from tfos_magic.spark.session import Session, cancel_tag, job_tag, repeats
 from tfos_magic.transport.messages import (
     CommitFeed,
@@ -63,7 +63,7 @@ class FeedStore:
     ) -> None:
         self._spark, self._endpoints, self.access, self._tell = spark, list(endpoints), access, tell
         self._feeds: dict[FeedKey, SpooledFeed] = {}
-        self._lost: dict[FeedKey, tuple[RowsDigest, ...]] = {}
+        self._lost: dict[FeedKey, SpooledFeed] = {}
         self._turn = threading.Lock()
         self._moves = 0
         self._in_use: set[str] = set()
@@ -126,9 +126,10 @@ class FeedStore:
             self._forget(key)
         return bool(keys)
 
-    def start(self, df: Any, plan: FeedPlan, world: int = 0) -> FeedJobThread:
+    def start(self, df: Any, plan: FeedPlan, world: int = 0, parallelism: int = 0) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
-        raises what went wrong. What another run feeds meanwhile is waited for."""
+        raises what went wrong. What another run feeds meanwhile is waited for. An earlier run had it planned for this
+        ``parallelism``, if any."""
 
         def bring(job: FeedJobThread) -> SpooledFeed:
             with self._turn:
@@ -136,24 +137,27 @@ class FeedStore:
                     job.check()
                     moves = self._moves
                     try:
-                        return self.find(df, plan, world) or self._bring(df, plan, world, job)
+                        return self.find(df, plan, world) or self._bring(df, plan, world, parallelism, job)
                     except FeedError:
                         if moves == self._moves:
                             raise  # else another run has replaced agents meanwhile
 
         return FeedJobThread(bring, partial(cancel_tag, self._spark))
 
-    def _bring(self, df: Any, plan: FeedPlan, world: int, job: FeedJobThread) -> SpooledFeed:
+    def _bring(self, df: Any, plan: FeedPlan, world: int, parallelism: int, job: FeedJobThread) -> SpooledFeed:
+        key = id(df), plan, world
         with self._lock:
-            known = self._feeds.get((id(df), plan, world))
+            known = self._feeds.get(key)
         if known is not None:
             job.feed_id = known.feed_id
-            if feed := self._mend(df, plan, world, known, job.tag):
+            if feed := self._mend(df, key, known, job.tag):
                 return feed
-            self._lost[id(df), plan, world] = known.digests
+            self._lost[key] = known
         job.feed_id = uuid4().hex[:12]
-        feed, before = self._feed(df, plan, world, job), self._lost.pop((id(df), plan, world), ())
-        return replace(feed, recomputed=unlike(feed.digests, before)) if before and feed.digests else feed
+        before = self._lost.get(key)
+        feed = self._feed(df, key, before.parallelism if before else parallelism, job)
+        self._lost.pop(key, None)
+        return replace(feed, recomputed=unlike(feed.digests, before.digests)) if before and feed.digests else feed
 
     def note(self, rank: int, message: FeedMessage) -> None:
         """Take what an agent says about feeds."""
@@ -167,20 +171,21 @@ class FeedStore:
             case TrainerExited():
                 self.streams.lose(rank)
 
-    def _feed(self, df: Any, plan: FeedPlan, world: int, job: FeedJobThread) -> SpooledFeed:
+    def _feed(self, df: Any, key: FeedKey, parallelism: int, job: FeedJobThread) -> SpooledFeed:
         """Open the feed on all agents, send the rows, commit them; on any failure nothing of it is left.
 
         A feed that has no room is given back as one that is to be streamed.
         """
-        feed_id, ranks, files = job.feed_id, self._ranks(world), files_mark(df)
+        (_, plan, world), feed_id, files = key, job.feed_id, files_mark(df)
+        ranks, parallelism = self._ranks(world), parallelism or parallelism_of(self._spark)
         with self._lock:
             self._under_way.add(feed_id)
         try:
             with self._answers.expected(feed_id):
                 self._open(feed_id, plan, ranks, world)
-                report = self._send(df, plan, feed_id, job.tag, ranks if world else (), world)
+                report = self._send(df, key, feed_id, job.tag, ranks if world else (), parallelism)
                 copies = len(ranks) // world if world else 1
-                feed = _whole(feed_id, report, self._commit(feed_id, report, ranks), copies)
+                feed = whole(feed_id, report, self._commit(feed_id, report, ranks), copies)
         except Overflow as overflow:
             self._release(feed_id)
             feed = SpooledFeed(feed_id, 0, 0, 0.0, columns_of(overflow.schema), overflow.schema)
@@ -190,9 +195,9 @@ class FeedStore:
         finally:
             with self._lock:
                 self._under_way.discard(feed_id)
-        return self._keep((id(df), plan, world), df, replace(feed, files=files))
+        return self._keep(key, df, replace(feed, files=files, parallelism=parallelism))
 
-    def _mend(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
+    def _mend(self, df: Any, key: FeedKey, known: SpooledFeed, tag: str) -> SpooledFeed | None:
         """Send the ranks whose share is missing that share again.
 
         None, and it is outdated, where that cannot be: where Spark does not vouch that the DataFrame has the same
@@ -202,23 +207,24 @@ class FeedStore:
         try:
             with suppress(Overflow):
                 if repeats(df) and files_mark(df) == known.files:
-                    feed = self._mended(df, plan, world, known, tag)
+                    feed = self._mended(df, key, known, tag)
             return feed
         finally:
             if feed is None:
-                self._outdate((id(df), plan, world))
+                self._outdate(key)
 
-    def _mended(self, df: Any, plan: FeedPlan, world: int, known: SpooledFeed, tag: str) -> SpooledFeed | None:
+    def _mended(self, df: Any, key: FeedKey, known: SpooledFeed, tag: str) -> SpooledFeed | None:
+        _, plan, world = key
         ranks = sorted(known.missing.intersection(self._ranks(world)))
         with self._answers.expected(known.feed_id):
             self._open(known.feed_id, plan, ranks, world)
-            report = self._send(df, plan, known.feed_id, tag, ranks, world)
+            report = self._send(df, key, known.feed_id, tag, ranks, known.parallelism)
             if report.digests != known.digests:
                 return None
             self._commit(known.feed_id, report, ranks)
         feed = replace(known, missing=frozenset(), seconds=report.seconds)
         with self._lock:
-            self._feeds[(id(df), plan, world)] = feed
+            self._feeds[key] = feed
         return feed
 
     def _ranks(self, world: int) -> range:
@@ -232,16 +238,19 @@ class FeedStore:
             self._tell(rank, OpenFeed(feed_id, rank % world, world, plan.schema))
         self._answers.await_all(feed_id, FeedOpened, ranks)
 
-    def _send(self, df: Any, plan: FeedPlan, feed_id: str, tag: str, ranks: Sequence[int], world: int) -> FeedReport:
+    def _send(
+        self, df: Any, key: FeedKey, feed_id: str, tag: str, ranks: Sequence[int], parallelism: int
+    ) -> FeedReport:
         with job_tag(self._spark, tag):
             return feed_dataframe(
                 df,
-                plan,
+                key[1],
                 feed_id=feed_id,
                 endpoints=self._endpoints,
                 access=self.access,
                 ranks=ranks,
-                world=world,
+                world=key[2],
+                parallelism=parallelism,
             )
 
     def _commit(self, feed_id: str, report: FeedReport, ranks: Collection[int]) -> list[Any]:
@@ -289,12 +298,3 @@ class FeedStore:
     def _release(self, feed_id: str) -> None:
         for rank in range(len(self._endpoints)):
             self._tell(rank, ReleaseFeed(feed_id))
-
-
-def _whole(feed_id: str, report: FeedReport, attached: list[Any], copies: int) -> SpooledFeed:
-    """The feed that all workers hold their shares of, so many times."""
-    rows, rest = divmod(sum(answer.rows for answer in attached), copies)
-    if rows != report.rows or rest:
-        raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
-    size = sum(answer.bytes for answer in attached)
-    return SpooledFeed(feed_id, rows, size, report.seconds, columns_of(report.schema), digests=report.digests)

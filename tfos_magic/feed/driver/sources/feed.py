@@ -5,9 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfos_magic.columns.columns import Column, decode_schema, field_column
 from tfos_magic.columns.digest import RowsDigest, joined
+from tfos_magic.errors import FeedError
+from tfos_magic.feed.driver.feed_job import FeedReport
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class SpooledFeed:
     ``columns`` are those that the cell gets, their shapes known. One for which there was no room has a ``schema`` and
     nothing in the spools: it is streamed to every run. ``digests`` are those of the partitions' rows, ``missing``
     the ranks whose share went with their agents. ``files`` is the mark of the files that were read,
-    ``recomputed`` how the rows differ from those that were there before agents were lost.
+    ``recomputed`` how the rows differ from those that were there before agents were lost, ``parallelism`` how many
+    partitions they were planned for.
     """
 
     feed_id: str
@@ -30,6 +34,7 @@ class SpooledFeed:
     missing: frozenset[int] = frozenset()
     files: str = ""
     recomputed: str = ""
+    parallelism: int = 0
 
     @property
     def streamed(self) -> bool:
@@ -42,7 +47,7 @@ class SpooledFeed:
         if not self.rows:
             return []
         rows, sizes = joined(self.digests), [partition.rows for partition in self.digests if partition.rows]
-        return [self.rows, _crc(self.columns), rows.content, rows.order, _crc(sizes)]
+        return [self.rows, _crc(self.columns), rows.content, rows.order, _crc(sizes), self.parallelism]
 
 
 def unlike(now: Sequence[RowsDigest], then: Sequence[RowsDigest]) -> str:
@@ -64,3 +69,12 @@ def _crc(value: object) -> int:
 def columns_of(schema: str) -> tuple[Column, ...]:
     """The columns of a settled schema, base64 of its IPC form."""
     return tuple(map(field_column, decode_schema(schema)))
+
+
+def whole(feed_id: str, report: FeedReport, attached: list[Any], copies: int) -> SpooledFeed:
+    """The feed that all workers hold their shares of, so many times."""
+    rows, rest = divmod(sum(answer.rows for answer in attached), copies)
+    if rows != report.rows or rest:
+        raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
+    size = sum(answer.bytes for answer in attached)
+    return SpooledFeed(feed_id, rows, size, report.seconds, columns_of(report.schema), digests=report.digests)

@@ -1,0 +1,36 @@
+"""Into how many partitions Spark cuts what it reads: by the cores it has when it plans, unless it is told.
+
+A DataFrame that is fed anew, after an executor was lost for good or in a session with other cores, is planned as it was
+for the first time, so that its rows come in the same partitions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfos_magic.spark.shipping import Session, is_connect
+
+SETTING = "spark.sql.leafNodeDefaultParallelism"
+
+
+def parallelism_of(spark: Session) -> int:
+    """How many partitions Spark aims at now for files, ranges and local rows; 0 where the session does not tell."""
+    if (given := spark.conf.get(SETTING, None)) is not None:
+        return int(given)
+    return 0 if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
+
+
+def plan_for(frame: Any, parallelism: int) -> None:
+    """Plan ``frame`` now, as a session does that aims at so many partitions; 0 leaves that to its first use.
+
+    The setting of the session is what it was when this returns.
+    """
+    spark = frame.sparkSession
+    if not parallelism or is_connect(spark) or parallelism == parallelism_of(spark):
+        return
+    before = spark.conf.get(SETTING, None)
+    spark.conf.set(SETTING, str(parallelism))
+    try:
+        frame._jdf.queryExecution().toRdd()  # files are shared out to partitions no earlier
+    finally:
+        spark.conf.unset(SETTING) if before is None else spark.conf.set(SETTING, before)
