@@ -14,10 +14,10 @@ SETTING = "spark.sql.leafNodeDefaultParallelism"
 
 
 def parallelism_of(spark: Session) -> int:
-    """How many partitions Spark aims at now for files, ranges and local rows; 0 where the session does not tell."""
-    if (given := spark.conf.get(SETTING, None)) is not None:
-        return int(given)
-    return 0 if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
+    """How many partitions Spark aims at now for files and ranges; 0 for a Connect session, which does not tell."""
+    if is_connect(spark):
+        return 0
+    return int(spark.conf.get(SETTING, None) or spark.sparkContext.defaultParallelism)
 
 
 def plan_for(frame: Any, parallelism: int) -> None:
@@ -26,7 +26,7 @@ def plan_for(frame: Any, parallelism: int) -> None:
     The setting of the session is what it was when this returns.
     """
     spark = frame.sparkSession
-    if not parallelism or is_connect(spark) or parallelism == parallelism_of(spark):
+    if not parallelism or parallelism_of(spark) in (0, parallelism):
         return
     before = spark.conf.get(SETTING, None)
     spark.conf.set(SETTING, str(parallelism))
