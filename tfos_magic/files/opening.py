@@ -31,7 +31,10 @@ def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any 
     paths = [path] if isinstance(path, str) else list(path)
     files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
     if not files:
-        raise DataError(f"{', '.join(map(repr, paths))}: there are no files with anything in them")
+        raise DataError(
+            f"{', '.join(map(repr, paths))}: there are no files with anything in them. Correct the path, or write the "
+            "rows before"
+        )
     kind = kind or format_of(files)
     given, folders = _schema(schema), folder_schema(files)
     if folders and given is not None and kind != "parquet":
