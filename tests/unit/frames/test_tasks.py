@@ -91,7 +91,7 @@ def test_the_block_is_smaller_the_wider_the_functions_tensors_are() -> None:
         function = pack(lambda x: {"z": tf.reduce_sum(tf.ones([width, 1], tf.float64) * x, 0)}, None)
         return compiled_for(Program(BLOCKS, function, ("x",), (X,))).block_rows
 
-    assert rows_for(1000) == 512
+    assert rows_for(1000) == 256
     assert rows_for(10) == 8192
 
 
