@@ -23,7 +23,8 @@ def parallelism_of(spark: Session) -> int:
 def plan_for(frame: Any, parallelism: int) -> None:
     """Plan ``frame`` now, as a session does that aims at so many partitions; 0 leaves that to its first use.
 
-    The setting of the session is what it was when this returns.
+    The setting of the session is what it was when this returns. What has a shuffle is left alone: it would be run to be
+    planned, and its rows come in any order.
     """
     spark = frame.sparkSession
     if not parallelism or parallelism_of(spark) in (0, parallelism):
@@ -31,6 +32,13 @@ def plan_for(frame: Any, parallelism: int) -> None:
     before = spark.conf.get(SETTING, None)
     spark.conf.set(SETTING, str(parallelism))
     try:
-        frame._jdf.queryExecution().toRdd()  # files are shared out to partitions no earlier
+        execution = frame._jdf.queryExecution()
+        if not is_adaptive(execution):
+            execution.toRdd()  # files are shared out to partitions no earlier
     finally:
         spark.conf.unset(SETTING) if before is None else spark.conf.set(SETTING, before)
+
+
+def is_adaptive(execution: Any) -> bool:
+    """Whether the plan of a query has a shuffle in it, and would be run to be looked at."""
+    return "AdaptiveSparkPlan" in str(execution.executedPlan().getClass().getName())

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark.jvm import launch_jvm
+from tfos_magic.spark.planning import is_adaptive
 from tfos_magic.spark.shipping import Session as Session
 from tfos_magic.spark.shipping import is_connect as is_connect
 from tfos_magic.spark.shipping import master_of as master_of
@@ -179,7 +180,6 @@ def repeats(df: Any) -> bool:
     if is_connect(df.sparkSession):
         return False
     execution = df._jdf.queryExecution()
-    # An adaptive plan has a shuffle in it, and would be run to be looked at.
-    if "AdaptiveSparkPlan" in str(execution.executedPlan().getClass().getName()):
+    if is_adaptive(execution):
         return False
     return str(execution.toRdd().outputDeterministicLevel().toString()) == "DETERMINATE"
