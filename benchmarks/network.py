@@ -3,7 +3,8 @@
 A process that calls :meth:`Network.join` becomes a host with an address of its own, ``10.73.0.1`` and so on, and sees
 no other network. Its packets pass through a process that holds them back as links would: what a host sends, and what
 comes to it, goes at the rate of its link, waits in a queue of 100 ms, which drops what does not fit, and arrives half a
-round trip later. Packets are larger than Ethernet's, so that a process of Python keeps up with a gigabit per second.
+round trip later. A host can be cut off, and be there again. Packets are larger than Ethernet's, so that a process of
+Python keeps up with a gigabit per second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -50,7 +52,9 @@ class Network:
         self._listener.bind(self._address)
         self._listener.listen(size)
         context = multiprocessing.get_context("fork")
-        self._relay = context.Process(target=_relay, args=(self._listener, size, link), daemon=True)
+        self.cut_off = context.RawArray("b", size)
+        """By host: 1 where no packet of it arrives, nor any for it. To be set while the network is there."""
+        self._relay = context.Process(target=_relay, args=(self._listener, link, self.cut_off), daemon=True)
 
     def __enter__(self) -> Network:
         self._relay.start()
@@ -105,11 +109,11 @@ def _bring_up(control: socket.socket, name: bytes, address: str | None) -> None:
     request(_SIOCSIFFLAGS, struct.pack("H", _IFF_UP_RUNNING))
 
 
-def _relay(listener: socket.socket, size: int, link: Link) -> None:
+def _relay(listener: socket.socket, link: Link, cut_off: Sequence[int]) -> None:
     with ExitStack() as opened:
         devices: dict[int, int] = {}
         hosts = []
-        while len(devices) < size:
+        while len(devices) < len(cut_off):
             host = opened.enter_context(listener.accept()[0])
             number, descriptors, _, _ = socket.recv_fds(host, 1, 1)
             devices[number[0]] = descriptors[0]
@@ -117,10 +121,10 @@ def _relay(listener: socket.socket, size: int, link: Link) -> None:
             hosts.append(host)
         for host in hosts:
             host.send(b"+")
-        _pass_on(devices, link)
+        _pass_on(devices, link, cut_off)
 
 
-def _pass_on(devices: dict[int, int], link: Link) -> None:
+def _pass_on(devices: dict[int, int], link: Link, cut_off: Sequence[int]) -> None:
     """Carry packets between the hosts' devices for ever."""
     numbers = {device: number for number, device in devices.items()}
     leaving, arriving = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0.0)
@@ -136,6 +140,8 @@ def _pass_on(devices: dict[int, int], link: Link) -> None:
                     if packet[0] >> 4 != 4 or number not in devices or (link.loss and random.random() < link.loss):
                         continue
                     seconds, source = len(packet) * 8 / link.rate, numbers[device]
+                    if cut_off[source] or cut_off[number]:
+                        continue
                     sent = max(now, leaving[source]) + seconds
                     come = max(sent, arriving[number] + seconds)
                     if sent - now < QUEUE_SECONDS and come - sent < QUEUE_SECONDS:

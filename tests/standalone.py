@@ -15,7 +15,7 @@ import pytest
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[str]:
-    """The URL of the master; its workers have two cores and 1 GB each."""
+    """The URL of the master; its workers have two cores and 2 GB each."""
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
@@ -26,7 +26,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
     try:
         _await_line(tmp_path / "0.log", "Starting Spark master")
         for number, host in enumerate(("127.0.0.2", "127.0.0.3"), 1):
-            command = [launcher, "org.apache.spark.deploy.worker.Worker", "-h", host, "-c", "2", "-m", "1g", url]
+            command = [launcher, "org.apache.spark.deploy.worker.Worker", "-h", host, "-c", "2", "-m", "2g", url]
             started.append(_daemon(command, {**env, "SPARK_LOCAL_IP": host}, tmp_path, number))
             _await_line(tmp_path / f"{number}.log", "Successfully registered")
         yield url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,7 @@ from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.notebook.views.worker_rows import WorkerRow
 from tfos_magic.widgets.module import MODULE, STYLE
 
 LOG_LINES = 240
@@ -37,9 +39,11 @@ class Panel(anywidget.AnyWidget):
     """Draws :class:`tfos_magic.notebook.views.picture.Picture`.
 
     ``picture`` is its JSON form but for ``workers`` and ``charts``, which travel by themselves when they change; a
-    worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``. ``lines`` holds ``[rank, line]``
-    in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel, empty where it has
-    none. ``detached`` says that the kernel is free while the run goes on, and hears ``{"ask": "stop"}``.
+    worker is ``[where, state, step, fraction, pace, data, peers, memory, trouble]``, and one of very many
+    ``[state, fraction, trouble]``, unless the page has asked for it by ``{"ask": "worker", "rank": 7}``. ``lines``
+    holds ``[rank, line]`` in the order in which lines came. ``kernel_id`` is how the Jupyter server names this kernel,
+    empty where it has none. ``detached`` says that the kernel is free while the run goes on, and hears
+    ``{"ask": "stop"}``.
     ``kept`` are the bundles that outputs are to have after the run, by their ``data-kept``: updates of displays do not
     reach a page that was loaded anew, which puts them there itself.
     Of metrics beyond the first ones those in ``wanted`` have charts. ``shared`` says that parts show it too.
@@ -64,15 +68,17 @@ class Panel(anywidget.AnyWidget):
         self._logged = state.printed if state else 0
         self._log_due = 0.0
         self._follows = 0
+        self._asked = 0
         super().__init__(
             run_id=state.run_id if state else "", **(values_of(state) if state else _values_of_none()), **values
         )
+        self.on_msg(self._hear)
 
     def draw(self, state: RunState, log: bool = True, without: Container[str] = ()) -> None:
         """Send what changed since the last call, in one message; the log only where asked for."""
         self.state = state
         with self.hold_sync():
-            for name, value in values_of(state, log, self.wanted).items():
+            for name, value in values_of(state, log, self.wanted, self._asked).items():
                 if name not in without:
                     setattr(self, name, value)
 
@@ -82,6 +88,12 @@ class Panel(anywidget.AnyWidget):
             self.wanted |= missing
             if self.state is not None:
                 self.draw(self.state, log=False)
+
+    def _hear(self, _: Any, content: Any, __: Any) -> None:
+        rank = content.get("rank") if isinstance(content, dict) and content.get("ask") == "worker" else None
+        if isinstance(rank, int) and self.state is not None:
+            self._asked = rank
+            self.draw(self.state, log=False)
 
     def follow(self, state: RunState) -> None:
         """Draw, and the log at most once a second; of many workers these and the curves too, one after the other."""
@@ -131,12 +143,20 @@ def _connect(panel: Panel, run: Run) -> None:
     run.on_change(lambda run: panel.follow(run.state))
 
 
-def values_of(state: RunState, log: bool = True, wanted: Iterable[str] = ()) -> dict[str, Any]:
+def values_of(state: RunState, log: bool = True, wanted: Iterable[str] = (), asked: int = 0) -> dict[str, Any]:
     """The panel's values for a run, by trait."""
-    picture = take_picture(state, wanted).as_json()
-    workers = [list(worker.values())[1:] for worker in picture.pop("workers")]
+    taken = take_picture(state, wanted, None if len(state.workers) <= MANY_WORKERS else {asked})
+    workers, taken = list(map(_listed, taken.workers)), replace(taken, workers=[])
+    picture = taken.as_json()
+    del picture["workers"]
     values = {"workers": workers, "charts": picture.pop("charts"), "picture": picture}
     return {**values, "lines": last_lines(state)} if log else values
+
+
+def _listed(row: WorkerRow) -> list[Any]:
+    return (
+        [*vars(row).values()][1:] if row.where else [row.state, row.fraction, *([row.trouble] if row.trouble else [])]
+    )
 
 
 def last_lines(state: RunState) -> list[list[Any]]:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from tests.faults.cells import Watch, furthest, run
 from tests.faults.conftest import HEARTBEAT_TIMEOUT
+from tests.standalone import standalone as standalone
 from tfos_magic import TFCluster
 from tfos_magic.errors import WorkerLost
 from tfos_magic.feed.driver import spooled_feeds
@@ -171,13 +172,36 @@ def test_agents_live_on_when_spark_begins_the_daemon_of_its_python_workers_anew(
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_killed_executor_is_replaced_and_the_run_goes_on(tmp_path: Path, project: Path) -> None:
-    env = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path), "SPARK_WORKER_DIR": str(tmp_path)}
-    env["PYTHONPATH"] = str(project)
-    command = [sys.executable, "-m", "tests.faults.executor_program", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, env=env, cwd=tmp_path, timeout=280)
-    assert done.returncode == 0, done.stderr.decode().partition("Traceback")[2][:5000]  # the JVM's end says much more
-    outcome = json.loads(done.stdout.decode().splitlines()[-1])
+    outcome = _outcome("executor_program", [str(tmp_path)], tmp_path, project)
     assert outcome["restarts"] == 1, outcome
     assert outcome["furthest"] <= 1e-5
     assert "restarted from" in outcome["notices"][-1]
     assert outcome["count"] == 9
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_dynamic_allocation_brings_executors_keeps_those_of_workers_and_gets_back_the_others(
+    standalone: str, tmp_path: Path, project: Path
+) -> None:
+    outcome = _outcome("dynamic_program", [standalone, str(tmp_path)], tmp_path, project)
+    assert outcome["executors"] == [0, 2], outcome
+    assert not [found for found in outcome["doctor"] if found[2]]
+    too_many, leaving = outcome["refused"]
+    assert "4 workers and 1 feed slot asked, and dynamic allocation may bring 4 in all" in too_many
+    assert "dynamic allocation then takes their executors away as idle" in leaving
+    assert outcome["restarts"] == 1
+    assert outcome["furthest"] <= 1e-5
+    assert set(outcome["hosts"]) <= {"127.0.0.2", "127.0.0.3"}
+    assert [outcome[what] for what in ("shrunk", "stayed", "emptied", "ended")] == [True] * 4
+    assert outcome["reason"] == "no run came for 4 s (idle_timeout)"
+    assert outcome["count"] == 9
+
+
+def _outcome(program: str, arguments: list[str], folder: Path, project: Path) -> Any:
+    """What a program of this folder prints last, as JSON."""
+    env = {**os.environ, "SPARK_LOCAL_DIRS": str(folder), "SPARK_WORKER_DIR": str(folder), "PYTHONPATH": str(project)}
+    command = [sys.executable, "-m", f"tests.faults.{program}", *arguments]
+    done = subprocess.run(command, capture_output=True, env=env, cwd=folder, timeout=280)
+    assert done.returncode == 0, done.stderr.decode().partition("Traceback")[2][:5000]  # the JVM's end says much more
+    return json.loads(done.stdout.decode().splitlines()[-1])

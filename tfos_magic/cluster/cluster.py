@@ -33,6 +33,10 @@ class TFCluster(WorkerGroup):
     half of what is free; a DataFrame larger than that is streamed anew in every epoch. What gives no sign of life for
     ``heartbeat_timeout`` seconds is replaced. ``nccl`` has GPUs sum gradients by TensorFlow's own collectives: whoever
     reaches their port on a worker commands it, and reads and writes files of the executor's user through it.
+    With ``most_workers`` it starts with as many workers as Spark has room for, from ``workers`` to so many; a run gets
+    more where slots are free later, and goes on with fewer where one is lost and there is no slot for another. With
+    dynamic allocation it begins with ``workers``.
+    After ``idle_timeout`` seconds without a run it ends by itself, so that others have its slots; 0 keeps it.
     Without ``hold_slots`` the workers leave their Spark tasks once they run, for others to have the slots; one that is
     lost then ends the run.
 
@@ -104,18 +108,38 @@ class TFCluster(WorkerGroup):
         return MapRun(self, items, map_requests(cell, items, **given), workers_per_item, observer).start()
 
     def scale(self, workers: int) -> None:
-        """Go on with so many ``workers``, where nothing runs or waits. DataFrames are fed again to the new ones.
+        """Go on with so many ``workers``; those that were there stay. DataFrames are fed again to all.
 
-        Raises :class:`ClusterError` where a run goes on or waits, and where Spark has no room for so many; the cluster
-        then stays as it is.
+        A run that goes on has them from its next checkpoint on, which it takes for that: after a step, or, under
+        ``local`` and where fed rows are shuffled, at the end of an epoch. Its weights are those of a run of one size
+        where the number of workers does not matter to it, as it does to shuffled rows. Raises :class:`ClusterError`
+        where Spark has no room for so many, where the cluster has parameter servers and is not idle, and where a map
+        goes on; the cluster then stays as it is. The idea of a run that changes size is Horovod's.
         """
         self._check_running()
-        self._check_idle("scale the cluster")
         workers = whole_number("workers", workers, 1)
-        if workers == self.size:
+        run = next(iter(self.queue.runs), None)
+        if run is not None and (self.servers or isinstance(run, MapRun) or not run.request.boundary):
+            self._check_idle("scale the cluster")
+        self._agents.check_growth(workers)
+        self.spec = replace(self.spec, workers=workers, most_workers=0)
+        if run is not None:
+            self.wanted = workers
+        elif self.servers:
+            self._begin_anew()
+        else:
+            self.resize(workers)
+
+    def grow(self) -> None:
+        """Have the run that goes on take as many workers as Spark has room for, ``most_workers`` at most."""
+        run = next(iter(self.queue.runs), None)
+        if run is None or isinstance(run, MapRun) or self.wanted is not None or self.size >= self.spec.most_workers:
             return
-        made = type(self)(self.spark, **asdict(replace(self.spec, workers=workers)))
-        made.check_room(self)
+        if run.request.boundary and (size := self._largest(self.size + self._agents.free())) > self.size:
+            self.wanted = size
+
+    def _begin_anew(self) -> None:
+        made = type(self)(self.spark, **asdict(self.spec))
         super().stop()
         vars(self).update({**vars(made), "queue": self.queue})
         self.start()
@@ -153,7 +177,8 @@ class TFCluster(WorkerGroup):
 
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:
-            raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}: start() one.")
+            why = f" ({self.membership.reason})" if self.membership.reason else ""
+            raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}{why}: start() one.")
 
     def _check_idle(self, then: str) -> None:
         if runs := self.queue.runs:

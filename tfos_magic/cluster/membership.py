@@ -5,14 +5,15 @@ The control thread writes here, everybody else reads and waits; one condition va
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
+from tfos_magic.cluster.arrivals import Arrivals
+from tfos_magic.cluster.lifecycle import Lifecycle
 from tfos_magic.cluster.startup import wait_until
-from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, describe_exit, rank_workers, status_of
-from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
+from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, death_of, loss_of, rank_workers, status_of
+from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.control_server import job_of
 from tfos_magic.transport.messages import (
@@ -27,54 +28,48 @@ from tfos_magic.transport.messages import (
 )
 
 SETTLE_SECONDS, PAUSE_SECONDS = 0.5, 3.0
-OUTPUT_LINES = 10
+COPY_SECONDS = 5.0
+"""An agent that is silent for so long is lost where Spark runs its task anew."""
 
 
-class Membership:
+class Membership(Lifecycle):
     """The ``size`` members of a cluster, the last ``servers`` of them parameter servers, and its phase.
 
     Each fills a slot, and its slot is its rank. ``stale`` trainers must be spawned anew. ``lost`` says why agents are
-    missing, who are replaced then by those of other Spark jobs; the others stay. An agent is taken for lost when it is
-    silent for ``heartbeat_timeout`` seconds.
+    missing, who are replaced then by those of other Spark jobs; the others stay. ``refused`` says why one that is
+    awaited cannot run. An agent is taken for lost when it is
+    silent for ``heartbeat_timeout`` seconds. ``arrivals`` tell which job fills which slot.
     """
 
     def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT, *, servers: int = 0) -> None:
+        super().__init__()
         self.size = size
         self._servers = servers
         self.heartbeat_timeout = heartbeat_timeout
-        self.phase = ClusterPhase.STARTING
-        self.reason = ""
         self.generation = 0
         self.stale = False
-        self.lost = ""
-        self.members: list[Worker] = []
-        self._jobs: dict[int, str] = {}
-        self._awaited: set[int] = set()
-        self._missing: set[int] = set()
-        self._arrived: dict[int, tuple[bytes, Register]] = {}
+        self.lost = self.refused = ""
+        self.members: Sequence[Worker] = ()
+        self._by_peer: dict[bytes, Worker] = {}
+        self.arrivals = Arrivals()
         self._fallen: tuple[Worker, TrainerExited] | None = None
         self._checked = time.monotonic()
-        self._changed = threading.Condition(threading.RLock())
 
     @property
-    def workers(self) -> list[Worker]:
+    def workers(self) -> Sequence[Worker]:
         """The workers by rank; empty until all agents are there."""
         return self.members[: self.size - self._servers]
 
     @property
-    def servers(self) -> list[Worker]:
+    def servers(self) -> Sequence[Worker]:
         """The parameter servers, whose ranks follow those of the workers."""
         return self.members[self.size - self._servers :]
 
     @property
-    def lock(self) -> threading.Condition:
-        """Hold it to read several things that must belong together."""
-        return self._changed
-
-    @property
     def peers(self) -> list[bytes]:
-        """Every agent that has registered."""
-        return [peer for peer, _ in self._arrived.values()]
+        """Every agent that has registered and has a slot."""
+        with self._changed:
+            return self.arrivals.peers
 
     @property
     def ready(self) -> bool:
@@ -82,42 +77,29 @@ class Membership:
         idle = self.phase is ClusterPhase.RUNNING and not self.stale and not self.lost
         return idle and all(worker.ready for worker in self.members)
 
-    def stray(self, peer: bytes) -> bool:
-        """True for an agent that has no place here: one too many, or of a job that was given up."""
-        return peer not in self.peers and self.slot_of(job_of(peer)) not in self._awaited
-
-    def slot_of(self, job: str) -> int | None:
-        """The slot that a job is to fill; None for one that was given up."""
-        return next((slot for slot, known in self._jobs.items() if known == job), None)
-
-    def awaits(self, slot: int) -> bool:
-        """Whether the agent of a slot has yet to come, or others with it."""
-        return slot in self._awaited
-
     def note(self, peer: bytes, message: Message) -> Worker | None:
         """Take in one message; gives the worker it came from, once there is one."""
         with self._changed:
             self._changed.notify_all()
-            if isinstance(message, Register):
-                self._arrive(peer, message)
-            elif isinstance(message, AgentFailed) and self.slot_of(job_of(peer)) in self._awaited:
-                self.fail(message.reason)
-            worker = next((worker for worker in self.members if worker.peer == peer), None)
+            worker = self._by_peer.get(peer)
             if worker is not None:
                 self._note_worker(worker, message)
-            elif isinstance(message, AgentEnded):
-                self._arrived = {slot: agent for slot, agent in self._arrived.items() if agent[0] != peer}
+            else:
+                self._note_other(peer, message)
             return worker
 
-    def _arrive(self, peer: bytes, message: Register) -> None:
-        slot = message.slot
-        if not message.job == self._jobs.get(slot) == job_of(peer):
-            return
-        if slot in self._awaited:
-            self._arrived[slot] = (peer, message)
-        elif peer not in self.peers:
-            # Spark runs a task again when its executor is lost.
-            self.lose("Spark began its task anew", slot)
+    def _note_other(self, peer: bytes, message: Message) -> None:
+        """Take in what an agent says that is not among the members, or not yet."""
+        match message:
+            case Register():
+                self.arrivals.arrive(peer, message)
+            case AgentFailed() if self.arrivals.slot_of(job_of(peer)) in self.arrivals.awaited:
+                self.refuse(message.reason)
+            case AgentEnded():
+                self.arrivals.leave(peer)
+        slot = self.arrivals.copies.get(peer)
+        if slot is not None and self.members and time.monotonic() - self.members[slot].seen > COPY_SECONDS:
+            self.lose("Spark runs its task anew", slot)
 
     def _note_worker(self, worker: Worker, message: Message) -> None:
         worker.seen = time.monotonic()
@@ -139,53 +121,51 @@ class Membership:
     def gather(self, jobs: Mapping[int, str]) -> list[bytes]:
         """Await the agents of ``jobs``, by slot; gives those that there were in these slots, which count no more."""
         with self._changed:
-            before = [self._arrived.pop(slot)[0] for slot in jobs if slot in self._arrived]
-            self._jobs.update(jobs)
-            self._awaited.update(jobs)
-            self._missing.difference_update(jobs)
-            return before
+            self.refused = ""
+            return self.arrivals.expect(jobs)
 
     def give_up(self, slots: Collection[int]) -> None:
         """Await the agents of these slots no longer: they are missing still."""
         with self._changed:
-            self._awaited.difference_update(slots)
-            self._missing.update(slots)
+            self.arrivals.give_up(slots)
+
+    def keep(self, slots: Sequence[int]) -> list[bytes]:
+        """Go on with the agents of these slots alone, as the first ones; gives those of the others."""
+        with self._changed:
+            logs = {worker.peer: worker.log for worker in self.members}
+            others = self.arrivals.keep(slots)
+            self.size, self.stale, self.lost = len(slots), True, ""
+            self.take_in(rank_workers(list(self.arrivals.agents.values()), self._servers))
+            for worker in self.members:
+                worker.log = logs.get(worker.peer, worker.log)
+            return others
 
     def lose(self, reason: str, slot: int) -> None:
         """The agent of a slot is missing; nothing happens unless it was there."""
         with self._changed:
-            if self.phase is ClusterPhase.RUNNING and slot not in self._awaited:
-                self._missing.add(slot)
+            if self.phase is ClusterPhase.RUNNING and slot not in self.arrivals.awaited:
+                self.arrivals.missing.add(slot)
                 self.lost = self.lost or f"worker {slot} on {self.members[slot].agent.host}: {reason}"
             self._changed.notify_all()
+
+    @property
+    def gone(self) -> set[int]:
+        """The slots whose agents are lost or to come."""
+        return self.arrivals.missing | self.arrivals.awaited
 
     def missing(self) -> list[int]:
         """The slots whose agents are lost. Waits a little: an executor may take several with it."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._missing) == self.size, SETTLE_SECONDS)
-            return sorted(self._missing)
+            self._changed.wait_for(lambda: len(self.arrivals.missing) == self.size, SETTLE_SECONDS)
+            return sorted(self.arrivals.missing)
 
-    def fail(self, reason: str) -> None:
-        """The cluster is lost, unless it has ended already."""
+    def refuse(self, reason: str) -> None:
+        """An agent that is awaited cannot run. Without it there is no cluster, unless there was one before."""
         with self._changed:
-            if not self.phase.ended:
-                self.phase, self.reason = ClusterPhase.FAILED, reason
+            if self.phase is ClusterPhase.STARTING:
+                self.fail(reason)
+            self.refused = reason
             self._changed.notify_all()
-
-    def end(self) -> None:
-        """The cluster was stopped on purpose, unless it had failed before."""
-        with self._changed:
-            if not self.phase.ended:
-                self.phase = ClusterPhase.STOPPED
-            self._changed.notify_all()
-
-    def check(self, kind: type[ClusterError] = ClusterError) -> None:
-        """Raise ``kind`` when the cluster has ended, saying why."""
-        with self._changed:
-            if self.phase is ClusterPhase.FAILED:
-                raise kind(self.reason)
-            if self.phase is ClusterPhase.STOPPED:
-                raise kind("This cluster was stopped: start one with %tfos start.")
 
     def check_agents(self) -> None:
         """Raise :class:`WorkerLost` when an agent was lost or does not answer any more."""
@@ -200,48 +180,56 @@ class Membership:
             if self._changed.wait_for(lambda: bool(self.lost), seconds):
                 self._raise_lost()
 
+    def silent(self, seconds: float) -> list[Worker]:
+        """Those that have said nothing for longer than so many ``seconds``."""
+        now = time.monotonic()
+        return [worker for worker in self.members if now - worker.seen > seconds]
+
+    def silence(self) -> str:
+        """What is waited for where a worker has not been heard for a while; else empty."""
+        silent = ", ".join(f"{worker.rank} on {worker.agent.host}" for worker in self.silent(PAUSE_SECONDS))
+        return f"worker {silent}, silent, and lost after {self.heartbeat_timeout:.0f} s of that" if silent else ""
+
     def _note_silence(self) -> None:
         now = time.monotonic()
-        # Where nobody looked for a while, this process may have been suspended, with messages waiting to be read.
-        paused, self._checked = now - self._checked > PAUSE_SECONDS, now
-        for worker in self.members:
-            if paused:
+        since, self._checked = now - self._checked, now
+        if since > PAUSE_SECONDS:  # this process may have been suspended, with messages waiting to be read
+            for worker in self.members:
                 worker.seen = now
-            elif now - worker.seen > self.heartbeat_timeout:
-                self.lose("it is out of reach", worker.rank)
+        for worker in self.silent(self.heartbeat_timeout):
+            self.lose("it is out of reach", worker.rank)
 
     def _raise_lost(self) -> NoReturn:
-        """Name the agent that was silent first, and of those that said why they ended none before the others."""
-        missing = [self.members[slot] for slot in self._missing | self._awaited]  # others may be replacing it already
-        worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
-        silent = time.monotonic() - worker.seen
-        if silent > self.heartbeat_timeout:
-            how = f"did not answer for {silent:.0f} s"
-        elif worker.farewell:
-            how = f"was ended from outside ({self.lost})"
-        else:
-            how = "was lost, its executor or the Spark task in it having died"
-        raise WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
+        missing = [self.members[slot] for slot in self.gone]  # others may be replacing it already
+        raise loss_of(missing, self.heartbeat_timeout, self.lost)
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for the agents that are to come and give all their ranks."""
-        wait_until(self._changed, self._complete, timeout, lambda: f"agents: {len(self._arrived)} of {self.size}")
+        agents = self.arrivals.agents
+        wait_until(self._changed, self._complete, timeout, lambda: f"agents: {len(agents)} of {self.size}")
         with self._changed:
             self.check(ExecutorError)
-            if len(self._arrived) < self.size:
+            refused, self.refused = self.refused, ""
+            if refused:
+                raise ExecutorError(refused)
+            if not self._complete():
                 raise StartTimeout(
-                    f"{len(self._arrived)} of {self.size} workers came up within {timeout:.0f} s. Spark has not "
-                    f"started the other tasks, for they need {self.size} free slots at once and feeding one more, or "
-                    f"they cannot reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an "
-                    "address they reach, or give more --start-timeout."
+                    f"{len(agents)} of {self.size} workers came up within {timeout:.0f} s. Spark has not started the "
+                    f"other tasks, for they need {self.size} free slots at once and feeding one more, or they cannot "
+                    f"reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an address they "
+                    "reach, or give more --start-timeout."
                 )
             logs = {worker.rank: worker.log for worker in self.members}
-            self.members = rank_workers(list(self._arrived.values()), self._servers)
+            self.take_in(rank_workers(list(agents.values()), self._servers))
             for worker in self.members:
                 worker.log = logs.get(worker.rank, worker.log)
-            self._awaited.clear()
-            self.lost = self.lost if self._missing else ""
+            self.arrivals.awaited.clear()
+            self.lost = self.lost if self.arrivals.missing else ""
             self.phase = ClusterPhase.RUNNING
+
+    def take_in(self, members: Sequence[Worker]) -> None:
+        """These are the members from now on, by rank."""
+        self.members, self._by_peer = members, {worker.peer: worker for worker in members}
 
     def begin_generation(self) -> int:
         """Forget the trainers there were; gives the new generation's number."""
@@ -262,7 +250,7 @@ class Membership:
                     self.stale = True
                     raise ClusterError(f"Worker {worker.rank} on {worker.agent.host}: {worker.ready.error}")
             if self._fallen is not None:
-                raise _died_loading(*self._fallen)
+                raise death_of(*self._fallen)
             if loading := [str(worker.rank) for worker in self.members if worker.ready is None]:
                 who = f"Worker {', '.join(loading)} did not have TensorFlow loaded within {timeout:.0f} s"
                 raise StartTimeout(f"{who}: see %tfos logs, or give more --start-timeout.")
@@ -278,11 +266,11 @@ class Membership:
                 workers=tuple(status_of(worker) for worker in self.members),
                 tensorflow=first.versions.get("tensorflow", "") if first else "",
                 keras=first.versions.get("keras", "") if first else "",
-                reason=self.reason if self.phase is ClusterPhase.FAILED else self.lost,
+                reason=self.reason or self.lost,
             )
 
     def _complete(self) -> bool:
-        return len(self._arrived) >= self.size or self.phase.ended
+        return len(self.arrivals.agents) >= self.size or self.phase.ended or bool(self.refused)
 
     def _loaded(self) -> str:
         return f"TensorFlow: {sum(worker.ready is not None for worker in self.members)} of {len(self.members)} workers"
@@ -293,8 +281,3 @@ class Membership:
             return True
         self.check_agents()
         return False
-
-
-def _died_loading(worker: Worker, exited: TrainerExited) -> WorkerLost:
-    tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
-    return WorkerLost(worker.rank, worker.agent.host, f"{describe_exit(exited)} while it was starting", output=tail)

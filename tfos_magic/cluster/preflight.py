@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.cluster.launch import ship_package
 from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark import session as sessions
 from tfos_magic.spark.encryption import DISK_SETTING, MEMORY, encryption_of, hides_tasks
 from tfos_magic.spark.failures import cause_of
+from tfos_magic.spark.shipping import ship_package
 from tfos_magic.worker.probe import RESULT_SCHEMA, Probe
 
 JAVA_AT_LEAST = 17
@@ -90,9 +90,8 @@ def _kernel() -> Finding:
 
 def _session(spark: Any) -> Finding:
     kind = "Spark Connect" if sessions.is_connect(spark) else "classic session"
-    dynamic = "false" if sessions.is_connect(spark) else spark.conf.get("spark.dynamicAllocation.enabled", "false")
-    fix = "barrier stages need spark.dynamicAllocation.enabled=false" if dynamic == "true" else ""
-    return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}", fix)
+    dynamic = ", dynamic allocation" if sessions.is_dynamic(spark) else ""
+    return Finding("session", f"Spark {spark.version} on {sessions.master_of(spark)}, {kind}{dynamic}")
 
 
 def _encryption(spark: Any, requested_cluster: ClusterSpec) -> Finding:
@@ -126,10 +125,19 @@ def _slots(spark: Any, requested_cluster: ClusterSpec) -> Finding:
     if total is None:
         return Finding("slots", "a Connect session does not tell; a start waits for them")
     free = total - sessions.busy_cores(spark)
+    if sessions.is_dynamic(spark):
+        return _slots_to_come(spark, needed, total)
     servers = f", {requested_cluster.servers} parameter servers" if requested_cluster.servers else ""
     text = f"{free} of {total} free; {requested_cluster.workers} workers{servers} and feeding need {needed}"
     fix = "" if free >= needed else "fewer workers, a session with more cores, or wait for other Spark jobs to end"
     return Finding("slots", text, fix)
+
+
+def _slots_to_come(spark: Any, needed: int, total: int) -> Finding:
+    most = sessions.most_cores(spark)
+    text = f"{total} now, {'as many as Spark gets' if most is None else f'{most} at most'}; {needed} are needed"
+    short = most is not None and most < needed
+    return Finding("slots", text, "fewer workers, or raise spark.dynamicAllocation.maxExecutors" if short else "")
 
 
 def _executors(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:
@@ -164,7 +172,9 @@ def _ask(spark: Any, workers: int, probe: Probe) -> list[dict[str, Any]]:
         with sessions.job_tag(spark, tag):
             ship_package(spark)
             slots = spark.range(0, workers, 1, workers)
-            rows = slots.mapInArrow(probe, RESULT_SCHEMA, barrier=True).collect()
+            # Spark runs no barrier stage with dynamic allocation.
+            at_once = not sessions.is_dynamic(spark)
+            rows = slots.mapInArrow(probe, RESULT_SCHEMA, barrier=at_once).collect()
     finally:
         limit.cancel()
         limit.join()

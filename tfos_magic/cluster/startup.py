@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Condition
 
-Hearer = Callable[[str], object]
+Hearer = Callable[[str, float], object]
+"""Is given what is waited for, and until when at most, in seconds of :func:`time.monotonic`."""
 CHECK_SECONDS = 0.25
 _hearer: ContextVar[Hearer | None] = ContextVar("tfos-startup", default=None)
 
@@ -23,10 +25,10 @@ def heard_by(hearer: Hearer) -> Iterator[None]:
         _hearer.reset(token)
 
 
-def tell(what: str) -> None:
-    """Tell what is waited for from now on."""
+def tell(what: str, until: float = math.inf) -> None:
+    """Tell what is waited for from now on, and until when."""
     if hearer := _hearer.get():
-        hearer(what)
+        hearer(what, until)
 
 
 def wait_until(changed: Condition, is_over: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
@@ -39,4 +41,4 @@ def wait_until(changed: Condition, is_over: Callable[[], bool], seconds: float, 
                 return
             changed.wait(CHECK_SECONDS)
             text = what()
-        tell(text)
+        tell(text, deadline)

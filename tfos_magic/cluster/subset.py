@@ -27,11 +27,13 @@ class SubsetMembership(Membership):
     def renew(self) -> None:
         """Know the agents that there are now; their trainers are to be started."""
         with self._changed:
-            self.members = [
-                replace(self._whole.members[slot], rank=rank, ready=None, log=deque(maxlen=LOG_LINES))
-                for rank, slot in enumerate(self._ranks)
-            ]
-            self._missing.clear()
+            self.take_in(
+                [
+                    replace(self._whole.members[slot], rank=rank, ready=None, log=deque(maxlen=LOG_LINES))
+                    for rank, slot in enumerate(self._ranks)
+                ]
+            )
+            self.arrivals.missing.clear()
             self.lost, self.stale = "", True
 
     def begin_generation(self) -> int:
@@ -51,7 +53,7 @@ class SubsetMembership(Membership):
         with self._whole.lock:
             self._whole.check()
             self._whole._note_silence()
-            gone = self._whole._missing | self._whole._awaited
+            gone = self._whole.gone
             here = [worker.peer for worker in self._whole.members]
             # An agent that another part had replaced is lost to this one, too.
             lost = [

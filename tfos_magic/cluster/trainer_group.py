@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.workers import Worker
@@ -20,13 +20,15 @@ class TrainerGroup(ABC):
 
     A run has one such group, which is all of a cluster or a part of it. ``start_timeout`` in seconds bounds the start
     of its trainers, which sum by TensorFlow's own collectives where ``nccl`` says so.
-    What they send to other hosts is ``encrypted`` where that is set.
+    What they send to other hosts is ``encrypted`` where that is set. ``wanted`` is the size that a run which goes on is
+    to have from its next checkpoint on, if another.
     """
 
     def __init__(self, size: int, membership: Membership, start_timeout: float, nccl: bool = False) -> None:
         self.size, self.membership = size, membership
         self.feeds: FeedStore | None = None
         self.feed_world = 0
+        self.wanted: int | None = None
         self.start_timeout, self.nccl, self.encrypted = start_timeout, nccl, False
         self._secret = ""
         self._listener: Callable[[int, Message], None] | None = None
@@ -45,6 +47,10 @@ class TrainerGroup(ABC):
     @abstractmethod
     def private_files(self) -> str:
         """A folder for temporary files of cells, which goes with the cluster; empty where there is no room for one."""
+
+    def take_size(self) -> str:
+        """Have as many workers as are wanted; gives what there is to say of that. Nothing runs meanwhile."""
+        return ""
 
     def spawn_trainers(self) -> None:
         """Begin a new generation: fresh trainer processes, TensorFlow's cluster formed anew."""
@@ -86,12 +92,12 @@ class TrainerGroup(ABC):
         self.membership.await_trainers(self.start_timeout if timeout is None else timeout)
 
     @property
-    def workers(self) -> list[Worker]:
+    def workers(self) -> Sequence[Worker]:
         """The workers by rank; empty until all agents are there."""
         return self.membership.workers
 
     @property
-    def servers(self) -> list[Worker]:
+    def servers(self) -> Sequence[Worker]:
         """The parameter servers; empty until all agents are there."""
         return self.membership.servers
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from tfos_magic.cluster.agents import Agents
-from tfos_magic.cluster.lifecycle import close_at_exit, forget
+from tfos_magic.cluster.lifecycle import Upkeep, close_at_exit, forget
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
@@ -31,6 +31,7 @@ from tfos_magic.transport.secret import Secret
 EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
+SLOT_SECONDS = 5.0
 
 
 Group = TypeVar("Group", bound="WorkerGroup")
@@ -59,6 +60,8 @@ class WorkerGroup(TrainerGroup):
         nccl: bool = False,
         encrypt: Encrypt = "auto",
         hold_slots: bool = True,
+        idle_timeout: float = 0.0,
+        most_workers: int = 0,
     ) -> None:
         self.spec = ClusterSpec(
             workers=workers,
@@ -74,6 +77,8 @@ class WorkerGroup(TrainerGroup):
             nccl=nccl,
             encrypt=encrypt,
             hold_slots=hold_slots,
+            idle_timeout=idle_timeout,
+            most_workers=most_workers,
         )
         if spark is None:
             tell("a Spark session")
@@ -96,21 +101,43 @@ class WorkerGroup(TrainerGroup):
         trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
         """
         deadline = time.monotonic() + self.start_timeout
-        sessions.refuse_dynamic_allocation(self.spark)
+        self._check_allocation()
         self._decide_encryption()
         self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
+        if self.spec.most_workers:
+            self.size = self.membership.size = self._largest(self._agents.free())
         try:
             self._agents.launch(self._listen(), deadline)
-            access = FeedAccess(self._token, self._authority.identify(FEEDER))
-            self.feeds = FeedStore(self.spark, [worker.agent.feed for worker in self.workers], access, self.tell)
+            self._open_feeds()
             self.spawn_trainers()
             if wait_for_trainers:
                 self.wait_ready(deadline - time.monotonic())
+            Upkeep(self).start()
         except BaseException as error:
             self.membership.fail(str(error))
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
         return self
+
+    def _check_allocation(self) -> None:
+        """Refuse what dynamic allocation would take from under the workers."""
+        if not sessions.is_dynamic(self.spark):
+            return
+        if sessions.copies_long_tasks(self.spark):
+            raise ClusterError(
+                "By spark.speculation.task.duration.threshold Spark runs second copies of the workers' tasks, which "
+                "hold as many slots again. It does not where tasks are a barrier stage, which dynamic allocation does "
+                "not allow: make the session without one of the two."
+            )
+        if not self.spec.hold_slots:
+            raise ClusterError(
+                "hold_slots=False has the workers leave their Spark tasks, and dynamic allocation then takes their "
+                "executors away as idle: leave it out, or make the session with spark.dynamicAllocation.enabled=false."
+            )
+
+    def _open_feeds(self) -> None:
+        access = FeedAccess(self._token, self._authority.identify(FEEDER))
+        self.feeds = FeedStore(self.spark, [worker.agent.feed for worker in self.workers], access, self.tell)
 
     def _decide_encryption(self) -> None:
         decided = encryption_of(self.spark, self.spec.encrypt, self.spec.spool_dir, self.spec.spool_gb)
@@ -144,8 +171,47 @@ class WorkerGroup(TrainerGroup):
         with self._revival:
             if not self.membership.lost:
                 return
-            replaced = self._agents.relaunch(self._control, time.monotonic() + self.start_timeout)
-            self.feeds.move([worker.agent.feed for worker in self.workers], replaced)
+            deadline, lost = time.monotonic() + self.start_timeout, self.membership.missing()
+            self._agents.clear(lost)
+            left = [rank for rank in range(self.size) if rank not in lost]
+            may_shrink = self.spec.most_workers and len(left) >= self.spec.workers
+            if may_shrink and not self._agents.await_room(len(lost), SLOT_SECONDS):
+                self._go_on_with(left)
+                return
+            self._agents.relaunch(lost, self._control, deadline)
+            self.feeds.move([worker.agent.feed for worker in self.workers], lost)
+
+    def take_size(self) -> str:
+        wanted, self.wanted = self.wanted, None
+        try:
+            if wanted not in (None, self.size):
+                self.resize(wanted)
+        except ClusterError as error:
+            self.membership.check()
+            return f"The cluster stays at {self.size} workers: {error}"
+        return ""
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers, of which those that were there stay. Nothing runs meanwhile; what was fed is to be fed
+        again. Where Spark has no room for more, all stays as it was."""
+        assert self._control is not None
+        self.relaunch()
+        if workers > self.size:
+            self._agents.grow(workers, self._control, time.monotonic() + self.start_timeout)
+        self._go_on_with(range(workers))
+
+    def _go_on_with(self, ranks: Sequence[int]) -> None:
+        """Have the workers of these ranks alone, renumbered in this order, to whom all is fed again."""
+        assert self._control is not None
+        assert self.feeds is not None
+        self.feeds.release()
+        self._agents.keep(ranks, self._control)
+        self.size = len(ranks)
+        self._open_feeds()
+
+    def _largest(self, workers: int) -> int:
+        """As many workers as that, if it is no fewer than now and no more than there may be."""
+        return max(self.size, min(workers, self.spec.most_workers))
 
     @property
     def endpoint(self) -> str:
@@ -172,7 +238,7 @@ class WorkerGroup(TrainerGroup):
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         worker = self.membership.note(peer, message)
-        if self.membership.stray(peer):
+        if self.membership.arrivals.is_stray(peer):
             self._dismiss(peer)
             return
         if worker is None:

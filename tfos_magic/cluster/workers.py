@@ -11,12 +11,12 @@ from enum import Enum
 from pkgutil import resolve_name
 from typing import Any
 
-from tfos_magic.errors import ClusterError
+from tfos_magic.errors import ClusterError, WorkerLost
 from tfos_magic.spark.encryption import Encrypt
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
-LOG_LINES, LINE_CHARACTERS = 500, 10_000
+LOG_LINES, LINE_CHARACTERS, OUTPUT_LINES = 500, 10_000, 10
 LEAST_HEARTBEAT_TIMEOUT = 3.0
 _SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
 
@@ -41,6 +41,8 @@ class ClusterSpec:
     nccl: bool = False
     encrypt: Encrypt = "auto"
     hold_slots: bool = True
+    idle_timeout: float = 0.0
+    most_workers: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:
@@ -49,6 +51,13 @@ class ClusterSpec:
             )
         if self.encrypt not in (True, False, "auto"):
             raise ClusterError(f"encrypt must be True, False or 'auto', and is {self.encrypt!r}.")
+        if self.most_workers and (self.most_workers < self.workers or self.servers or not self.hold_slots):
+            raise ClusterError(
+                f"most_workers is {self.most_workers}: it goes with no fewer than {self.workers} workers, with no "
+                "parameter servers, and with hold_slots."
+            )
+        if self.idle_timeout < 0:
+            raise ClusterError("idle_timeout is in seconds: 0 or more, and 0 keeps an idle cluster.")
         if self.heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
             raise ClusterError(
                 f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
@@ -169,6 +178,28 @@ def describe_exit(exited: TrainerExited) -> str:
         return f"ended with exit code {exited.exit_code}"
     name = signal.Signals(exited.signal).name
     return f"was killed by signal {exited.signal} ({name}{_SUSPICION.get(name, '')})"
+
+
+def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> WorkerLost:
+    """The loss of the one that was silent first, and of those that said why they ended none before the others.
+
+    ``lost`` is what is known of the first of them.
+    """
+    worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
+    silent = time.monotonic() - worker.seen
+    if silent > heartbeat_timeout:
+        how = f"did not answer for {silent:.0f} s"
+    elif worker.farewell:
+        how = f"was ended from outside ({lost})"
+    else:
+        how = "was lost, its executor or the Spark task in it having died"
+    return WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
+
+
+def death_of(worker: Worker, exited: TrainerExited) -> WorkerLost:
+    """The loss of a worker whose trainer died while it was starting."""
+    tail = "\n".join(exited.output.splitlines()[-OUTPUT_LINES:])
+    return WorkerLost(worker.rank, worker.agent.host, f"{describe_exit(exited)} while it was starting", output=tail)
 
 
 def status_of(worker: Worker) -> WorkerStatus:

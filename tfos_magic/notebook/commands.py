@@ -98,6 +98,8 @@ class Commands:
         if self.runtime.cluster is None or not self.runtime.running:
             raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
         self.runtime.cluster.scale(args.workers)
+        if self.runtime.cluster.wanted is not None:
+            print(f"The run goes on with {args.workers} workers from its next checkpoint on, which it takes now.")
         print(describe_status(self.runtime.cluster.status()))
 
     def _stop(self, args: Any) -> None:

@@ -39,6 +39,9 @@ class TFOS(Configurable):
     keep_checkpoints = Int(3, min=1, help="Checkpoints that stay (--keep).").tag(config=True)
     max_restarts = Int(2, min=0, help="Lost workers after which a run is given up (--max-restarts).").tag(config=True)
     heartbeat_timeout = Float(20.0, min=3.0, help="Seconds of silence after which a worker is lost.").tag(config=True)
+    idle_timeout = Float(0.0, min=0.0, help="Seconds without a run after which a cluster ends; 0: it stays.").tag(
+        config=True
+    )
     driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(config=True)
     control_port = Int(0, help="Port of the control socket; 0: any free one.").tag(config=True)
     spool_gb = Float(

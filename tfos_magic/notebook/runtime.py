@@ -128,6 +128,7 @@ class Runtime:
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
+            idle_timeout=self.config.idle_timeout,
             nccl=self.config.nccl,
             encrypt=ENCRYPT.get(args.encrypt, self.config.encrypt),
         )

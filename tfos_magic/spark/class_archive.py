@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession, functions as F
 
 spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(0, 60, 1, 3).select(F.array(F.rand(1).cast("float")).alias("x"), (F.col("id") % 2).alias("y"))
-rows.mapInArrow(lambda batches: batches, rows.schema, barrier=True).write.parquet("rows")
+rows.mapInArrow(lambda batches: batches, rows.schema).write.parquet("rows")
 frame = spark.read.parquet("rows").union(spark.createDataFrame(pd.DataFrame({"x": [[1.0]], "y": [1]})))
 frame.withColumn("z", F.udf(lambda y: y + 1, "long")("y")).groupBy("y").agg(F.sum("z")).orderBy("y").collect()
 query = spark.readStream.schema(rows.schema).parquet("rows").writeStream.trigger(availableNow=True)

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
-from tfos_magic.errors import ClusterError
 from tfos_magic.spark.jvm import launch_jvm
 from tfos_magic.spark.planning import is_adaptive
 from tfos_magic.spark.shipping import Session as Session
@@ -25,6 +24,7 @@ from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_
 
 SPARE_SLOTS = 2
 _WITHOUT_BAR: WeakSet[Any] = WeakSet()
+_GIVEN_UP: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
 
 
@@ -102,28 +102,48 @@ def task_cpus(spark: Session) -> int:
 def busy_cores(spark: Session) -> int:
     """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell.
 
-    As its scheduler has it: what Spark tells of a stage may be seconds old.
+    As its scheduler has it: what Spark tells of a stage may be seconds old. Executors that were given up do not count.
     """
     if is_connect(spark):
         return 0
-    tasks = spark.sparkContext._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+    given_up = _GIVEN_UP.get(spark.sparkContext, set())
+    executors = spark.sparkContext._jsc.sc().taskScheduler().runningTasksByExecutors().iterator()
     running = 0
-    while tasks.hasNext():
-        running += int(tasks.next())
+    while executors.hasNext():
+        executor = executors.next()
+        running += 0 if executor._1() in given_up else int(executor._2())
     return running * task_cpus(spark)
 
 
-def refuse_dynamic_allocation(spark: Session) -> None:
-    """Barrier stages cannot run with dynamic allocation; say so before Spark does, in words that help."""
-    if is_connect(spark):
-        return
+def give_up_executor(spark: Session, executor: str) -> None:
+    """Have Spark replace an executor, and send it no more tasks. Nothing happens where it has no id, as in local mode
+    and on a Connect session."""
+    if executor and not is_connect(spark):
+        _GIVEN_UP.setdefault(spark.sparkContext, set()).add(executor)
+        spark.sparkContext._jsc.sc().killAndReplaceExecutor(executor)
+
+
+def is_dynamic(spark: Session) -> bool:
+    """Whether Spark asks for executors as tasks wait for them, and gives back idle ones. False where the session does
+    not tell (Connect)."""
+    return not is_connect(spark) and bool(spark.sparkContext._jsc.sc().executorAllocationManager().isDefined())
+
+
+def most_cores(spark: Session) -> int | None:
+    """The cores to which a session with dynamic allocation may grow, or None where nothing bounds them."""
     conf = spark.sparkContext.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
-        raise ClusterError(
-            "This session uses spark.dynamicAllocation.enabled=true, under which Spark does not run barrier stages, "
-            "and the workers are one. Make the session with spark.dynamicAllocation.enabled=false and a fixed "
-            "spark.executor.instances."
-        )
+    executors, cores = conf.get("spark.dynamicAllocation.maxExecutors", ""), conf.get("spark.executor.cores", "")
+    return int(executors) * int(cores) if executors and cores else None
+
+
+def copies_long_tasks(spark: Session) -> bool:
+    """Whether Spark runs a task that takes long a second time, even where it is the only one of its stage. False where
+    the session does not tell (Connect)."""
+    if is_connect(spark):
+        return False
+    conf = spark.sparkContext.getConf()
+    speculates = str(conf.get("spark.speculation", "false")).lower() == "true"
+    return speculates and bool(conf.get("spark.speculation.task.duration.threshold", ""))
 
 
 @contextmanager

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from tfos_magic.errors import StartTimeout
-from tfos_magic.spark.session import Session, busy_cores, master_of, runs_in_this_process_tree, total_cores
+from tfos_magic.spark.session import (
+    Session,
+    busy_cores,
+    is_dynamic,
+    master_of,
+    most_cores,
+    runs_in_this_process_tree,
+    total_cores,
+)
 
 POLL_SECONDS = 0.2
 
@@ -19,28 +28,44 @@ def await_slots(
     patient: bool = False,
     released: int = 0,
     feeding: int = 1,
+    waiting: Callable[[str], object] = lambda what: None,
 ) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
     Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
     have just been cancelled may still be ending. ``released`` cores are about to be free. ``feeding`` is 0 where no
-    slot is needed for feeding. Raises :class:`StartTimeout`
-    with the numbers. A Connect session does not tell its slots: nothing is checked there.
+    slot is needed for feeding. Raises :class:`StartTimeout` with the numbers. Nothing is checked on a Connect session,
+    which does not tell its slots. With dynamic allocation tasks that wait bring executors, and only the most that there
+    may be is looked at. ``waiting`` is told what is waited for.
     """
-    while True:
-        total = total_cores(spark)
-        if total is None:
-            return
+    if is_dynamic(spark):
+        _check_most(spark, workers, cores, feeding)
+        return
+    while (total := total_cores(spark)) is not None:
         free = total - busy_cores(spark) + released
         if free >= workers * cores + feeding:
             return
         if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:
             raise StartTimeout(_missing_slots(spark, workers, cores, total, free, feeding))
+        waiting(f"free slots of Spark: {max(free, 0)} of {workers * cores + feeding}")
         time.sleep(POLL_SECONDS)
 
 
-def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int, feeding: int) -> str:
+def _check_most(spark: Session, workers: int, cores: int, feeding: int) -> None:
+    most = most_cores(spark)
+    if most is not None and workers * cores + feeding > most:
+        raise StartTimeout(
+            f"{_asked(workers, cores, feeding)}, and dynamic allocation may bring {most} in all: raise "
+            "spark.dynamicAllocation.maxExecutors, or ask for fewer workers."
+        )
+
+
+def _asked(workers: int, cores: int, feeding: int) -> str:
     each = f" of {cores} cores" if cores > 1 else ""
+    return f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked"
+
+
+def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int, feeding: int) -> str:
     master = master_of(spark)
     more = workers * cores + feeding
     anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
@@ -51,6 +76,6 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
             "take a part with spark.cores.max. If none does, see that executors can start there"
         )
     return (
-        f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked, {free} slots free ({total} in all on "
+        f"{_asked(workers, cores, feeding)}, {free} slots free ({total} in all on "
         f"{master}): {fix}, ask for fewer workers, or wait for other Spark jobs to end."
     )

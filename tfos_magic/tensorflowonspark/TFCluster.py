@@ -14,6 +14,7 @@ from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.cluster.startup import heard_by
 from tfos_magic.errors import ClusterError, FeedError, TFOSError, UsageError
 from tfos_magic.notebook.views.choice import choose_view
+from tfos_magic.spark.session import is_dynamic
 from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
 from tfos_magic.tensorflowonspark.feeding import Feeding
@@ -215,9 +216,10 @@ def run(
         raise UsageError("An evaluator reads its data itself: eval_node goes with InputMode.TENSORFLOW.")
     ship(sc)
     gpus = int(sc.getConf().get("spark.task.resource.gpu.amount", "0"))
-    cluster = Cluster(
-        SparkSession(sc), workers=num_executors, gpus=gpus, start_timeout=reservation_timeout, hold_slots=False
-    )
+    spark = SparkSession(sc)
+    # With dynamic allocation there are more slots for whoever asks, and none for a worker that seems idle.
+    held = is_dynamic(spark)
+    cluster = Cluster(spark, workers=num_executors, gpus=gpus, start_timeout=reservation_timeout, hold_slots=held)
     with heard_by(Waiting()):
         cluster.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 
@@ -14,7 +15,7 @@ class Waiting:
     def __init__(self) -> None:
         self._begun, self._said = time.monotonic(), ""
 
-    def __call__(self, what: str) -> None:
+    def __call__(self, what: str, until: float = math.inf) -> None:
         if what != self._said and time.monotonic() - self._begun > SAY_SECONDS:
             self._said = what
             print(f"TFCluster waits for {what}", file=sys.stderr, flush=True)

@@ -16,11 +16,13 @@ from tfos_magic.transport.messages import Message, RowsHandle, StrategyOptions
 class StopSignal:
     """A request to end the run at the next step that all ranks share. Any thread may ask; asking twice is harmless.
 
-    ``heeded_by`` is set while a run is under way, and tells whether steps are that come to it by themselves.
+    ``heeded_by`` is set while a run is under way, and tells whether steps are that come to it by themselves. Where the
+    run goes on elsewhere, ``leaving`` is ``step`` or ``epoch``: the end of which it leaves, with a checkpoint.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.leaving = ""
         self.heeded_by: Callable[[], bool] = lambda: False
 
     def request(self) -> None:

@@ -115,6 +115,8 @@ class Session(TrainingState):
         loop = self._loop_of(model)
         if loop.opening is not None:
             loop.opening()
+        if loop.kind == "fit" and loop.step and self._leaves():
+            self.checkpointer.leave(loop)
         if self.many:
             if loop.step == 0 and not loop.kind.endswith("_on_batch"):
                 loop.metrics_before = metrics.begun(model)
@@ -130,6 +132,10 @@ class Session(TrainingState):
             logs = inner(iterator)
         loop.step += steps
         return loop, logs
+
+    def _leaves(self) -> bool:
+        """Whether all ranks know since the last step that the run goes on elsewhere."""
+        return self.votes.left() if self.many else self.context.stop.leaving == "step"
 
     def _drawn_together(self, loop: Loop, iterator: Any, count: int) -> Iterator[Any]:
         """The next ``count`` batches of this rank's own rows, or as many as all ranks have.

@@ -56,7 +56,8 @@ class TrainingState:
         self.learning: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
         self.streams = RandomStreams(self.collectives.rank, self._draws_apart, lambda: self.initialising)
         with tf.device("CPU:0"):
-            self.votes = StopVotes(lambda: context.stop.requested)
+            stop = context.stop
+            self.votes = StopVotes(lambda: stop.requested, lambda: stop.leaving == "step")
             self._rows = tf.Variable(0, dtype=tf.int64, trainable=False, name="tfos_rows")
             self.copied = tf.Variable(False, trainable=False, name="tfos_copied")
         self._predict_states: weakref.WeakKeyDictionary[Any, PredictStates] = weakref.WeakKeyDictionary()

@@ -8,19 +8,23 @@ from typing import Any
 
 import tensorflow as tf
 
+LEAVE = 2.0**-20
+"""The vote to stop of a rank that was asked to leave a checkpoint and go: of however many ranks, below that of one."""
+
 
 class StopVotes:
-    """The votes of a rank; ``stopping`` tells whether it was asked to stop the run."""
+    """The votes of a rank; ``stopping`` tells whether it was asked to stop the run, ``leaving`` whether to go after a
+    step, with a checkpoint."""
 
-    def __init__(self, stopping: Callable[[], bool]) -> None:
-        self._stopping = stopping
+    def __init__(self, stopping: Callable[[], bool], leaving: Callable[[], bool]) -> None:
+        self._stopping, self._leaving = stopping, leaving
         self.vote = tf.Variable([0.0, 0.0], trainable=False, name="tfos_vote")
         self.vote_sum = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="tfos_vote_sum")
         self._cast = (0.0, 0.0)
 
     def cast(self, end: bool = False) -> None:
         """Say in the next step whether this rank was asked to stop the run, and whether it wants training to end."""
-        vote = (float(self._stopping()), float(end))
+        vote = (1.0 if self._stopping() else LEAVE if self._leaving() else 0.0, float(end))
         if vote != self._cast:
             self.vote.assign(vote)
             self._cast = vote
@@ -28,7 +32,11 @@ class StopVotes:
     def counted(self) -> tuple[bool, bool, bool]:
         """What all know since the last step: was a rank asked to stop, wants it training to end, has it other data."""
         stop, end, apart = self.vote_sum.numpy()
-        return bool(stop > 0), bool(end > 0), bool(apart > 0)
+        return bool(stop >= 1), bool(end > 0), bool(apart > 0)
+
+    def left(self) -> bool:
+        """Whether all know since the last step that a rank was asked to leave, and none to stop."""
+        return bool(0 < self.vote_sum.numpy()[0] < 1)
 
     def apart(self) -> tf.Tensor:
         """Above 0 where the digests of the last step were not the same on all ranks; of :func:`digests.apart`."""

@@ -18,6 +18,9 @@ from tfos_magic.transport.redelivery import Redelivery
 
 _EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
+DIAL_SECONDS = 5
+"""How long one dial may take, where no packet comes back, before the next."""
+
 log = logging.getLogger("tfos_magic.worker")
 
 
@@ -31,6 +34,7 @@ class ControlClient:
         self._delivery = Redelivery()
         self._log = LogOnce(log)
         self._lost_at: float | None = time.monotonic()
+        self._endpoint, self._met = config.endpoint.removeprefix("tcp://"), False
         self.answered = True
         """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy.
 
@@ -41,6 +45,16 @@ class ControlClient:
     def out_of_reach(self) -> float:
         """Seconds since the kernel was lost; 0 while it is there."""
         return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
+
+    def describe_loss(self, host: str, seconds: float) -> str:
+        """That ``host`` could not reach the kernel for so many ``seconds``, and what to do if it never has."""
+        if self._met:
+            return f"the kernel has been out of reach for {seconds:.0f} s"
+        return (
+            f"host {host} could not reach the kernel at {self._endpoint}, which it tried for {seconds:.0f} s: open "
+            "that port between them, or set %config TFOS.driver_host to an address of the kernel's machine that "
+            "executors reach, and TFOS.control_port to a port that is open; %tfos doctor tries it"
+        )
 
     @property
     def backlog(self) -> int:
@@ -74,7 +88,7 @@ class ControlClient:
             self.answered = event == zmq.EVENT_CONNECTED
             self._lost_at = self._lost_at or time.monotonic()
             return
-        self._lost_at = None
+        self._lost_at, self._met = None, True
         self.send(Reconnected())
         for frames in self._delivery.again():
             self._put(frames)
@@ -104,5 +118,6 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     secure_client(control, config.server_public, config.public, config.secret)
     beat(control, seconds=1, patience=10, linger=1)
     control.reconnect_ivl = 100
+    control.connect_timeout = DIAL_SECONDS * 1000
     control.connect(config.endpoint)
     return control

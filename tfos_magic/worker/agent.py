@@ -118,6 +118,7 @@ class Agent:
             tensor_port=int(self._port.getsockname()[1]),
             feed=self._feeds.receiver.endpoint,
             job=self._config.job,
+            executor=self.place.executor,
             versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
         )
 
@@ -152,7 +153,7 @@ class Agent:
         self._client.excuse(self._stalled)
         patience = BUSY_GRACE if self._client.answered else GRACE
         if self._client.out_of_reach > patience:
-            self._outcome = f"the kernel has been out of reach for {patience:.0f} s"
+            self._outcome = self._client.describe_loss(self.place.host, patience)
         if self._trainer:
             self._check_life(self._trainer)
         self._turned = time.monotonic()
@@ -272,8 +273,7 @@ class Agent:
         while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         code, number = status or (0, int(signal.SIGKILL))
-        tail = "\n".join(trainer.tail)
-        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, tail, reason))
+        self._send(TrainerExited(trainer.generation, trainer.rank, code, number, "\n".join(trainer.tail), reason))
         self._end_trainer()
 
     def _end_trainer(self) -> None:

@@ -22,12 +22,12 @@ class AgentTask:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from pyspark import BarrierTaskContext
+        from pyspark import TaskContext
 
         for _ in batches:
             pass
         os.environ[HOME] = self._config.home  # for the trainer, which gets this environment
-        place = find_place(BarrierTaskContext.get(), self._config.endpoint, self._config.slot)
+        place = find_place(TaskContext.get(), self._config.endpoint, self._config.slot)
         missing = missing_packages()
         if not missing:
             outcome = self._run(place)

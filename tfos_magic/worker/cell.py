@@ -19,7 +19,7 @@ from tfos_magic.errors import DataError, RunStopped
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message, mark_lines
-from tfos_magic.transport.messages import AS_WRITTEN, RunCell
+from tfos_magic.transport.messages import AS_WRITTEN, RunCell, RunFinished
 from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.display import display, stand_in_for_ipython
@@ -105,6 +105,12 @@ def execute(
         _execute(cell, namespace)
     finally:
         trained(sorted(name for name, steps in given.items() if _steps_of(namespace.get(name)) > steps))
+
+
+def trained_in_vain(trained: Sequence[str], cell: RunCell, end: RunFinished) -> list[str]:
+    """The names among ``trained`` models that do not come back."""
+    came = {*cell.outputs, *(name for parcel in end.parcels for name in parcel["names"])}
+    return [name for name in trained if name not in came]
 
 
 def of_vain(names: Sequence[str]) -> str:

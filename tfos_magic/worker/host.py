@@ -6,7 +6,9 @@ import importlib.util
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
@@ -14,32 +16,47 @@ NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 @dataclass(frozen=True)
 class HostSlot:
-    """The slot that an agent fills, its address for others, and its GPU addresses."""
+    """The slot that an agent fills, its address for others, its GPU addresses, and its Spark executor's id."""
 
     slot: int
     host: str
     gpus: list[str]
+    executor: str = ""
 
 
 def find_place(context: Any, endpoint: str, slot: int) -> HostSlot:
-    """Read the rest of the place off a ``BarrierTaskContext``; ``endpoint`` is the kernel's control address."""
-    task_info = context.getTaskInfos()[context.partitionId()]
-    advertised = os.environ.get("SPARK_LOCAL_IP") or task_info.address.rsplit(":", 1)[0]
+    """Read the rest of the place off a ``TaskContext``; ``endpoint`` is the kernel's control address."""
+    executor = _executor_options()
+    advertised = os.environ.get("SPARK_LOCAL_IP") or executor.get("--hostname", "")
     gpu = context.resources().get("gpu")
     driver = endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
-    return HostSlot(slot, _reachable(advertised, driver), list(gpu.addresses) if gpu else [])
+    host = _reachable(advertised, driver)
+    return HostSlot(slot, host, list(gpu.addresses) if gpu else [], executor.get("--executor-id", ""))
+
+
+def _executor_options() -> dict[str, str]:
+    """What Spark's executor, above this worker, was started with: ``--hostname`` is its address for others. Empty in
+    local mode, where there is none, and where it cannot be seen."""
+    try:
+        import psutil
+    except ImportError:  # of which is told by what looks for missing packages
+        return {}
+    try:
+        lines = [process.cmdline() for process in psutil.Process().parents()]
+    except psutil.Error:
+        return {}
+    executors = (line for line in lines if any(word.endswith("CoarseGrainedExecutorBackend") for word in line))
+    return dict(pairwise(next(executors, [])))
 
 
 def _reachable(advertised: str, driver: str) -> str:
     """What Spark binds on this host, where it can be bound, else the address that packets to the kernel leave from."""
     if driver.startswith("127.") and not advertised.startswith("127."):
         return "127.0.0.1"
-    with socket.socket() as probe:
-        try:
+    if advertised:
+        with socket.socket() as probe, suppress(OSError):
             probe.bind((advertised, 0))
             return advertised
-        except OSError:
-            pass
     with socket.socket(type=socket.SOCK_DGRAM) as route:
         route.connect((driver, 9))
         return str(route.getsockname()[0])

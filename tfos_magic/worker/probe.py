@@ -20,7 +20,8 @@ CONNECT_SECONDS = 3.0
 
 
 class Probe:
-    """One call per barrier task; its row holds JSON: host, versions, missing packages, GPUs, disk, unreachable peers.
+    """One call per task; its row holds JSON: host, versions, missing packages, GPUs, disk, unreachable addresses. Tasks
+    of a barrier stage, which run at once, try each other as well.
 
     ``endpoint`` is where the kernel listens at the moment, ``tcp://host:port``.
     """
@@ -30,11 +31,11 @@ class Probe:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from pyspark import BarrierTaskContext
+        from pyspark import TaskContext
 
         for _ in batches:
             pass
-        context = BarrierTaskContext.get()
+        context: Any = TaskContext.get()
         place = find_place(context, self._endpoint, int(context.partitionId()))
         report = {
             "host": place.host,
@@ -49,14 +50,22 @@ class Probe:
 
     def _unreachable(self, context: Any, host: str) -> list[str]:
         """The addresses among kernel and peers that do not take a connection from here, and why."""
+        from pyspark import BarrierTaskContext
+
+        kernel = self._endpoint.removeprefix("tcp://")
+        if not isinstance(context, BarrierTaskContext):
+            return _tried(kernel)
         with socket.socket() as listener:
             listener.bind((host, 0))
             listener.listen(128)
             peers = context.allGather("{}:{}".format(*listener.getsockname()))
-            kernel = self._endpoint.removeprefix("tcp://")
-            troubles = [trouble for address in (kernel, *peers) if (trouble := _try(address))]
+            troubles = _tried(kernel, *peers)
             context.barrier()
         return troubles
+
+
+def _tried(*addresses: str) -> list[str]:
+    return [trouble for address in addresses if (trouble := _try(address))]
 
 
 def _try(address: str) -> str:

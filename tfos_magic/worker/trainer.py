@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from tfos_magic.disk.view import SnapshotView
 
 LIFE_SECONDS = 1.0
-QUERY_PATIENCE = 7 * 24 * 3600.0
-"""Seconds that a step may take where its rows come from a query, or a program's feed, which may have none for long."""
+QUERY_PATIENCE = 7 * 24 * 3600.0  # for a step whose rows come from a query, or a program's feed
 
 
 class Trainer:
@@ -137,6 +136,9 @@ class Trainer:
                 self._parts.append(message)
             elif isinstance(message, OutputTaken) and message.run_id == self._running:
                 self._taken.put(None)
+            elif isinstance(message, StopRun) and message.leave:
+                if self._stop is not None and self._running == message.run_id:
+                    self._stop.leaving = message.leave
             elif isinstance(message, StopRun):
                 self._stopped_runs.add(message.run_id)
                 if self._stop is not None and self._running == message.run_id:
@@ -144,10 +146,8 @@ class Trainer:
         os._exit(0)
 
     def _halt(self, abandon: bool = False) -> None:
-        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program.
-
-        With ``abandon`` it ends where it waits for another worker, too, unless it has ended meanwhile.
-        """
+        """End the cell that runs: at the next step where it trains, else as Ctrl-C ends a program. With ``abandon`` it
+        ends where it waits for another worker, too, unless it has ended meanwhile."""
         self._stop.request()
         self._interrupts.send()
         with self._ending:
@@ -173,7 +173,7 @@ class Trainer:
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError
-        from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain
+        from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain, trained_in_vain
         from tfos_magic.worker.display import showing
         from tfos_magic.worker.outputs import bring_back
 
@@ -202,10 +202,10 @@ class Trainer:
             with self._ending:
                 self._ended = True
             end = replace(end, left=left(self._left, self._disk.moved()), clean=end.clean and not self._abandoned)
-            if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell):
+            leaves = end.status == "stopped" and bool(self._stop.leaving)
+            if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell) and not leaves:
                 end = bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
-            came = {*cell.outputs, *(name for parcel in end.parcels for name in parcel["names"])}
-            if self._speaks(cell) and (vain := [name for name in self._trained if name not in came]):
+            if self._speaks(cell) and not leaves and (vain := trained_in_vain(self._trained, cell, end)):
                 self._note(of_vain(vain))
             return end
 

@@ -1,5 +1,6 @@
 // Workers: rows of a table while they are few, cells of a grid when they are many.
-// A worker is [where, state, step, fraction, pace, data, peers, memory, trouble]; its index is its rank.
+// A worker is [where, state, step, fraction, pace, data, peers, memory, trouble]; its index is its rank. Of very many
+// workers those that nobody asks for are [state, fraction, trouble].
 
 const COLUMNS = ["Worker", "Where", "State", "Step", "Pace", "Waits: data", "Waits: others", "Memory"];
 
@@ -37,8 +38,10 @@ function workers(data, own) {
     const transform = `scaleX(${fraction})`;
     if (item.firstElementChild.style.transform !== transform) item.firstElementChild.style.transform = transform;
   };
+  const whole = (worker) => worker?.length < 4 ? ["", worker[0], "", worker[1], "", "", "", "", worker[2] ?? ""] : worker;
+  const list = () => data.get("workers").map(whole);
   const describe = () => {
-    const worker = data.get("workers")[chosen];
+    const worker = whole(data.get("workers")[chosen]);
     if (!worker) return;
     const [where, state, step, , pace, feed, peers, memory, trouble] = worker;
     const waits = [feed && `waits ${feed} for data`, peers && `${peers} for others`];
@@ -52,6 +55,7 @@ function workers(data, own) {
     grid.setAttribute("aria-activedescendant", `${id}-${rank}`);
     grid.children[chosen]?.scrollIntoView({ block: "nearest" });
     [...body.children].forEach((item, index) => item.setAttribute("aria-selected", String(index === chosen)));
+    if (data.get("workers")[rank]?.length < 4) data.send({ ask: "worker", rank });
     describe();
     own.tell("selected_worker", chosen);
   };
@@ -86,19 +90,19 @@ function workers(data, own) {
   return {
     root: node("div", "tfos-scroll", {}, summary, empty, table, grid, detail),
     draw() {
-      const list = data.get("workers");
-      const many = list.length > TABLE_ROWS;
-      table.hidden = many || list.length === 0;
-      empty.hidden = list.length > 0;
-      fill(body, many ? [] : list, row, drawRow);
-      fill(grid, many ? list : [], cell, drawCell);
+      const all = list();
+      const many = all.length > TABLE_ROWS;
+      table.hidden = many || all.length === 0;
+      empty.hidden = all.length > 0;
+      fill(body, many ? [] : all, row, drawRow);
+      fill(grid, many ? all : [], cell, drawCell);
       detail.hidden = !many;
       summary.hidden = !many;
       if (many) {
-        const troubled = list.map((worker, rank) => [rank, worker[8]]).filter(([, trouble]) => trouble);
+        const troubled = all.map((worker, rank) => [rank, worker[8]]).filter(([, trouble]) => trouble);
         const named = troubled.slice(0, 6).map(([rank, trouble]) => `${rank} ${trouble}`).join(", ");
         const more = troubled.length > 6 ? ` and ${troubled.length - 6} more` : "";
-        write(summary, `${list.length} workers${troubled.length ? ` · in trouble: ${named}${more}` : ", none in trouble"}`);
+        write(summary, `${all.length} workers${troubled.length ? ` · in trouble: ${named}${more}` : ", none in trouble"}`);
         if (!grid.hasAttribute("aria-activedescendant")) choose(0);
         describe();
       }

@@ -49,11 +49,31 @@ def test_the_agent_that_said_nothing_is_named_and_not_one_that_said_why_it_ended
     assert membership.phase is ClusterPhase.RUNNING
 
 
-def test_a_task_that_spark_runs_again_means_that_its_agent_was_lost() -> None:
-    membership = _running()
+def test_a_copy_of_an_agents_task_gets_no_work_and_shows_the_loss_of_one_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    membership, now = _running(timeout=20), time.monotonic()
     membership.note(b"job-0-b", _register(0, "job-0"))
+    assert not membership.arrivals.is_stray(b"job-0-b"), "its end would end the other"
+    assert membership.peers == [b"job-0-a", b"job-1-a"]
+    membership.note(b"job-0-b", Heartbeat())
+    assert not membership.lost
+    monkeypatch.setattr(membership_module.time, "monotonic", lambda: now + 6)
+    membership.note(b"job-1-a", Heartbeat())
+    membership.note(b"job-0-b", Heartbeat())
     assert membership.missing() == [0]
-    assert membership.stray(b"job-0-b")
+    assert membership.gather({0: "other"}) == [b"job-0-a", b"job-0-b"]
+    assert membership.arrivals.is_stray(b"job-0-b")
+
+
+def test_of_a_task_that_began_anew_while_others_were_awaited_the_later_agent_counts() -> None:
+    membership = Membership(2)
+    membership.gather({0: "job-0", 1: "job-1"})
+    membership.note(b"job-0-a", _register(0, "job-0"))
+    membership.note(b"job-0-b", _register(0, "job-0"))
+    membership.note(b"job-1-a", _register(1, "job-1"))
+    membership.await_agents(1, "tcp://alpha:1")
+    assert [worker.peer for worker in membership.workers] == [b"job-0-b", b"job-1-a"]
 
 
 def test_a_trainer_that_died_loading_is_the_one_whose_agent_said_so_whatever_rank_it_gives() -> None:
@@ -69,10 +89,10 @@ def test_an_agent_that_was_lost_is_replaced_and_the_others_stay() -> None:
     membership.lose("gone", 0)
     assert membership.missing() == [0]
     assert membership.gather({0: "other"}) == [b"job-0-a"]
-    assert membership.stray(b"job-0-a"), "it was given up"
-    assert not membership.stray(b"other-a")
-    assert not membership.stray(b"job-1-a")
-    assert [membership.slot_of(job) for job in ("job-0", "job-1", "other")] == [None, 1, 0]
+    assert membership.arrivals.is_stray(b"job-0-a"), "it was given up"
+    assert not membership.arrivals.is_stray(b"other-a")
+    assert not membership.arrivals.is_stray(b"job-1-a")
+    assert [membership.arrivals.slot_of(job) for job in ("job-0", "job-1", "other")] == [None, 1, 0]
     membership.note(b"job-0-a", _register(0, "job-0"))
     membership.note(b"other-a", _register(0, "other"))
     membership.await_agents(1, "tcp://alpha:1")

@@ -19,7 +19,7 @@ def test_what_is_waited_for_is_told_until_it_is_there() -> None:
                 changed.notify_all()
 
     thread = threading.Thread(target=come)
-    with heard_by(told.append):
+    with heard_by(lambda what, until: told.append(what)):
         tell("a Spark session")
         thread.start()
         wait_until(changed, lambda: len(there) == 2, 10, lambda: f"agents: {len(there)} of 2")
@@ -31,13 +31,14 @@ def test_what_is_waited_for_is_told_until_it_is_there() -> None:
 
 
 def test_waiting_ends_in_time_and_who_hears_does_so_without_the_lock() -> None:
-    changed, free = threading.Condition(), list[bool]()
+    changed, free, deadlines = threading.Condition(), list[bool](), list[float]()
 
     def look() -> None:
         free.append(changed.acquire(timeout=5))
         changed.release()
 
-    def hear(_: str) -> None:
+    def hear(_: str, until: float) -> None:
+        deadlines.append(until)
         other = threading.Thread(target=look)
         other.start()
         other.join()
@@ -46,5 +47,6 @@ def test_waiting_ends_in_time_and_who_hears_does_so_without_the_lock() -> None:
     with heard_by(hear):
         wait_until(changed, lambda: False, 0.3, lambda: "what never comes")
     assert time.monotonic() - began < 5
+    assert began < deadlines[0] == deadlines[-1] <= began + 5.3
     assert free
     assert all(free)

@@ -11,13 +11,14 @@ from tfos_magic.cluster.runs.outcome import Outcome
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.trainer_group import TrainerGroup
-from tfos_magic.errors import WorkerLost
+from tfos_magic.errors import StartTimeout, WorkerLost
 from tfos_magic.transport.messages import (
     Message,
     Output,
     OutputPart,
     RunCell,
     RunFinished,
+    RunStarted,
     StopRun,
     TrainerExited,
     TrainerReady,
@@ -45,6 +46,9 @@ class Attempt:
     is lost, unless that is rank 0: at most ``replacements`` are put in the place of lost ones. Workers that run it
     ``alone`` do not end with one another.
 
+    Where the cluster is wanted in another size, workers leave at the next ``boundary``, a ``step`` or the end of an
+    ``epoch``; not where that is empty.
+
     Made when the trainers are ready, so that nothing of an earlier generation is heard. ``take(None)`` is called when
     nothing was said for a while.
     """
@@ -59,7 +63,9 @@ class Attempt:
         elastic: bool = False,
         replacements: int = 0,
         alone: bool = False,
+        boundary: str = "",
     ) -> None:
+        self._boundary = boundary
         self._ranks = range(cluster.size) if ranks is None else ranks
         self.outcome = Outcome(cluster.size, ranks=self._ranks, elastic=elastic, alone=alone)
         self._cluster, self._run_id, self._take = cluster, run_id, take
@@ -68,7 +74,7 @@ class Attempt:
         self._cell: RunCell | None = None
         self._replacements = replacements if elastic else 0
         self._coming: set[int] = set()
-        self._abandoned = False
+        self._abandoned, self._check_at, self._started = False, 0.0, False
         self._impostors: set[int] = set()
         cluster.listen(self._hear)
 
@@ -151,8 +157,7 @@ class Attempt:
         while not done():
             if deadline is not None and time.monotonic() > deadline:
                 return
-            self._cluster.membership.check()
-            self._cluster.membership.check_agents()
+            self._check()
             try:
                 message = self._inbox.get(timeout=TICK)
             except Empty:
@@ -164,8 +169,25 @@ class Attempt:
                 if deadline is not None and isinstance(message, OutputPart):
                     deadline = max(deadline, time.monotonic() + OUTPUT_GRACE)
 
+    def _check(self) -> None:
+        """See that the cluster and its agents are there, now and then: that looks at all of them."""
+        if (now := time.monotonic()) >= self._check_at:
+            self._check_at = now + TICK
+            self._cluster.membership.check()
+            self._cluster.membership.check_agents()
+            if self._boundary and self._started and self._cluster.wanted not in (None, self._cluster.size):
+                self._ask_to_leave()
+
+    def _ask_to_leave(self) -> None:
+        boundary, self._boundary = self._boundary, ""
+        self.outcome.leaving = True
+        for rank in self._ranks:
+            self._cluster.tell(rank, StopRun(self._run_id, leave=boundary))
+
     def _note(self, message: Message) -> None:
         match message:
+            case RunStarted():
+                self._started = True
             case RunFinished() if message.run_id == self._run_id:
                 self.outcome.finished(message)
             case TrainerExited() if message.generation == self._generation:
@@ -185,6 +207,13 @@ class Attempt:
         self._cluster.replace_trainer(rank)
 
 
+def restart_notice(loss: WorkerLost, state: RunState, start: str, most: int) -> str:
+    """That a run was restarted, why, and where it begins: at ``start``, or at the beginning where that is empty."""
+    where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+    counted = f"{state.restarts} of {most} restarts"
+    return f"Worker {loss.rank} {loss.how}{where}: restarted from {start or 'the beginning'} ({counted})."
+
+
 def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
     """Replace agents that were lost, in the attempt before or while nothing ran."""
     lost = cluster.membership.lost
@@ -193,7 +222,22 @@ def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> 
     if not state.replaying:
         state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): they are started anew.")
     draw()
-    cluster.revive()
+    try:
+        cluster.revive()
+    except StartTimeout as error:
+        raise StartTimeout(
+            f"The cluster had lost {lost}, and could not replace what it lost. {error} A run with --checkpoint-dir "
+            "goes on with --resume."
+        ) from None
+
+
+def take_size(cluster: TrainerGroup, state: RunState) -> None:
+    """Take up the size that the cluster is wanted in, and say so where the run has another from here on."""
+    if said := cluster.take_size():
+        state.notices.append(said)
+    if cluster.size != len(state.workers):
+        state.notices.append(f"{cluster.size} worker{'s' * (cluster.size > 1)} from here on.")
+    state.resize(cluster.size)
 
 
 def await_trainers(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:

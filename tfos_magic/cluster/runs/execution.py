@@ -13,9 +13,9 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.checkpoints.store import CheckpointStore
-from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive
+from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, restart_notice, revive, take_size
 from tfos_magic.cluster.runs.random_states import Randomness
-from tfos_magic.cluster.runs.request import Observer, RunRequest
+from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
@@ -24,7 +24,7 @@ from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
 from tfos_magic.disk.place import tell_place
-from tfos_magic.errors import RunInterrupted, UsageError, WorkerError, WorkerLost
+from tfos_magic.errors import RunInterrupted, WorkerError, WorkerLost
 from tfos_magic.feed.driver.sources.feed import SpooledFeed
 from tfos_magic.tensorboard.event_files import EventMirror
 from tfos_magic.tensorboard.scalars import ScalarWriter
@@ -41,6 +41,8 @@ from tfos_magic.transport.messages import (
     TrainerExited,
 )
 from tfos_magic.values import keras_state, pack, process_state
+
+DRAW_SECONDS = 1e-4  # between two looks at all workers, for each of them
 
 
 class Execution:
@@ -65,6 +67,7 @@ class Execution:
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
         self._stops: SimpleQueue[None] = SimpleQueue()
+        self._draw_at = 0.0
         self._pending_notices: SimpleQueue[str] = SimpleQueue()
         self.state = RunState(
             run_id=self.run_id,
@@ -127,22 +130,14 @@ class Execution:
 
     def _open_store(self) -> None:
         """Find out now whether checkpoints can be kept, and take the seed of a run that goes on."""
-        request = self.request
-        if request.alone:
+        self._store = open_store(self.request, self._pending_notices.put)
+        if self._store is None:
             return
-        if request.resume and not request.checkpoint_dir:
-            raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
-        self._store = CheckpointStore(
-            request.checkpoint_dir,
-            request.keep_checkpoints,
-            resume=request.resume,
-            notify=self._pending_notices.put,
-        )
         self._take_notices()
         self._randomness.go_on(self._store.seed, self._store.random)
         if self._store.newest is not None:
             self.state.notices.append(
-                f"Going on from {self._store.newest.words} of the run in {request.checkpoint_dir}."
+                f"Going on from {self._store.newest.words} of the run in {self.request.checkpoint_dir}."
             )
 
     def _close_store(self) -> None:
@@ -155,24 +150,26 @@ class Execution:
         """Attempt the run until it ends by itself, or more workers were lost than it has restarts."""
         while True:
             try:
-                self._attempt()
-                return
+                if not self._attempt():
+                    return
+                rewind(self.state, restarted=False)
             except WorkerLost as loss:
                 if self.request.alone:
                     raise
                 self._prepare_restart(loss)
 
-    def _attempt(self) -> None:
-        """Feed what the cell names and run it once on every rank that is to."""
-        ranks = self.request.ranks_of(self._cluster.size)
+    def _attempt(self) -> bool:
+        """Feed what the cell names and run it once on every rank that is to; True where it left before its end."""
         revive(self._cluster, self.state, self._draw)
+        take_size(self._cluster, self.state)
+        ranks = self.request.ranks_of(self._cluster.size)
         assert self._cluster.feeds is not None
         streams = self._cluster.feeds.streams
         try:
             before = self._store.feeds if self._store is not None else {}
             feeds = feed_all(self._cluster, self.request.frames, self.state, self._draw, before)
             await_trainers(self._cluster, self.state, self._draw)
-            self._run_cell(feeds, ranks)
+            return self._run_cell(feeds, ranks)
         except WorkerError:
             if streams.failure is None:
                 raise
@@ -180,7 +177,7 @@ class Execution:
         finally:
             streams.end()
 
-    def _run_cell(self, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> None:
+    def _run_cell(self, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> bool:
         request = self.request
         assert self._cluster.feeds is not None
         attempt = Attempt(
@@ -191,10 +188,12 @@ class Execution:
             elastic=request.strategy == "async",
             replacements=request.max_restarts - self.state.restarts,
             alone=request.strategy == "none",
+            boundary=request.boundary,
         )
         try:
             self._send(attempt, feeds)
             attempt.follow(self.state.workers)
+            return attempt.outcome.left
         except (KeyboardInterrupt, StopAsked):
             self.state.phase = RunPhase.STOPPING
             attempt.stop(self.state.notices.append, self._cluster.feeds.streams.end_queries)
@@ -208,15 +207,11 @@ class Execution:
         request, state = self.request, self.state
         if state.restarts >= request.max_restarts:
             raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
-        where = f" in epoch {state.epoch + 1}" if state.epochs else ""
         rewind(state)
         if self._scalars is not None:
             self._scalars.await_rewind()
         newest = self._store.newest if self._store is not None else None
-        self.state.notices.append(
-            f"Worker {loss.rank} {loss.how}{where}: restarted from {newest.words if newest else 'the beginning'} "
-            f"({state.restarts} of {request.max_restarts} restarts)."
-        )
+        state.notices.append(restart_notice(loss, state, newest.words if newest else "", request.max_restarts))
         self._draw()
 
     def _send(self, attempt: Attempt, feeds: Mapping[str, SpooledFeed]) -> None:
@@ -266,9 +261,10 @@ class Execution:
                     self._mirror.take(message)
                 case EpochEnd(rank=0) if self._scalars is not None:
                     self._scalars.take(message)
-        assert self._cluster.feeds is not None
-        self.state.notices += self._cluster.feeds.streams.check()
-        self._draw()
+        if message is None or time.monotonic() >= self._draw_at:
+            assert self._cluster.feeds is not None
+            self.state.notices += self._cluster.feeds.streams.check()
+            self._draw()
 
     def _shown(self, rank: int) -> bool:
         return rank == 0 or self.request.alone
@@ -279,11 +275,11 @@ class Execution:
             self.state.notices.append(self._pending_notices.get())
 
     def _draw(self) -> None:
+        everyone = [*self.state.workers, *self.state.servers]
+        self._draw_at = time.monotonic() + DRAW_SECONDS * len(everyone)
         self._take_notices()
-        for state, worker in zip(self.state.workers, self._cluster.workers, strict=False):
+        for state, worker in zip(everyone, self._cluster.membership.members, strict=False):
             state.memory = worker.beat.trainer_rss
-        for state, server in zip(self.state.servers, self._cluster.servers, strict=False):
-            state.memory = server.beat.trainer_rss
         self._update()
 
     def _update(self) -> None:

@@ -1,6 +1,8 @@
-"""Curves and times of a run in bounded memory, however long the run."""
+"""Curves and times of a run in bounded memory, however long the run, and what it waits for."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 POINTS = 80
 
@@ -63,3 +65,20 @@ class Stopwatch:
         """Seconds by activity up to ``now``, in the order in which the activities first began."""
         spent = self._seconds.get(self._activity, 0.0) + max(0.0, now - self._since)
         return {**self._seconds, self._activity: spent}
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What a run waits for, such as ``agents: 1 of 2``, ``since`` when, and ``until`` when at most, which may be inf.
+
+    Both are times of the run's clock.
+    """
+
+    what: str
+    since: float
+    until: float
+
+    def after(self, before: Awaited | None) -> Awaited:
+        """The same, which has been waited for as long as what was ``before``, if that differs in a count alone."""
+        alike = before is not None and before.what.partition(":")[0] == self.what.partition(":")[0]
+        return replace(self, since=before.since) if before is not None and alike else self

@@ -18,7 +18,7 @@ class Outcome:
     """Collects one end for each of ``ranks``: a finished cell or a lost trainer.
 
     An ``elastic`` run goes on without a worker; where ranks are ``alone`` none depends on another. Ranks from ``size``
-    on are parameter servers, which end no cell.
+    on are parameter servers, which end no cell. Ranks that are ``leaving`` stop, for the run goes on elsewhere.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Outcome:
         self._size = size
         self._ranks = frozenset(range(size) if ranks is None else ranks)
         self._elastic, self._alone = elastic, alone
+        self.leaving = False
         self._finished: dict[int, RunFinished] = {}
         self._lost: dict[int, TrainerExited] = {}
 
@@ -58,7 +59,13 @@ class Outcome:
 
     @property
     def _missing_or_failed(self) -> bool:
-        return bool(self._missed) or any(end.status != "ok" for end in self._finished.values() if self._counts(end))
+        well = ("ok", "stopped") if self.leaving else ("ok",)
+        return bool(self._missed) or any(end.status not in well for end in self._finished.values() if self._counts(end))
+
+    @property
+    def left(self) -> bool:
+        """All ranks have stopped, for the run goes on elsewhere."""
+        return self.leaving and self.complete and any(end.status == "stopped" for end in self._finished.values())
 
     def _counts(self, end: RunFinished) -> bool:
         """Whether the others depend on how a rank ended: not where it lost touch with an elastic run."""

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
+from tfos_magic.feed.driver.streaming_query import as_streaming
 from tfos_magic.spark.session import is_dataframe, is_stopped
 from tfos_magic.transport.messages import APART, StrategyOptions
 
@@ -68,6 +70,8 @@ class FrameUse:
         return features if len(features) == len(self.plan.features) else ()
 
 
+RESIZABLE = ("sync", "local")
+"""The strategies of runs that may go on with other workers."""
 _WHOLE = {"batch_size": 1, "seed": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "max_restarts": 0}
 """Options that are whole numbers, and the least that each may be."""
 
@@ -104,6 +108,15 @@ def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NO
     except DataError as error:
         raise DataError(f"DataFrame {name!r}: {error}") from None
     return FrameUse(frame, plan, replace(selection, features=plan.features))
+
+
+def open_store(request: RunRequest, notify: Callable[[str], None]) -> CheckpointStore | None:
+    """Where the run's checkpoints go, found out now; None where it takes none. ``notify`` is told of what is amiss."""
+    if request.alone:
+        return None
+    if request.resume and not request.checkpoint_dir:
+        raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
+    return CheckpointStore(request.checkpoint_dir, request.keep_checkpoints, resume=request.resume, notify=notify)
 
 
 def simple_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +197,13 @@ class RunRequest:
             for name, value in known.items()
             if value is not None
         }
+
+    @property
+    def boundary(self) -> str:
+        """Where the run may leave, to go on with other workers: after a ``step``, an ``epoch``, or nowhere (empty)."""
+        if self.strategy not in RESIZABLE or any(as_streaming(use.frame) for use in self.frames.values()):
+            return ""
+        return "epoch" if self.strategy == "local" or (self.frames and self.shuffle) else "step"
 
     @property
     def checkpoint_plan(self) -> dict[str, Any]:

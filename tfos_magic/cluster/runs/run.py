@@ -264,8 +264,8 @@ class Run(Observer):
 
         self._queue.await_turn(self, look)
 
-    def _await(self, what: str) -> None:
-        self.state.awaited = what
+    def _await(self, what: str, until: float) -> None:
+        self.state.wait_for(what, until)
         self.update(self.state)
 
     def _await_end(self, seconds: float) -> None:

@@ -16,7 +16,8 @@ from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
 from tfos_magic.transport.messages import FeedUse
 
-LOSS_NEWS_SECONDS = 2.0
+LOSS_NEWS_SECONDS, SAY_SECONDS = 2.0, 3.0
+_ROWS = "rows that Spark has yet to compute"
 
 
 def feed_all(
@@ -50,6 +51,7 @@ def feed_all(
             fed[name] = known
         else:
             state.phase = RunPhase.FEEDING
+            state.wait_for("")
             then = rows_of(earlier[name])
             planned = then.parallelism if then is not None else 0
             job = cluster.feeds.start(use.frame, use.plan, cluster.feed_world, planned)
@@ -104,11 +106,13 @@ def _await_first_rows(
     """Start the query of a streaming DataFrame and wait for rows, which tell the shapes of its columns."""
     assert cluster.feeds is not None
     state.phase = RunPhase.FEEDING
+    state.wait_for("")
     state.feeds[name] = FeedState(name, streamed=True)
     query = cluster.feeds.streams.start_query(name, frame, use.plan)
     while not query.wait_known(TICK):
         cluster.membership.check()
         cluster.membership.check_agents()
+        state.wait_for(cluster.membership.silence())
         draw()
     feed = SpooledFeed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
     state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
@@ -162,13 +166,17 @@ def uses_of(
 def _follow(
     cluster: TrainerGroup, job: FeedJobThread, name: str, state: RunState, draw: Callable[[], None]
 ) -> SpooledFeed:
-    started = time.monotonic()
+    started = moved = time.monotonic()
+    rows = 0
     try:
         while not job.wait(TICK):
             cluster.membership.check()
             cluster.membership.check_agents()
-            rows = sum(worker.beat.feeds.get(job.feed_id, 0) for worker in cluster.workers)
-            state.feeds[name] = FeedState(name, rows, 0, time.monotonic() - started)
+            before, rows = rows, sum(worker.beat.feeds.get(job.feed_id, 0) for worker in cluster.workers)
+            now = time.monotonic()
+            moved = moved if rows == before else now
+            state.feeds[name] = FeedState(name, rows, 0, now - started)
+            state.wait_for(cluster.membership.silence() or (_ROWS if now - moved > SAY_SECONDS else ""))
             draw()
     except BaseException:
         job.cancel()

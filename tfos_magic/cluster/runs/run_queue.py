@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -18,6 +19,7 @@ class RunQueue(Generic[Queued]):
         self._runs: list[Queued] = []
         self._changed = threading.Condition()
         self._callbacks: list[Callable[[Queued], object]] = []
+        self._idle_since = time.monotonic()
 
     def on_join(self, callback: Callable[[Queued], object]) -> None:
         """Call ``callback`` with each run as it is asked for."""
@@ -35,6 +37,7 @@ class RunQueue(Generic[Queued]):
         with self._changed:
             if run in self._runs:
                 self._runs.remove(run)
+                self._idle_since = time.monotonic()
             self._changed.notify_all()
 
     @property
@@ -42,6 +45,19 @@ class RunQueue(Generic[Queued]):
         """All that have not ended, in their order."""
         with self._changed:
             return list(self._runs)
+
+    def touch(self) -> None:
+        """Count idleness from now."""
+        with self._changed:
+            self._idle_since = time.monotonic()
+
+    def do_if_idle(self, seconds: float, action: Callable[[], object]) -> bool:
+        """Do what makes later runs go elsewhere, where there was no run for so many ``seconds``; True when it was."""
+        with self._changed:
+            idle = not self._runs and time.monotonic() - self._idle_since >= seconds
+            if idle:
+                action()
+            return idle
 
     def ahead(self, run: Queued) -> int:
         """How many have the workers before it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
+from tfos_magic.cluster.runs.metric_series import Awaited, MetricSeries, Stopwatch
 from tfos_magic.cluster.runs.worker_state import WorkerState, over_workers
 from tfos_magic.transport.messages import EpochEnd, Message, Notice, Output, Progress, RunFinished, RunStarted
 
@@ -64,7 +64,7 @@ class RunState:
     again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
     ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
     ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
-    ``awaited`` is what it waited for last while workers were started. ``begun`` is false while its turn is to come, and
+    ``awaited`` is what it waits for before it trains, if anything. ``begun`` is false while its turn is to come, and
     ``ahead`` of it are so many.
     """
 
@@ -74,7 +74,7 @@ class RunState:
     workers: list[WorkerState]
     servers: list[WorkerState] = field(default_factory=list)
     phase: RunPhase = RunPhase.STARTING
-    awaited: str = ""
+    awaited: Awaited | None = None
     begun: bool = True
     ahead: int = 0
     started: float = 0.0
@@ -122,6 +122,10 @@ class RunState:
     def queue(self) -> None:
         """The run waits for its turn."""
         self.phase, self.begun = RunPhase.QUEUED, False
+
+    def wait_for(self, what: str, until: float = math.inf) -> None:
+        """The run waits for ``what``, until ``until`` at most; it waits for nothing where that is empty."""
+        self.awaited = Awaited(what, self.clock(), until).after(self.awaited) if what else None
 
     def resize(self, workers: int) -> None:
         """So many workers have the run."""
@@ -273,9 +277,9 @@ def lose(state: RunState, rank: int) -> None:
         everyone[rank].state, everyone[rank].rows_per_second = "lost", 0.0
 
 
-def rewind(state: RunState) -> None:
-    """The run begins again, a worker having been lost: count it, and await what the new attempt trains again."""
-    state.restarts += 1
+def rewind(state: RunState, restarted: bool = True) -> None:
+    """The run begins again, which counts where it was ``restarted``: await what the new attempt trains again."""
+    state.restarts += restarted
     state.replaying = True
     state.enter("start")
     state.phase, state.step, state.metrics = RunPhase.STARTING, 0, {}

@@ -118,10 +118,10 @@ class FeedStore:
         self._forget((id(df), plan, world))
         return "its files were rewritten since it was fed, so it is fed anew."
 
-    def release(self, df: Any) -> bool:
-        """Forget all feeds of ``df``, where nothing runs; whether there was one."""
+    def release(self, df: Any = None) -> bool:
+        """Forget all feeds of ``df``, or of all, where nothing runs; whether there was one."""
         with self._lock:
-            keys = [key for key in self._feeds if key[0] == id(df)]
+            keys = [key for key in self._feeds if df is None or key[0] == id(df)]
         for key in keys:
             self._forget(key)
         return bool(keys)

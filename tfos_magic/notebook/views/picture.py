@@ -5,11 +5,13 @@ Wording and number formats are decided here once, so that the panel, the card an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import Any
 
+from tfos_magic.cluster.runs.metric_series import Awaited
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
 from tfos_magic.notebook.views.time_spent import WAITING, seconds_by_phase, told
@@ -19,6 +21,7 @@ from tfos_magic.notebook.views.worker_rows import WorkerRow, straggler, worker_r
 NOTICES_SHOWN = 6
 METRICS_SHOWN = 24
 NAMES_SHOWN = 3
+SAY_SECONDS = 3.0
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",
@@ -101,8 +104,9 @@ class Picture:
         return plain
 
 
-def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
-    """Put ``state`` in words. ``metrics`` have charts, however many there are before them."""
+def take_picture(state: RunState, metrics: Iterable[str] = (), detailed: Container[int] | None = None) -> Picture:
+    """Put ``state`` in words. ``metrics`` have charts, however many there are before them. Of workers that are not of
+    the ranks ``detailed``, and in no trouble, little is told; None is all."""
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
@@ -118,7 +122,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = ()) -> Picture:
         traffic=traffic(state.sent_per_epoch),
         feeds=[FeedPicture(feed.name, feed_text(feed), feed.done, _fed(feed, state)) for feed in state.feeds.values()],
         phases=take_phases(state),
-        workers=worker_rows(state),
+        workers=worker_rows(state, detailed),
         charts=take_charts(state, metrics),
         fit=_fit(state),
         more=_more(without_chart(state)),
@@ -156,12 +160,20 @@ def _fed(feed: FeedState, state: RunState) -> str:
 
 def _preparing(state: RunState) -> str:
     """What is waited for before the first step."""
-    fed = all(feed.done for feed in state.feeds.values())
-    if state.awaited and (state.phase is RunPhase.STARTING or (state.phase is RunPhase.FEEDING and fed)):
-        return f"waiting for {state.awaited}"
+    if state.awaited is not None and state.phase in (RunPhase.STARTING, RunPhase.FEEDING):
+        return _waiting(state.awaited, state.clock())
     if state.phase is RunPhase.QUEUED and state.ahead > 1:
         return f"number {state.ahead} of those that wait"
     return _PREPARING.get(state.phase, "")
+
+
+def _waiting(awaited: Awaited, now: float) -> str:
+    """What is waited for; where that takes long, for how long it was, and is at most."""
+    text = f"waiting for {awaited.what}"
+    if now - awaited.since < SAY_SECONDS:
+        return text
+    left = f", at most {duration(awaited.until - now)} more" if now < awaited.until < math.inf else ""
+    return f"{text} ({duration(now - awaited.since)}{left})"
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,6 +14,7 @@ SLOW = 0.6
 STEPS_BEHIND = 3
 WAITING = 0.15
 SILENT_SECONDS = 6.0
+TROUBLED = 20
 _ACTIVE = ("training", "validating")
 _ENDS = ("done", "stopped", "failed")
 
@@ -20,7 +22,8 @@ _ENDS = ("done", "stopped", "failed")
 @dataclass(frozen=True)
 class WorkerRow:
     """One rank: where it is, its state, its share of the epoch (0 to 1), and in words its pace, its waits for data and
-    for other ranks, and its memory. ``trouble`` is empty, or one or two words on what is wrong with it."""
+    for other ranks, and its memory. ``trouble`` is empty, or one or two words on what is wrong with it. Of one of many
+    workers ``where`` and the rest may be left out."""
 
     rank: int
     where: str
@@ -52,11 +55,22 @@ def _is_awaited(wait: float, usual: float) -> bool:
     return usual >= WAITING and wait < usual / 3
 
 
-def worker_rows(state: RunState) -> list[WorkerRow]:
-    """Put every worker in words, and after them every parameter server that the run uses."""
+def worker_rows(state: RunState, detailed: Container[int] | None = None) -> list[WorkerRow]:
+    """Put every worker in words, and after them every parameter server that the run uses.
+
+    All is told of the ranks of ``detailed`` and of the first ones in trouble; None is of all.
+    """
     norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE], state.strategy == "sync")
     servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
-    return [_worker(worker, state, norms) for worker in state.workers] + servers
+    if detailed is None:
+        return [_worker(worker, state, norms) for worker in state.workers] + servers
+    rows, left = [], TROUBLED
+    for worker in state.workers:
+        trouble = _trouble(worker, state, norms)
+        whole = worker.rank in detailed or bool(trouble and left)
+        left -= bool(trouble and left)
+        rows.append(_worker(worker, state, norms) if whole else _brief(worker, state, trouble))
+    return rows + servers
 
 
 class _Norms:
@@ -86,19 +100,35 @@ def _place(worker: WorkerState) -> float:
     return worker.epoch + (worker.step / worker.steps if worker.steps else 0.0)
 
 
-def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> WorkerRow:
-    trouble = norms.trouble(worker) if worker.state in _ACTIVE and state.phase is RunPhase.RUNNING else ""
-    shown = worker.state
+def _trouble(worker: WorkerState, state: RunState, norms: _Norms) -> str:
     if worker.state in ("lost", "failed"):
-        trouble = worker.state
-    elif state.phase.ended and worker.state not in _ENDS:
-        shown = trouble = "lost" if state.phase is RunPhase.FAILED and worker.pid else ""
-        shown = shown or "ended"
+        return worker.state
+    if _vanished(worker, state):
+        return "lost" if state.phase is RunPhase.FAILED and worker.pid else ""
+    return norms.trouble(worker) if worker.state in _ACTIVE and state.phase is RunPhase.RUNNING else ""
+
+
+def _vanished(worker: WorkerState, state: RunState) -> bool:
+    """Whether the run has ended and nothing is known of this worker's end."""
+    return state.phase.ended and worker.state not in (*_ENDS, "lost")
+
+
+def _shown(worker: WorkerState, state: RunState, trouble: str) -> str:
+    return (trouble or "ended") if _vanished(worker, state) else worker.state
+
+
+def _brief(worker: WorkerState, state: RunState, trouble: str) -> WorkerRow:
+    shown = _shown(worker, state, trouble)
+    return WorkerRow(worker.rank, "", shown, "", _share(worker), "", "", "", "", trouble)
+
+
+def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> WorkerRow:
+    trouble = _trouble(worker, state, norms)
     place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
     return WorkerRow(
         rank=worker.rank,
         where=" · ".join(part for part in (place, worker.device) if part),
-        state=shown,
+        state=_shown(worker, state, trouble),
         step=f"{worker.step:,} of {worker.steps:,}" if worker.steps else f"{worker.step:,}" if worker.step else "",
         fraction=_share(worker),
         pace=pace(worker.rows_per_second),

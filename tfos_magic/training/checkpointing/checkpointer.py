@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
-from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, encode, split
-from tfos_magic.errors import ClusterError
+from tfos_magic.checkpoints.checkpoint import Checkpoint, Position
 from tfos_magic.training.checkpointing import snapshot
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 from tfos_magic.training.checkpointing.resume import Recorded, by_class, reopen_epoch
+from tfos_magic.training.checkpointing.sender import Sender
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.logs import metrics
-from tfos_magic.training.logs.progress import Reporter
 from tfos_magic.training.loop import Fit, Loop, Opening
 from tfos_magic.training.state import TrainingState
-from tfos_magic.transport.messages import Message
 
 SHARE = 50
-SEND_SECONDS = 300.0
-BYTES_PER_SECOND = 100e6
 
 
 class Checkpointer:
@@ -137,9 +131,26 @@ class Checkpointer:
             return
         steps = 0 if fit.steps >= self._plan.every else fit.steps
         enough = not steps or fit.inside or not self._in_step
-        if enough if self._plan.every else self._is_due(self._last):
+        leaves = self._leaves()
+        if leaves or (enough if self._plan.every else self._is_due(self._last)):
             self._take(loop, fit, loop.epoch + 1, 0)
             fit.steps = steps
+        if leaves:
+            self._session.raise_stopped(f"epoch {loop.epoch + 1}")
+
+    def leave(self, loop: Loop) -> None:
+        """All ranks go after this step, for the run goes on elsewhere, unless it could only from an epoch's end."""
+        fit = loop.fit
+        if fit is None or not fit.recorded or (loop.data.runs_python and not self._plan.every):
+            return
+        self._take(loop, fit, loop.epoch, loop.step)
+        self._session.raise_stopped(f"epoch {loop.epoch + 1}")
+
+    def _leaves(self) -> bool:
+        """Whether the run goes on elsewhere after this epoch, as a rank has been told."""
+        if self._context.strategy == "async":
+            return False
+        return bool(self._collectives.gather([int(bool(self._context.stop.leaving))]).any())
 
     def end(self, loop: Loop) -> None:
         """``fit`` has ended well, and so have its callbacks."""
@@ -214,53 +225,6 @@ class StepCounter(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._checkpointer.step_ends(self._loop)
-
-
-class Sender:
-    """Encodes and sends checkpoints in a thread, one at a time. ``seconds`` is what the last one took, in all."""
-
-    def __init__(self, run_id: str, emit: Callable[[Message], None], reporter: Reporter) -> None:
-        self._run_id, self._emit, self._reporter = run_id, emit, reporter
-        self._thread: threading.Thread | None = None
-        self.seconds = 0.01
-        self._measured = False
-
-    def expect(self, size: int) -> None:
-        """Before the first checkpoint, guess what one of ``size`` bytes will take."""
-        if not self._measured:
-            self.seconds = max(self.seconds, size / BYTES_PER_SECOND)
-
-    def send(self, checkpoint: Checkpoint, started: float) -> None:
-        """Send in the background what was taken from ``started`` on; waits for the one before."""
-        self.join()
-        copied = time.monotonic() - started
-        self._thread = threading.Thread(
-            target=self._send, args=(checkpoint, copied), name="tfos-checkpoint-sender", daemon=True
-        )
-        self._thread.start()
-
-    def join(self) -> None:
-        """Return when nothing is being sent. Raises :class:`ClusterError` after ``SEND_SECONDS`` seconds."""
-        if self._thread is None:
-            return
-        self._thread.join(SEND_SECONDS)
-        if self._thread.is_alive():
-            raise ClusterError(
-                f"a checkpoint did not leave the worker within {SEND_SECONDS:.0f} s: the kernel, or the way to it, is "
-                "too slow for the size of the model. Take fewer checkpoints with --checkpoint-every."
-            )
-        self._thread = None
-
-    def _send(self, checkpoint: Checkpoint, copied: float) -> None:
-        began = time.monotonic()
-        try:
-            data = encode(checkpoint)
-        except MemoryError:
-            self._reporter.notice("A checkpoint was left out: rank 0 has not the memory for a copy of the model.")
-            return
-        for part in split(self._run_id, f"{checkpoint.position.label}-{uuid4().hex[:8]}", checkpoint.position, data):
-            self._emit(part)
-        self.seconds, self._measured = copied + time.monotonic() - began, True
 
 
 def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], context: RunContext) -> Checkpoint:

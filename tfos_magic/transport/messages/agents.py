@@ -10,7 +10,8 @@ from tfos_magic.transport.messages.message import Message
 
 @dataclass(frozen=True)
 class Register(Message):
-    """An agent is up. ``slot`` is its Spark partition, ``tensor_port`` the port it holds for TensorFlow.
+    """An agent is up. ``slot`` is its place in the cluster, ``tensor_port`` the port it holds for TensorFlow,
+    ``executor`` the id of its Spark executor, where it has one.
 
     ``job`` is the name of the Spark job it belongs to: after the loss of an agent all are replaced by a new job's.
     """
@@ -21,6 +22,7 @@ class Register(Message):
     tensor_port: int
     feed: FeedEndpoint
     job: str = ""
+    executor: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
 

@@ -95,11 +95,14 @@ class RunCell(Message):
 class StopRun(Message):
     """End the run at the next step that all ranks share; the trainer lives on.
 
-    With ``abandon`` another rank has ended by an error, and this one ends where it waits for it, too.
+    With ``abandon`` another rank has ended by an error, and this one ends where it waits for it, too. With ``leave``
+    the run goes on elsewhere: it ends with a checkpoint, at the next ``step`` or at the end of the ``epoch``, and not
+    before; where none can be taken it goes on.
     """
 
     run_id: str
     abandon: bool = False
+    leave: str = ""
 
 
 @dataclass(frozen=True)

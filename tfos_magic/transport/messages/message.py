@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from tfos_magic.errors import MessageTooLarge, ProtocolError
 
@@ -74,15 +74,37 @@ def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+class _Field(NamedTuple):
+    """What is known of a field: a value of the type ``plain`` needs no further look."""
+
+    hint: Any
+    plain: Any
+    needed: bool
+
+
+@cache
+def _fields(cls: Any) -> dict[str, _Field]:
+    return {each.name: _known(_hints(cls)[each.name], each) for each in dataclasses.fields(cls)}
+
+
+def _known(hint: Any, spec: dataclasses.Field[Any]) -> _Field:
+    kind = get_origin(hint) or hint
+    nested = any(map(dataclasses.is_dataclass, (kind, *get_args(hint))))
+    needed = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+    return _Field(hint, None if nested else kind, needed)
+
+
 def _made(cls: Any, fields: dict[str, Any]) -> Any:
     """Refuse missing, unknown or wrongly typed fields, so that no handler meets them."""
-    if unknown := fields.keys() - _hints(cls).keys():
+    known = _fields(cls)
+    if unknown := fields.keys() - known.keys():
         raise ProtocolError(f"{cls.__name__} has no field {sorted(unknown)}"[:_TOLD], "an unknown field")
-    for spec in dataclasses.fields(cls):
-        if spec.name in fields:
-            fields[spec.name] = _checked(f"{cls.__name__}.{spec.name}", _hints(cls)[spec.name], fields[spec.name])
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ProtocolError(f"{cls.__name__} lacks its field {spec.name!r}", "a field that is missing")
+    for name, (hint, plain, needed) in known.items():
+        if name in fields:
+            if type(fields[name]) is not plain:
+                fields[name] = _checked(f"{cls.__name__}.{name}", hint, fields[name])
+        elif needed:
+            raise ProtocolError(f"{cls.__name__} lacks its field {name!r}", "a field that is missing")
     return cls(**fields)
 
 

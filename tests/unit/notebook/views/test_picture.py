@@ -28,12 +28,17 @@ def test_of_very_many_metrics_the_first_are_shown_and_the_others_counted() -> No
 def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
     state = new_state()
     assert take_picture(state).position == "waiting for the workers"
-    state.awaited = "agents: 1 of 2"
-    assert take_picture(state).position == "waiting for agents: 1 of 2"
+    state.wait_for("agents: 0 of 2", until=state.clock() + 120)
+    assert take_picture(state).position == "waiting for agents: 0 of 2"
+    pass_time(state, 12)
+    state.wait_for("agents: 1 of 2", until=state.clock() + 108)
+    assert take_picture(state).position == "waiting for agents: 1 of 2 (12 s, at most 1:48 more)"
     state.phase, state.feeds["train"] = RunPhase.FEEDING, FeedState("train")
+    state.wait_for("")
     assert take_picture(state).position == "rows on their way to the workers"
-    state.awaited, state.feeds["train"].done = "TensorFlow: 1 of 2 workers", True
-    assert take_picture(state).position == "waiting for TensorFlow: 1 of 2 workers"
+    state.wait_for("rows that Spark has yet to compute")
+    pass_time(state, 4)
+    assert take_picture(state).position == "waiting for rows that Spark has yet to compute (4.0 s)"
 
 
 def test_a_run_that_waits_says_its_place() -> None:

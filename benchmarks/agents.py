@@ -1,0 +1,234 @@
+"""What the kernel pays for many workers: simulated agents that speak the real protocol to the real control server.
+
+The kernel's side is all there: control socket, membership, a run, and the picture that its panel draws four times a
+second. Agents are connections of a few processes of this machine, which answer as agents do and send five messages a
+second each: a sign of life and four of progress. Shown are the seconds until all have registered, the processor
+seconds and the messages of one second of the run, the memory that it takes, the seconds until all have answered a stop,
+and what a picture costs.
+
+    python benchmarks/agents.py [--agents 1000] [--seconds 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+from unittest import mock
+
+import psutil
+import zmq
+from plain import start_process
+from sessions import local_session
+
+from tfos_magic import TFCluster
+from tfos_magic.cluster import agents
+from tfos_magic.cluster.runs.request import Observer
+from tfos_magic.errors import RunInterrupted
+from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.transport import control_client
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.control_client import ControlClient
+from tfos_magic.transport.messages import (
+    FeedEndpoint,
+    Heartbeat,
+    Message,
+    Progress,
+    Register,
+    RunCell,
+    RunFinished,
+    RunStarted,
+    Shutdown,
+    StartTrainer,
+    StopRun,
+    TrainerReady,
+)
+
+PROCESSES = 4
+BEAT_SECONDS, PROGRESS_SECONDS = 1.0, 0.25
+STEPS = 1000
+
+
+class Agent:
+    """A simulated agent: what is due when, and what it answers."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.client, self._slot = ControlClient(config), config.slot
+        self._run_id, self._step, self._beats = "", 0, 0
+        feed = FeedEndpoint("grpc://127.0.0.1:1", f"worker-{config.slot}")
+        self.client.send(Register(config.slot, f"10.0.{config.slot // 250}.1", 1000 + config.slot, 1, feed, config.job))
+
+    def tick(self) -> None:
+        """Every quarter of a second: progress, and a sign of life each fourth time."""
+        if self._beats % round(BEAT_SECONDS / PROGRESS_SECONDS) == 0:
+            self.client.send(Heartbeat(trainer_rss=1 << 29))
+        self._beats += 1
+        if self._run_id:
+            self._step += 1
+            loss, rows = {"loss": 1 / self._step, "accuracy": 0.5}, 32 * self._step
+            self.client.send(
+                Progress(self._run_id, self._slot, "train", 0, 3, self._step, STEPS, rows, loss, 1000 * self._step)
+            )
+
+    def obey(self, message: Message | None) -> bool:
+        """Answer; False where it is to end."""
+        match message:
+            case StartTrainer():
+                self.client.send(TrainerReady(message.generation, message.rank, 5000 + message.rank))
+            case RunCell():
+                self._run_id = message.run_id
+                self.client.send(RunStarted(message.run_id, self._slot))
+            case StopRun():
+                self._run_id = ""
+                self.client.send(RunFinished(message.run_id, self._slot, "stopped"))
+            case Shutdown():
+                return False
+        return True
+
+
+def serve(pipe: Any) -> None:
+    """Be the agents of the configurations that come through ``pipe`` until all have been shut down."""
+    context = zmq.Context()
+    context.max_sockets = 10_000
+    poller, by_socket, due = zmq.Poller(), {}, []
+    with mock.patch.object(control_client.zmq, "Context", return_value=context):
+        for config in pipe.recv():
+            agent = Agent(config)
+            poller.register(agent.client.socket, zmq.POLLIN)
+            poller.register(agent.client.monitor, zmq.POLLIN)
+            by_socket[agent.client.socket], by_socket[agent.client.monitor] = agent, agent
+            due.append((time.monotonic() + (config.slot % 97) / 97 * PROGRESS_SECONDS, config.slot, agent))
+    heapq.heapify(due)
+    living = len(due)
+    while living:
+        for socket, _ in poller.poll(max(0, int((due[0][0] - time.monotonic()) * 1000))):
+            agent = by_socket[socket]
+            if socket is agent.client.monitor:
+                agent.client.note_connection()
+            elif not agent.obey(agent.client.receive()):
+                poller.unregister(socket)
+                living -= 1
+        while due[0][0] <= time.monotonic():
+            when, slot, agent = heapq.heappop(due)
+            agent.tick()
+            heapq.heappush(due, (when + PROGRESS_SECONDS, slot, agent))
+    time.sleep(0.5)
+
+
+class Job:
+    """In the place of the Spark job of an agent."""
+
+    configs: ClassVar[list[AgentConfig]] = []
+
+    def __init__(self, spark: Any, config: AgentConfig, **_: Any) -> None:
+        self.tag, self._config = config.job, config
+
+    def start(self) -> None:
+        Job.configs.append(self._config)
+
+    def wait(self, timeout: float) -> bool:
+        return True
+
+    def cancel(self) -> None:
+        pass
+
+
+class Screen(Observer):
+    """Draws as the panel does, and counts what it takes."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.bytes = 0
+        self._next = 0.0
+
+    def update(self, state: Any) -> None:
+        if time.monotonic() < self._next:
+            return
+        began = time.process_time()
+        self.bytes = len(json.dumps(take_picture(state).as_json()))
+        self.seconds.append(time.process_time() - began)
+        self._next = time.monotonic() + 0.25
+
+
+@contextmanager
+def simulated(count: int) -> Iterator[list[Any]]:
+    """Processes that are the agents of a cluster which is started meanwhile."""
+    started = [start_process(serve) for _ in range(PROCESSES)]
+    launch = agents.Agents._launch
+
+    def launch_all(self: Any, slots: Any, control: Any, deadline: float) -> None:
+        await_agents = self._membership.await_agents
+
+        def send_first(*arguments: Any) -> None:
+            for number, (pipe, _) in enumerate(started):
+                pipe.send(Job.configs[number::PROCESSES])
+            await_agents(*arguments)
+
+        with mock.patch.object(self._membership, "await_agents", send_first):
+            launch(self, slots, control, deadline)
+
+    with (
+        mock.patch.object(agents, "AgentJob", Job),
+        mock.patch.object(agents.Agents, "_launch", launch_all),
+        mock.patch.object(agents.Agents, "await_slots"),
+    ):
+        yield [process for _, process in started]
+    for _, process in started:
+        process.join(20)
+
+
+def measure(count: int, seconds: float) -> None:
+    spark = local_session()
+    kernel, screen = psutil.Process(), Screen()
+    memory = kernel.memory_info().rss
+    with simulated(count), TFCluster(spark, workers=count) as cluster:
+        began = time.perf_counter()
+        heard = _counted(cluster)
+        run = cluster.submit("pass", observer=screen)
+        while sum(worker.state == "training" for worker in run.state.workers) < count:
+            time.sleep(0.1)
+        print(f"{count} agents run after {time.perf_counter() - began:.1f} s")
+        messages, cpu, began = heard[0], _cpu(kernel), time.perf_counter()
+        time.sleep(seconds)
+        took = time.perf_counter() - began
+        print(f"messages a second {(heard[0] - messages) / took:12,.0f} of {5 * count:,}")
+        print(f"processor         {(_cpu(kernel) - cpu) / took:12.2f} of a core")
+        print(f"memory            {(kernel.memory_info().rss - memory) / 1e6:12.0f} MB more than before")
+        print(
+            f"picture           {1000 * sorted(screen.seconds)[len(screen.seconds) // 2]:12.1f} ms, {screen.bytes:,} B"
+        )
+        began = time.perf_counter()
+        with suppress(RunInterrupted):
+            run.stop()
+        print(f"stopped after     {time.perf_counter() - began:12.2f} s: {run.state.phase.value}")
+
+
+def _counted(cluster: TFCluster) -> list[int]:
+    heard = [0]
+
+    def count(peer: bytes, message: Message) -> None:
+        heard[0] += 1
+
+    cluster.hearers.append(count)
+    return heard
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    measure(options.agents, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

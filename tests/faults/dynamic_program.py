@@ -1,0 +1,94 @@
+"""A user's program on a standalone master with dynamic allocation: it trains, loses an executor, idles and ends, and
+prints what happened as JSON. Run as its own process, since a process has one JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.faults.cells import Watch, furthest, run
+from tests.faults.executor_program import KILL_EXECUTOR
+from tests.jvm import EXECUTORS
+from tfos_magic import TFCluster
+from tfos_magic.cluster.preflight import examine
+from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
+from tfos_magic.errors import TFOSError
+
+IDLE_SECONDS = 4
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.dynamicAllocation.executorIdleTimeout": f"{IDLE_SECONDS}s",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "600m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def main(master: str, folder: Path) -> dict[str, Any]:
+    spark = SparkSession.builder.master(master).config(map=DYNAMIC | EXECUTORS).getOrCreate()
+    outcome: dict[str, Any] = {"executors": [executors(spark)]}
+    outcome["doctor"] = [[found.name, found.text, found.fix] for found in examine(spark, ClusterSpec(workers=2))]
+    outcome["refused"] = [refusal(spark, workers=4), refusal(spark, workers=2, hold_slots=False)]
+    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
+    train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
+    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
+    with TFCluster(spark, workers=2) as cluster:
+        undisturbed = run(cluster, "pass", folder / "nothing", **data)
+        watch = Watch()
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:  # a worker's view of /tmp goes with its executor
+            results = run(cluster, KILL_EXECUTOR, Path(shared) / "mark", watch=watch, **data)
+        before = [worker.agent.pid for worker in cluster.workers]
+        outcome["shrunk"] = reached(lambda: executors(spark) == 2)
+        time.sleep(2 * IDLE_SECONDS)
+        outcome["executors"].append(executors(spark))
+        again = run(cluster, "pass", folder / "nothing", **data)
+        outcome["stayed"] = before == [worker.agent.pid for worker in cluster.workers]
+    outcome["emptied"] = reached(lambda: executors(spark) == 0)
+    idle = TFCluster(spark, workers=1, idle_timeout=IDLE_SECONDS).start()
+    outcome["ended"] = reached(lambda: idle.phase is ClusterPhase.STOPPED)
+    outcome["reason"] = str(idle.status().reason)
+    return outcome | {
+        "hosts": sorted({worker.agent.host for worker in cluster.workers}),
+        "restarts": watch.state.restarts,
+        "furthest": max(furthest(results, undisturbed), furthest(again, undisturbed)),
+        "count": spark.range(9).count(),
+    }
+
+
+def executors(spark: SparkSession) -> int:
+    return int(spark.sparkContext._jsc.sc().getExecutorIds().size())
+
+
+def refusal(spark: SparkSession, **spec: Any) -> str:
+    try:
+        with TFCluster(spark, **spec):
+            return ""
+    except TFOSError as error:
+        return str(error)
+
+
+def reached(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return condition()
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        outcome = main(sys.argv[1], Path(sys.argv[2]))
+    print(json.dumps(outcome))

@@ -1,0 +1,176 @@
+"""A run goes on with more or fewer workers, from where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests import sessions
+from tfos_magic import TFCluster
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import ClusterError, StartTimeout
+from tfos_magic.spark.session import cancel_tag, job_tag
+
+CELL = """
+import os
+import signal
+import time
+import keras
+import numpy as np
+
+class Slowly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(pause)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        print("epoch", epoch, "of", tfos.size())
+
+keras.utils.set_random_seed(3)
+random = np.random.default_rng(5)
+x = random.normal(size=(96, 8)).astype("float32")
+y = (x[:, 0] > 0).astype("float32")
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+model.compile("adam", "mse", metrics=["mae"])
+data = train if fed else x
+history = model.fit(data, None if fed else y, batch_size=None if fed else 16, epochs=4, verbose=0, callbacks=[Slowly()])
+weights = model.get_weights()
+"""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Eight slots on this machine."""
+    yield from sessions.local_session(8)
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[TFCluster]:
+    with TFCluster(spark, workers=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def train(spark: SparkSession) -> DataFrame:
+    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
+    return spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
+
+
+def _submit(cluster: TFCluster, frames: dict[str, Any], pause: float, **options: Any) -> Run:
+    fed = {"frames": frames, "label": "y", "batch_size": 16} if frames else {}
+    names = {"pause": pause, "fed": bool(frames)}
+    return cluster.submit(CELL, names=names, outputs=["weights", "history"], seed=7, **fed, **options)
+
+
+def _await_step(run: Run, epoch: int, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while (run.state.epoch, run.state.step) < (epoch, step) and not run.done:
+        assert time.monotonic() < deadline, run.state
+        time.sleep(0.02)
+
+
+def _sized(run: Run) -> list[str]:
+    """What rank 0 printed of the epochs that it began."""
+    return list(run.state.workers[0].log)
+
+
+@pytest.mark.parametrize("fed", [False, True], ids=["arrays", "rows in order"])
+def test_a_run_goes_on_with_more_workers_and_with_fewer_after_its_next_step(
+    cluster: TFCluster, train: DataFrame, fed: bool
+) -> None:
+    frames = {"train": train} if fed else {}
+    expected = _submit(cluster, frames, 0.0, shuffle=False).wait()
+    run = _submit(cluster, frames, 0.15, shuffle=False)
+    before = [worker.agent.pid for worker in cluster.workers]
+    _await_step(run, 1, 2)
+    cluster.scale(3)
+    _await_step(run, 2, 2)
+    assert cluster.size == 3, run.state.notices
+    assert [worker.agent.pid for worker in cluster.workers][:2] == before
+    cluster.scale(2)
+    results = run.wait(120)
+    assert cluster.size == 2
+    assert run.state.restarts == 0
+    assert [notice for notice in run.state.notices if "from here on" in notice] == [
+        "3 workers from here on.",
+        "2 workers from here on.",
+    ]
+    assert len(results["history"].history["loss"]) == 4
+    np.testing.assert_allclose(results["history"].history["loss"], expected["history"].history["loss"], rtol=1e-5)
+    for ours, theirs in zip(results["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["sync", "local"])
+def test_shuffled_rows_and_local_training_change_size_at_the_end_of_an_epoch(
+    cluster: TFCluster, train: DataFrame, strategy: str
+) -> None:
+    run = _submit(cluster, {"train": train}, 0.1, strategy=strategy)
+    _await_step(run, 1, 1)
+    cluster.scale(3)
+    results = run.wait(120)
+    assert _sized(run) == ["epoch 2 of 3", "epoch 3 of 3"]
+    assert len(results["history"].history["loss"]) == 4
+    cluster.scale(2)
+    assert cluster.size == 2
+
+
+def test_what_cannot_change_size_is_refused_and_goes_on(cluster: TFCluster) -> None:
+    with pytest.raises(StartTimeout, match=r"9 workers and 1 feed slot asked, \d slots free"):
+        cluster.scale(9)
+    run = cluster.submit("import time; time.sleep(2)", strategy="none")
+    with pytest.raises(ClusterError, match="goes on: wait for it or stop it, then scale the cluster"):
+        cluster.scale(1)
+    run.wait(60)
+    assert cluster.size == 2
+
+
+@contextmanager
+def _slots_held(spark: SparkSession, count: int) -> Iterator[None]:
+    """Another job has so many slots while the block runs."""
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        time.sleep(600)
+        yield from batches
+
+    def work() -> None:
+        with job_tag(spark, "held"), suppress(Exception):  # which is its end
+            spark.range(0, count, 1, count).mapInArrow(hold, "id long").collect()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        cancel_tag(spark, "held")
+        thread.join()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_between_its_bounds_a_run_takes_free_slots_and_goes_on_with_fewer_workers(
+    cluster: TFCluster, spark: SparkSession
+) -> None:
+    """Two slots are the other tests' cluster's, and a job has all others but one when a worker is killed."""
+    assert cluster.size == 2
+    with TFCluster(spark, workers=2, most_workers=3) as made:
+        assert made.size == 3
+        run = _submit(made, {}, 0.4)
+        _await_step(run, 1, 1)
+        with _slots_held(spark, 3):
+            os.kill(made.workers[0].agent.pid, signal.SIGKILL)
+            _await_step(run, 1, 4)
+            assert made.size == 2, run.state.notices
+        results = run.wait(120)
+        assert made.size == 3, run.state.notices
+    assert run.state.restarts == 1
+    assert len(results["history"].history["loss"]) == 4
