@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,7 +16,7 @@ from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.choice import kernel_is_ending
 from tfos_magic.notebook.views.picture import take_picture
-from tfos_magic.notebook.views.worker_rows import WorkerRow
+from tfos_magic.notebook.views.worker_rows import WorkerRow, worker_rows
 from tfos_magic.widgets.module import MODULE, STYLE
 
 LOG_LINES = 240
@@ -23,6 +24,8 @@ LOG_COLUMNS = 200
 MANY_WORKERS = 64
 _LATER = ({"charts"}, {"charts", "workers"}, {"workers"}, {"charts", "workers"})  # what a message leaves out
 LOG_SECONDS = 1.0
+
+Rows = Callable[[RunState], list[WorkerRow]]
 
 _NOTHING = {
     "phase": "none",
@@ -78,9 +81,17 @@ class Panel(anywidget.AnyWidget):
         """Send what changed since the last call, in one message; the log only where asked for."""
         self.state = state
         with self.hold_sync():
-            for name, value in values_of(state, log, self.wanted, self._asked).items():
+            for name, value in values_of(state, log, self.wanted, self._rows(without)).items():
                 if name not in without:
                     setattr(self, name, value)
+
+    def _rows(self, without: Container[str]) -> Rows:
+        """What gives the workers' rows: none where they are left out, of many the one asked for, and what is short."""
+        state = self.state
+        if "workers" in without:
+            return lambda state: []
+        many = state is not None and len(state.workers) > MANY_WORKERS
+        return partial(worker_rows, detailed={self._asked}) if many else worker_rows
 
     def want(self, metrics: Iterable[str]) -> None:
         """Have charts of these metrics too."""
@@ -143,9 +154,11 @@ def _connect(panel: Panel, run: Run) -> None:
     run.on_change(lambda run: panel.follow(run.state))
 
 
-def values_of(state: RunState, log: bool = True, wanted: Iterable[str] = (), asked: int = 0) -> dict[str, Any]:
+def values_of(
+    state: RunState, log: bool = True, wanted: Iterable[str] = (), rows: Rows = worker_rows
+) -> dict[str, Any]:
     """The panel's values for a run, by trait."""
-    taken = take_picture(state, wanted, None if len(state.workers) <= MANY_WORKERS else {asked})
+    taken = take_picture(state, wanted, rows)
     workers, taken = list(map(_listed, taken.workers)), replace(taken, workers=[])
     picture = taken.as_json()
     del picture["workers"]

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from queue import Empty
 from typing import Any
 
 import pytest
 
 from tfos_magic.cluster.membership import Membership
-from tfos_magic.cluster.runs.attempt import Attempt
+from tfos_magic.cluster.runs.attempt import Attempt, Inbox
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import WorkerError
-from tfos_magic.transport.messages import CheckpointPart, Heartbeat, Message, Output, RunFinished, TrainerExited
+from tfos_magic.transport.messages import (
+    CheckpointPart,
+    EpochEnd,
+    Heartbeat,
+    Message,
+    Output,
+    Progress,
+    RunFinished,
+    TrainerExited,
+)
 
 RUN = "of now"
 
@@ -97,3 +107,19 @@ def test_an_error_is_that_of_the_worker_that_sends_it(group: Group, attempt: Att
     with pytest.raises(WorkerError) as caught:
         attempt.follow([WorkerState(0), WorkerState(1)])
     assert caught.value.rank == 1
+
+
+def _progress(rank: int, step: int) -> Progress:
+    return Progress(RUN, rank, "train", 0, 1, step, 10, 32 * step)
+
+
+def test_progress_that_nobody_has_looked_at_gives_way_to_later_and_overtakes_nothing() -> None:
+    inbox, end = Inbox(), EpochEnd(RUN, 0, 0, 1)
+    for message in (_progress(0, 1), _progress(1, 1), _progress(0, 2), end, _progress(0, 3), _progress(1, 2)):
+        inbox.put(message.rank, message)
+    heard = [inbox.get(1) for _ in range(4)]
+    assert heard == [_progress(0, 2), _progress(1, 2), end, _progress(0, 3)]
+    inbox.put(0, _progress(0, 4))
+    assert inbox.get(1) == _progress(0, 4)
+    with pytest.raises(Empty):
+        inbox.get(0.01)

@@ -16,6 +16,7 @@ from tfos_magic.transport.messages import (
     Message,
     Output,
     OutputPart,
+    Progress,
     RunCell,
     RunFinished,
     RunStarted,
@@ -37,6 +38,31 @@ OUTPUT_GRACE = 10.0
 
 class StopAsked(Exception):
     """Another thread wants the run to end, as an interrupt does."""
+
+
+class Inbox:
+    """Messages in their order. Of progress that nobody has looked at, a later one of the same rank takes the place, so
+    that who is slow to look does not fall behind; none overtakes another message of its rank."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[list[Message]] = SimpleQueue()
+        self._latest: dict[int, list[Message]] = {}
+
+    def put(self, rank: int, message: Message) -> None:
+        """To be called in one thread."""
+        latest = self._latest.get(rank) if isinstance(message, Progress) else None
+        if latest:
+            try:
+                latest[0] = message
+                return
+            except IndexError:
+                pass
+        self._queue.put(made := [message])
+        self._latest[rank] = made if isinstance(message, Progress) else []
+
+    def get(self, timeout: float) -> Message:
+        """Wait for the next; raises :class:`queue.Empty` after ``timeout`` seconds."""
+        return self._queue.get(timeout=timeout).pop()
 
 
 class Attempt:
@@ -69,7 +95,7 @@ class Attempt:
         self._ranks = range(cluster.size) if ranks is None else ranks
         self.outcome = Outcome(cluster.size, ranks=self._ranks, elastic=elastic, alone=alone)
         self._cluster, self._run_id, self._take = cluster, run_id, take
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._inbox = Inbox()
         self._generation = cluster.membership.generation
         self._cell: RunCell | None = None
         self._replacements = replacements if elastic else 0
@@ -138,7 +164,7 @@ class Attempt:
         if not of_run or getattr(message, "generation", self._generation) != self._generation:
             return
         if getattr(message, "rank", rank) == rank:
-            self._inbox.put(message)
+            self._inbox.put(rank, message)
         elif rank not in self._impostors:
             self._impostors.add(rank)
             kind = type(message).__name__

@@ -6,7 +6,7 @@ Wording and number formats are decided here once, so that the panel, the card an
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import Any
@@ -104,9 +104,11 @@ class Picture:
         return plain
 
 
-def take_picture(state: RunState, metrics: Iterable[str] = (), detailed: Container[int] | None = None) -> Picture:
-    """Put ``state`` in words. ``metrics`` have charts, however many there are before them. Of workers that are not of
-    the ranks ``detailed``, and in no trouble, little is told; None is all."""
+def take_picture(
+    state: RunState, metrics: Iterable[str] = (), rows: Callable[[RunState], list[WorkerRow]] = worker_rows
+) -> Picture:
+    """Put ``state`` in words. ``metrics`` have charts, however many there are before them; ``rows`` gives those of the
+    workers."""
     return Picture(
         phase=state.phase.value,
         ended=state.phase.ended,
@@ -122,7 +124,7 @@ def take_picture(state: RunState, metrics: Iterable[str] = (), detailed: Contain
         traffic=traffic(state.sent_per_epoch),
         feeds=[FeedPicture(feed.name, feed_text(feed), feed.done, _fed(feed, state)) for feed in state.feeds.values()],
         phases=take_phases(state),
-        workers=worker_rows(state, detailed),
+        workers=rows(state),
         charts=take_charts(state, metrics),
         fit=_fit(state),
         more=_more(without_chart(state)),

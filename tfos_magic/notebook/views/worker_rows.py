@@ -60,24 +60,26 @@ def worker_rows(state: RunState, detailed: Container[int] | None = None) -> list
 
     All is told of the ranks of ``detailed`` and of the first ones in trouble; None is of all.
     """
-    norms = _Norms([worker for worker in state.workers if worker.state in _ACTIVE], state.strategy == "sync")
+    norms = _Norms(state)
     servers = [_server(server, state) for server in (state.servers if state.strategy == "async" else [])]
     if detailed is None:
-        return [_worker(worker, state, norms) for worker in state.workers] + servers
+        return [_worker(worker, norms) for worker in state.workers] + servers
     rows, left = [], TROUBLED
     for worker in state.workers:
-        trouble = _trouble(worker, state, norms)
+        trouble = _trouble(worker, norms)
         whole = worker.rank in detailed or bool(trouble and left)
         left -= bool(trouble and left)
-        rows.append(_worker(worker, state, norms) if whole else _brief(worker, state, trouble))
+        rows.append(_worker(worker, norms) if whole else _brief(worker, norms, trouble))
     return rows + servers
 
 
 class _Norms:
-    """What is usual among the workers that train, to measure each of them by."""
+    """What is usual among the workers that train, to measure each of them by, and where their run is."""
 
-    def __init__(self, active: list[WorkerState], lockstep: bool) -> None:
-        self.lockstep = lockstep
+    def __init__(self, state: RunState) -> None:
+        active = [worker for worker in state.workers if worker.state in _ACTIVE]
+        self.lockstep, phase = state.strategy == "sync", state.phase
+        self.ended, self.failed, self.running = phase.ended, phase is RunPhase.FAILED, phase is RunPhase.RUNNING
         self.pace = median([worker.rows_per_second for worker in active] or [0.0])
         self.peers = median([worker.peer_share for worker in active] or [0.0])
         self.place = median([_place(worker) for worker in active] or [0.0])
@@ -100,35 +102,35 @@ def _place(worker: WorkerState) -> float:
     return worker.epoch + (worker.step / worker.steps if worker.steps else 0.0)
 
 
-def _trouble(worker: WorkerState, state: RunState, norms: _Norms) -> str:
+def _trouble(worker: WorkerState, norms: _Norms) -> str:
     if worker.state in ("lost", "failed"):
         return worker.state
-    if _vanished(worker, state):
-        return "lost" if state.phase is RunPhase.FAILED and worker.pid else ""
-    return norms.trouble(worker) if worker.state in _ACTIVE and state.phase is RunPhase.RUNNING else ""
+    if _vanished(worker, norms):
+        return "lost" if norms.failed and worker.pid else ""
+    return norms.trouble(worker) if norms.running and worker.state in _ACTIVE else ""
 
 
-def _vanished(worker: WorkerState, state: RunState) -> bool:
+def _vanished(worker: WorkerState, norms: _Norms) -> bool:
     """Whether the run has ended and nothing is known of this worker's end."""
-    return state.phase.ended and worker.state not in (*_ENDS, "lost")
+    return norms.ended and worker.state not in (*_ENDS, "lost")
 
 
-def _shown(worker: WorkerState, state: RunState, trouble: str) -> str:
-    return (trouble or "ended") if _vanished(worker, state) else worker.state
+def _shown(worker: WorkerState, norms: _Norms, trouble: str) -> str:
+    return (trouble or "ended") if _vanished(worker, norms) else worker.state
 
 
-def _brief(worker: WorkerState, state: RunState, trouble: str) -> WorkerRow:
-    shown = _shown(worker, state, trouble)
-    return WorkerRow(worker.rank, "", shown, "", _share(worker), "", "", "", "", trouble)
+def _brief(worker: WorkerState, norms: _Norms, trouble: str) -> WorkerRow:
+    shown = _shown(worker, norms, trouble)
+    return WorkerRow(worker.rank, "", shown, "", round(_share(worker), 2), "", "", "", "", trouble)
 
 
-def _worker(worker: WorkerState, state: RunState, norms: _Norms) -> WorkerRow:
-    trouble = _trouble(worker, state, norms)
+def _worker(worker: WorkerState, norms: _Norms) -> WorkerRow:
+    trouble = _trouble(worker, norms)
     place = f"{worker.host} · pid {worker.pid}" if worker.pid else worker.host
     return WorkerRow(
         rank=worker.rank,
         where=" · ".join(part for part in (place, worker.device) if part),
-        state=_shown(worker, state, trouble),
+        state=_shown(worker, norms, trouble),
         step=f"{worker.step:,} of {worker.steps:,}" if worker.steps else f"{worker.step:,}" if worker.step else "",
         fraction=_share(worker),
         pace=pace(worker.rows_per_second),

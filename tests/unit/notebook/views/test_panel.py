@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tfos_magic.transport.messages import Output
+from tfos_magic.transport.messages import Output, RunStarted
 from tfos_magic.widgets.panel import Panel, last_lines
 from tfos_magic.widgets.view import ENDED_KEPT, WidgetView
 
-from .simulated import RUN, new_state, run_through, tell
+from .simulated import RUN, new_state, progress, run_through, tell
 
 
 def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]]) -> None:
@@ -91,3 +91,21 @@ def test_the_kernel_keeps_the_models_of_the_last_views_that_were_closed(sent: li
         assert closed == opened * max(0, number + 1 - ENDED_KEPT)
     kept = [data["state"]["kept"] for _, data in sent if "kept" in data.get("state", {}) and data["state"]["kept"]]
     assert "tfos-card" in kept[-1][new_state().run_id]["text/html"]
+
+
+def test_of_very_many_workers_a_message_has_little_and_all_of_the_one_that_the_page_asks_for() -> None:
+    state = new_state(1000)
+    for rank in range(1000):
+        tell(state, RunStarted(RUN, rank), progress(rank, 0, 5))
+    state.workers[7].state = "lost"
+    panel = Panel(state)
+    panel.draw(state)
+    assert panel.workers[1] == ["training", 0.5]
+    assert len(panel.workers[0]) == len(panel.workers[7]) == 9
+    assert panel.workers[7][-1] == "lost"
+    assert len(json.dumps(panel.workers)) < 30_000
+    panel._handle_custom_msg({"ask": "worker", "rank": 500}, [])
+    assert panel.workers[0] == ["training", 0.5]
+    assert len(panel.workers[500]) == 9
+    panel._handle_custom_msg({"ask": "worker", "rank": "many"}, [])
+    assert len(panel.workers[500]) == 9
