@@ -184,7 +184,8 @@ def _events(cut_off: Any) -> Iterator[Event]:
         hosts = Hosts(cluster, cut_off)
         expected, event = _run(hosts, train, "nothing", lambda: None)
         yield event
-        for text, act in _faults(hosts).items():
+        only = os.environ.get("TFOS_HOSTS_ONLY", "")
+        for text, act in ((text, act) for text, act in _faults(hosts).items() if only in text):
             results, event = _run(hosts, train, text, act)
             if results is not None:
                 pairs = zip(results["weights"], expected["weights"], strict=True)
@@ -228,7 +229,9 @@ def _run(hosts: Hosts, train: Any, done: str, act: Callable[[], None]) -> tuple[
     except TFOSError as error:
         event.error = str(error)
     event.seconds, event.silent = time.monotonic() - began, screen.silent
-    event.told = list(screen.state.notices) + [text for _, text in screen.shown if "waiting for" in text]
+    waits = [text for _, text in screen.shown if "waiting for" in text]
+    last = {text.partition(" (")[0]: text for text in waits}  # of each wait, how it ended
+    event.told = [*screen.state.notices, *last.values()]
     return results, event
 
 
@@ -265,11 +268,13 @@ def show(event: Event) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=1000, help="megabits per second of each host's link")
+    parser.add_argument("--only", default="", help="faults whose names have this in them")
     parser.add_argument("--json", action="store_true", help="print the events as JSON")
     options = parser.parse_args()
     if not available():
         raise SystemExit("hosts.py makes network namespaces: run it as root on Linux, with /dev/net/tun.")
     link = Link(options.rate * 1e6)
+    os.environ["TFOS_HOSTS_ONLY"] = options.only
     if options.json:
         print(json.dumps([asdict(event) for event in measure(link, lambda event: None)]))
         return

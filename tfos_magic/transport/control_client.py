@@ -11,7 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.agent_config import AgentConfig
-from tfos_magic.transport.curve import beat, secure_client
+from tfos_magic.transport.curve import beat, secure_client, unbounded
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
@@ -116,7 +116,8 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     # By this name the kernel knows the agent when it comes back.
     control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
     secure_client(control, config.server_public, config.public, config.secret)
-    beat(control, seconds=1, patience=10, linger=1)
+    unbounded(control, linger=1)
+    beat(control, seconds=1, patience=10, peers_patience=30)
     control.reconnect_ivl = 100
     control.connect_timeout = DIAL_SECONDS * 1000
     control.connect(config.endpoint)

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from tfos_magic.errors import ClusterError, ProtocolError
-from tfos_magic.transport.curve import KnownKeys, beat, let_in, secure_server
+from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
@@ -62,7 +62,7 @@ class ControlServer:
     def _bind(self, host: str, port: int) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         secure_server(router, self._secret)
-        beat(router, seconds=2, patience=30, linger=1)
+        unbounded(router, linger=1)
         # An agent that comes back before its broken connection was noticed takes over from it.
         router.router_handover = True
         try:

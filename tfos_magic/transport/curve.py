@@ -55,13 +55,19 @@ def secure_client(socket: zmq.Socket[bytes], server: bytes, public: bytes, secre
     socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = server, public, secret
 
 
-def beat(socket: zmq.Socket[bytes], *, seconds: float, patience: float, linger: float = 0.0) -> None:
-    """Let the library's own threads ask each other every so many ``seconds`` whether they live.
+def beat(socket: zmq.Socket[bytes], *, seconds: float, patience: float, peers_patience: float) -> None:
+    """Let the library's own threads ask who is dialled, every so many ``seconds``, whether it lives: it is lost after
+    ``patience`` seconds, and takes this one for lost after ``peers_patience``.
 
-    So a busy process is not taken for a dead one. Queues are bounded by what is asked, not here; a closed socket
-    goes on sending for ``linger`` seconds.
+    So a busy process is not taken for a dead one. Those that are dialled ask nobody: where one of their connections
+    ends whose peer has come back by another, libzmq 4.3.5 aborts the process when it is to ask.
     """
     socket.heartbeat_ivl, socket.heartbeat_timeout = int(seconds * 1000), int(patience * 1000)
+    socket.heartbeat_ttl = int(peers_patience * 1000)
+
+
+def unbounded(socket: zmq.Socket[bytes], linger: float = 0.0) -> None:
+    """Queues are bounded by what is asked, not here; a closed socket goes on sending for ``linger`` seconds."""
     socket.sndhwm = socket.rcvhwm = 0
     socket.linger = int(linger * 1000)
 

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import queue
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -169,3 +171,61 @@ def test_an_agent_is_heard_by_its_own_name_alone(
         assert inbox.get(timeout=5) == (b"agent-1", Heartbeat(1))
         assert inbox.empty()
     assert caplog.text.count("another's name") == 1
+
+
+TAKEN_OVER = """
+import os, queue, socket, threading, time
+from tfos_magic.transport import control_client
+from tfos_magic.transport.agent_config import AgentConfig
+from tfos_magic.transport.control_client import ControlClient
+from tfos_magic.transport.control_server import ControlServer
+from tfos_magic.transport.identity import Authority
+from tfos_magic.transport.messages import AgentEnded, TrainerExited
+
+inbox = queue.SimpleQueue()
+server = ControlServer("127.0.0.1", 0, lambda peer, message: inbox.put(message))
+keys = server.issue("agent")
+listener = socket.create_server(("127.0.0.1", 0))
+outer = socket.create_connection(("127.0.0.1", int(server.endpoint.rpartition(":")[2])))
+
+over = threading.Event()
+
+def hand_on(source, target):
+    source.settimeout(0.05)
+    while not over.is_set():
+        try:
+            target.sendall(source.recv(1 << 16))
+        except TimeoutError:
+            pass
+
+def dial(endpoint):
+    identity = Authority().identify("worker-0")
+    return ControlClient(AgentConfig(endpoint, keys.server_public, keys.public, keys.secret, "", identity, job="agent"))
+
+control_client.secrets.token_hex = lambda size: "one name"
+first = dial(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+inner = listener.accept()[0]
+threads = [threading.Thread(target=hand_on, args=ends) for ends in ((inner, outer), (outer, inner))]
+for thread in threads:
+    thread.start()
+first.send(TrainerExited(1, 0, 1, 0, "by the first"))
+print(inbox.get(timeout=10).output)
+second = dial(server.endpoint)
+time.sleep(0.5)
+first.send(AgentEnded("too late"))
+time.sleep(0.2)
+over.set()
+for thread in threads:
+    thread.join()
+outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, (1).to_bytes(4, "little") + bytes(4))
+outer.close()
+time.sleep(3)
+print("lives", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_connection_that_ends_when_its_agent_has_come_back_by_another_leaves_the_kernel_alive() -> None:
+    """It aborted the process where the kernel's own socket asked its peers whether they live."""
+    done = subprocess.run([sys.executable, "-c", TAKEN_OVER], capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout) == (0, "by the first\nlives\n"), done.stderr

@@ -14,7 +14,7 @@ from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training.allreduce import PeerLost
 from tfos_magic.training.parameter_server.framing import Array, nbytes, pack, unpack
 from tfos_magic.training.parameter_server.keys import keys_of
-from tfos_magic.transport.curve import beat, secure_client
+from tfos_magic.transport.curve import beat, secure_client, unbounded
 from tfos_magic.transport.wake_queue import WakeQueue
 
 Request = tuple[Mapping[str, Any], Sequence[Array]]
@@ -125,7 +125,8 @@ class ServerGroup:
         dealer = self._context.socket(zmq.DEALER)
         dealer.routing_id = name
         secure_client(dealer, keys_of(secret, "server")[0], *keys_of(secret, "worker"))
-        beat(dealer, seconds=1, patience=10)
+        unbounded(dealer)
+        beat(dealer, seconds=1, patience=10, peers_patience=10)
         dealer.connect(f"tcp://{address}")
         return dealer
 

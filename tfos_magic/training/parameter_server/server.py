@@ -20,7 +20,7 @@ from tfos_magic.training.parameter_server.coordinator import CellPosition, Coord
 from tfos_magic.training.parameter_server.framing import Array, pack, unpack
 from tfos_magic.training.parameter_server.keys import keys_of
 from tfos_magic.training.parameter_server.shard import Shard
-from tfos_magic.transport.curve import KnownKeys, beat, let_in, secure_server
+from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.wake_queue import WakeQueue
@@ -81,7 +81,7 @@ class ParameterServer:
             listener.listen(128)
             router = self._context.socket(zmq.ROUTER)
             secure_server(router, keys_of(secret, "server")[1])
-            beat(router, seconds=1, patience=10)
+            unbounded(router)
             router.router_mandatory = True
             router.setsockopt(zmq.USE_FD, listener.fileno())
             router.bind(f"tcp://{host}:{listener.getsockname()[1]}")
