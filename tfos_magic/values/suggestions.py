@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ SUGGESTED = "__tfos_suggested__"
 
 _T = TypeVar("_T")
 _for_run: dict[str, Any] = {}
+_ask: Callable[[Suggestion], Any] | None = None
 _for_now: ContextVar[Mapping[str, Any] | None] = ContextVar("tfos-chosen", default=None)
 
 
@@ -47,9 +48,12 @@ class Suggestion:
 
     @property
     def value(self) -> Any:
-        """What was chosen, else the default, else the middle: geometric with ``log``, the first of choices."""
+        """What was chosen, or is now by whom the run asks; else the default, else the middle: geometric with ``log``,
+        the first of choices."""
         given = chosen()
-        return self.checked(given[self.name]) if self.name in given else self.usual
+        if self.name in given:
+            return self.checked(given[self.name])
+        return self.usual if _ask is None else self.checked(_ask(self))
 
     @property
     def usual(self) -> Any:
@@ -122,8 +126,11 @@ def chosen() -> dict[str, Any]:
     return dict(_for_run if given is None else given)
 
 
-def choose(values: Mapping[str, Any]) -> None:
-    """Let what is suggested in this process from now on, in all its threads, be ``values``: those of a run."""
+def choose(values: Mapping[str, Any], ask: Callable[[Suggestion], Any] | None = None) -> None:
+    """Let what is suggested in this process from now on, in all its threads, be ``values``: those of a run, which has
+    what is not among them chosen by ``ask``."""
+    global _ask
+    _ask = ask
     _for_run.clear()
     _for_run.update(values)
 

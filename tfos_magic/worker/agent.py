@@ -31,6 +31,7 @@ from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import (
     AgentEnded,
+    Answer,
     CheckpointPart,
     Display,
     Heartbeat,
@@ -71,6 +72,7 @@ class Agent:
         self.place = place
         self._lifeline: SparkLiveness | ExecutorLiveness = SparkLiveness()
         self._client = ControlClient(config)
+        self._send = self._client.send
         self._poller = zmq.Poller()
         self._outbox: WakeQueue[Message] = WakeQueue()
         self._feeds = FeedService(config, self.place.host, self._outbox.put)
@@ -121,9 +123,6 @@ class Agent:
             executor=self.place.executor,
             versions={"python": platform.python_version(), "tfos_magic": tfos_magic.__version__},
         )
-
-    def _send(self, message: Message) -> None:
-        self._client.send(message)
 
     def _turn(self) -> None:
         """One round: what arrived, then what is due."""
@@ -203,7 +202,7 @@ class Agent:
                 self._run_id = message.run_id
                 if self._trainer is not None:
                     self._trainer.send(self._feeds.prepared(message, self._trainer.rank))
-            case StopRun() | CheckpointPart() | OutputTaken():
+            case StopRun() | CheckpointPart() | OutputTaken() | Answer():
                 self._to_trainer(message)
             case Shutdown():
                 self._outcome = ASKED

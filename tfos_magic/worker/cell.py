@@ -10,28 +10,32 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
 from typing import Any
 
 import tfos_magic
-from tfos_magic.errors import DataError, RunStopped
+from tfos_magic.errors import DataError, RunStopped, UsageError
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.tracebacks import essence, lines_in_message, mark_lines
-from tfos_magic.transport.messages import AS_WRITTEN, RunCell, RunFinished
+from tfos_magic.transport.messages import AS_WRITTEN, Questions, RunCell, RunFinished
 from tfos_magic.values import CUSTOM_OBJECTS, cache_source, datasets, keras_state, settings, suggestions, unpack
 from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.display import display, stand_in_for_ipython
 from tfos_magic.worker.feed_hints import hint_of_columns
 
+_SIMPLE = (bool, int, float, str, type(None))
 
-def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) -> list[Unbuilt]:
+
+def fill(
+    names: dict[str, Any], cell: RunCell, notify: Callable[[str], None], questions: Questions | None = None
+) -> list[Unbuilt]:
     """Give the cell its global names: ``tfos``, what was sent along, modules imported by name, feeds as datasets.
 
     Functions of the notebook that were sent along have ``names`` as their globals, as they would in one process. Gives
     datasets of the notebook that :func:`execute` is to build, as if the cell had made them; ``notify`` is told of those
-    that one process would have in another order.
+    that one process would have in another order. A cell that asks has its suggestions chosen by way of ``questions``.
     """
     stand_in_for_ipython()
     unbuilt: list[Unbuilt] = []
@@ -44,7 +48,8 @@ def fill(names: dict[str, Any], cell: RunCell, notify: Callable[[str], None]) ->
             "process, passes before, as a fit in another cell or a look at its first batch, would have moved it on to "
             "another order. Make it in the cell where the weights are to be those of one process."
         )
-    suggestions.choose(names.pop(suggestions.SUGGESTED, {}))
+    ask = chosen_by(questions) if questions is not None and cell.asks else None
+    suggestions.choose(names.pop(suggestions.SUGGESTED, {}), ask)
     keras_state.register(names.pop(CUSTOM_OBJECTS, {}))
     for name, module in cell.modules.items():
         names[name] = _import(name, module)
@@ -107,14 +112,44 @@ def execute(
         trained(sorted(name for name, steps in given.items() if _steps_of(namespace.get(name)) > steps))
 
 
-def trained_in_vain(trained: Sequence[str], cell: RunCell, end: RunFinished) -> list[str]:
-    """The names among ``trained`` models that do not come back."""
+def chosen_by(questions: Questions) -> Callable[[suggestions.Suggestion], Any]:
+    """What has the notebook choose a value for a suggestion."""
+
+    def ask(suggestion: suggestions.Suggestion) -> Any:
+        if others := [choice for choice in suggestion.choices if not isinstance(choice, _SIMPLE)]:
+            raise UsageError(
+                f"{suggestion.name!r} offers {others[0]!r} to a search, which keeps numbers, texts, True, False and "
+                "None: offer names, and look the objects up by these."
+            )
+        return questions.ask(
+            "suggestion", {name: value for name, value in vars(suggestion).items() if name != "default"}
+        )
+
+    return ask
+
+
+def wants_outputs(questions: Questions, cell: RunCell, names: Mapping[str, Any]) -> bool:
+    """Whether the notebook wants what the cell was asked for, which it is asked where the cell asks at all."""
+    if not cell.asks:
+        return True
+    numbers = {name: _number(names.get(name)) for name in cell.outputs}
+    return bool(questions.ask("outputs", {name: value for name, value in numbers.items() if value is not None}))
+
+
+def _number(value: Any) -> float | None:
+    """A number, an array or a tensor of one as a float; None for all else."""
+    is_one = isinstance(value, int | float) or (hasattr(value, "dtype") and getattr(value, "shape", None) == ())
+    with suppress(TypeError, ValueError):
+        return float(value) if is_one else None
+    return None
+
+
+def of_vain(trained: Sequence[str], cell: RunCell, end: RunFinished) -> str:
+    """What the user should know of models that were trained and did not come back, if there are any."""
     came = {*cell.outputs, *(name for parcel in end.parcels for name in parcel["names"])}
-    return [name for name in trained if name not in came]
-
-
-def of_vain(names: Sequence[str]) -> str:
-    """What the user should know of models that were trained and did not come back."""
+    names = [name for name in trained if name not in came]
+    if not names:
+        return ""
     return (
         f"{', '.join(names)} came from the notebook, was trained here, and is not among the names of -o: the notebook "
         "keeps what it had. Add it to -o where the next cell is to go on from it."

@@ -28,7 +28,7 @@ from tfos_magic.processes.fork_client import (
     TRAINER_NAME,
     is_own,
 )
-from tfos_magic.worker import trainer
+from tfos_magic.worker import host, trainer
 
 
 class ForkServer:
@@ -179,7 +179,7 @@ def _tell(agent: socket.socket, message: dict[str, Any]) -> None:
 def _load() -> None:
     """Import what trainers need. What cannot be imported, they say themselves."""
     with gc_paused(), suppress(Exception):
-        trainer.load()
+        host.load()
         import tfos_magic.training.parameter_server.server  # noqa: F401
     # OpenBLAS ends its threads before a fork, to start them where they are needed next: not here.
     if not (pid := os.fork()):

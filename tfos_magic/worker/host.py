@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tfos_magic.lean import load_tensorflow
+
 NEEDED = ("tensorflow", "keras", "zmq", "psutil", "cloudpickle", "pyarrow")
 
 
@@ -102,3 +104,13 @@ def threads_of_operations(local_size: int) -> int:
     if said.isdecimal() and int(said):
         return int(said)
     return max(1, (os.cpu_count() or 1) // max(1, local_size))
+
+
+def load() -> None:
+    """Import TensorFlow and what runs cells: first use costs a second, better now than in the user's cell."""
+    load_tensorflow()
+    from tfos_magic.training.keras_seam import seams
+
+    seams.check()
+    import tfos_magic.training.run
+    import tfos_magic.worker.cell  # noqa: F401

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.transport.messages import Message, Notice, OutputPart, RunCell, RunFinished
+from tfos_magic.transport.messages import Message, Notice, OutputPart, Questions, RunCell, RunFinished
 from tfos_magic.values.models import archived, rebuilt, weights_of
 from tfos_magic.values.objects import is_model, is_saveable, version
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.tensors import is_of_a_graph, kind_of
-from tfos_magic.worker.cell import describe_error
+from tfos_magic.worker.cell import describe_error, wants_outputs
 from tfos_magic.worker.placeholders import TrainingHistory
 
 PART_BYTES = 8 << 20
@@ -56,10 +56,14 @@ def bring_back(
     set_anew: Set[str],
     send: Callable[[Message], None],
     taken: SimpleQueue[None],
+    questions: Questions,
 ) -> RunFinished:
-    """Send the names that the cell was asked for, as they are, however it ended; gives the end with them."""
+    """Send the names that the cell was asked for, as they are, however it ended; gives the end with them. Where
+    the notebook is asked first, by way of ``questions``, and does not want them, none is sent."""
     send(OutputPart(end.run_id, end.rank, 0, 0, 0, 0))  # so that nobody who waits for the end loses patience meanwhile
     try:
+        if not wants_outputs(questions, cell, namespace):
+            return end
         packed = pack_outputs(cell.outputs, namespace, cell.keras, set_anew, cell.feeds.keys())
         for text in packed.notices:
             send(Notice(end.run_id, end.rank, text))

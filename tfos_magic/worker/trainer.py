@@ -20,15 +20,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.disk import mounts, trust
-from tfos_magic.lean import gc_paused, load_tensorflow
+from tfos_magic.lean import gc_paused
 from tfos_magic.processes.child_process import RANK_VARIABLE, Link, die_with_parent
 from tfos_magic.transport.messages import (
     Alive,
+    Answer,
     CheckpointPart,
     Display,
     Message,
     Notice,
     OutputTaken,
+    Questions,
     RunCell,
     RunFinished,
     RunStarted,
@@ -38,7 +40,7 @@ from tfos_magic.transport.messages import (
 )
 from tfos_magic.values import keras_state, process_state
 from tfos_magic.worker.display import FIGURES_BACKEND
-from tfos_magic.worker.host import threads_of_operations
+from tfos_magic.worker.host import load, threads_of_operations
 from tfos_magic.worker.interrupts import Interrupts
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Trainer:
         self._parts: list[CheckpointPart] = []
         self._servers: Any = None
         self._stop: Any = None
+        self._questions = Questions("", 0, self._send)
         self._stopped_runs: set[str] = set()
         self._running, self._taken = "", SimpleQueue[None]()
         self._interrupts, self._left = Interrupts(), dict[str, Any]()
@@ -136,6 +139,8 @@ class Trainer:
                 self._parts.append(message)
             elif isinstance(message, OutputTaken) and message.run_id == self._running:
                 self._taken.put(None)
+            elif isinstance(message, Answer):
+                self._questions.take(message)
             elif isinstance(message, StopRun) and message.leave:
                 if self._stop is not None and self._running == message.run_id:
                     self._stop.leaving = message.leave
@@ -161,6 +166,7 @@ class Trainer:
         self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
         self._left, self._trained, self._ended = {}, list[str](), False
+        self._questions = Questions(cell.run_id, self._rank, self._send)
         if cell.run_id in self._stopped_runs:
             self._halt()
         try:
@@ -173,7 +179,7 @@ class Trainer:
     def _outcome(self, cell: RunCell) -> RunFinished:
         """Execute the cell and say how it ended; whatever the user's code raises is an answer, not a crash."""
         from tfos_magic.errors import ClusterError
-        from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain, trained_in_vain
+        from tfos_magic.worker.cell import Given, describe_error, fill, main_module, of_vain
         from tfos_magic.worker.display import showing
         from tfos_magic.worker.outputs import bring_back
 
@@ -183,7 +189,7 @@ class Trainer:
             try:
                 view = opened.enter_context(self._disk.opened(cell, self._note))
                 with self._disk.explaining():
-                    unbuilt = fill(namespace, cell, self._note)
+                    unbuilt = fill(namespace, cell, self._note, self._questions)
                     given = Given(namespace)
                     self._send(RunStarted(cell.run_id, self._rank))
                     with showing(lambda data, metadata: self._show(cell, data, metadata)):
@@ -204,9 +210,10 @@ class Trainer:
             end = replace(end, left=left(self._left, self._disk.moved()), clean=end.clean and not self._abandoned)
             leaves = end.status == "stopped" and bool(self._stop.leaving)
             if cell.outputs and (end.clean or self._abandoned) and self._speaks(cell) and not leaves:
-                end = bring_back(end, cell, namespace, given.set_anew(namespace), self._send, self._taken)
-            if self._speaks(cell) and not leaves and (vain := trained_in_vain(self._trained, cell, end)):
-                self._note(of_vain(vain))
+                new, questions = given.set_anew(namespace), self._questions
+                end = bring_back(end, cell, namespace, new, self._send, self._taken, questions)
+            if self._speaks(cell) and not leaves and (vain := of_vain(self._trained, cell, end)):
+                self._note(vain)
             return end
 
     def _execute(self, cell: RunCell, namespace: dict[str, Any], view: SnapshotView | None, unbuilt: Any) -> None:
@@ -266,16 +273,6 @@ class Trainer:
             self._link.send(message)
         except OSError:
             os._exit(0)
-
-
-def load() -> None:
-    """Import TensorFlow and what runs cells: first use costs a second, better now than in the user's cell."""
-    load_tensorflow()
-    from tfos_magic.training.keras_seam import seams
-
-    seams.check()
-    import tfos_magic.training.run
-    import tfos_magic.worker.cell  # noqa: F401
 
 
 def main(link: int) -> None:

@@ -18,8 +18,7 @@ from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
-from tfos_magic.cluster.runs.state import RunPhase, RunState, apply, lose, rewind
-from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
@@ -37,6 +36,7 @@ from tfos_magic.transport.messages import (
     Output,
     OutputPart,
     OutputTaken,
+    Question,
     RunCell,
     TrainerExited,
 )
@@ -69,16 +69,7 @@ class Execution:
         self._stops: SimpleQueue[None] = SimpleQueue()
         self._draw_at = 0.0
         self._pending_notices: SimpleQueue[str] = SimpleQueue()
-        self.state = RunState(
-            run_id=self.run_id,
-            name=request.name,
-            strategy=request.strategy,
-            workers=[WorkerState(rank) for rank in range(size)],
-            started=time.monotonic(),
-            log_dir=request.log_dir,
-            notices=[*request.notices, *unsent],
-            settings=request.settings,
-        )
+        self.state = request.first_state(self.run_id, size, unsent)
         self._mirror = EventMirror(self.state, request.private_logs)
         self._results = RunResults(self.state, request)
 
@@ -235,6 +226,7 @@ class Execution:
             place=tell_place((request.private_files or self._cluster.private_files)()),
             sources=local_sources(request.source),
             module_states=self._module_states,
+            asks=request.answer is not None,
             payload=self._payload + request.item,
         )
         for part in self._store.parts(self.run_id, setting) if self._store is not None else ():
@@ -257,6 +249,8 @@ class Execution:
                 case OutputPart():
                     self._results.take(message)
                     self._cluster.tell(message.rank, OutputTaken(self.run_id))
+                case Question():
+                    self._cluster.tell(message.rank, self.request.answered(message))
                 case EventFilePart(rank=0):
                     self._mirror.take(message)
                 case EpochEnd(rank=0) if self._scalars is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
@@ -17,7 +19,7 @@ from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.feed.driver.streaming_query import as_streaming
 from tfos_magic.spark.session import is_dataframe, is_stopped
-from tfos_magic.transport.messages import APART, StrategyOptions
+from tfos_magic.transport.messages import APART, Answer, Question, StrategyOptions
 
 RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
@@ -147,6 +149,8 @@ class RunRequest:
     ``item`` holds more names, packed by themselves: those in which runs of one kind differ. ``simple`` are numbers and
     texts in the ``payload`` by which people tell runs apart, beside those among ``names``.
     ``main`` is the namespace that functions which come back see, and what they name; None: each run's are apart.
+    ``answer`` gives the answer to what the cell asks, ``what`` and ``about``, as :class:`Question` says: it chooses
+    what is suggested there, and says whether the outputs are wanted; None: a cell asks nothing.
     """
 
     source: str
@@ -176,6 +180,7 @@ class RunRequest:
     max_restarts: int = 2
     ranks: Sequence[int] = ()
     notices: Sequence[str] = ()
+    answer: Callable[[str, Mapping[str, Any]], Any] | None = None
 
     def __post_init__(self) -> None:
         for name, least in _WHOLE.items():
@@ -185,6 +190,29 @@ class RunRequest:
             object.__setattr__(self, name, switch(name, getattr(self, name)))
         if self.seed is not None and not 0 <= self.seed < SEEDS:
             raise UsageError(f"the seed is {self.seed}: give a whole number from 0 to {SEEDS - 1}.")
+
+    def answered(self, question: Question) -> Answer:
+        """The answer, or why there is none: the cell that asked raises that."""
+        try:
+            if self.answer is None:
+                raise UsageError("nobody answers what this run asks.")
+            told = {"value": self.answer(question.what, question.about)}
+        except Exception as error:  # of a search, its sampler or its storage
+            told = {"error": str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"}
+        return Answer(question.run_id, question.number, told)
+
+    def first_state(self, run_id: str, size: int, unsent: Sequence[str]) -> RunState:
+        """What is known of a run with that id on ``size`` workers, before it begins."""
+        return RunState(
+            run_id=run_id,
+            name=self.name,
+            strategy=self.strategy,
+            workers=[WorkerState(rank) for rank in range(size)],
+            started=time.monotonic(),
+            log_dir=self.log_dir,
+            notices=[*self.notices, *unsent],
+            settings=self.settings,
+        )
 
     @property
     def settings(self) -> dict[str, str]:

@@ -64,6 +64,7 @@ from tfos_magic.transport.messages.feeds import (
 )
 from tfos_magic.transport.messages.fitting import encode_fitting, failed, refusal
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
+from tfos_magic.transport.messages.questions import Answer, Question, Questions
 from tfos_magic.transport.messages.strategy_options import APART, AS_WRITTEN, STRATEGIES, StrategyOptions
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "AgentEnded",
     "AgentFailed",
     "Alive",
+    "Answer",
     "CellLeft",
     "CheckpointPart",
     "CommitFeed",
@@ -101,6 +103,8 @@ __all__ = [
     "OutputPart",
     "OutputTaken",
     "Progress",
+    "Question",
+    "Questions",
     "Reconnected",
     "RefuseFeed",
     "Register",

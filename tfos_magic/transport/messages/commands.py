@@ -62,7 +62,8 @@ class RunCell(Message):
     are the texts of modules that lie there, by relative path; ``module_states`` is what the notebook has set in them,
     as :func:`~tfos_magic.disk.imports.set_states` takes it. ``random`` are the random states that the cell begins with,
     as :func:`~tfos_magic.values.random_state.taken` gives them; empty where ``seed`` was asked for. The agent adds
-    the channel of ``rows`` of a program that asks for them.
+    the channel of ``rows`` of a program that asks for them. Where the cell ``asks``, the kernel chooses what is
+    suggested there, and says whether its ``outputs`` are wanted.
     """
 
     run_id: str
@@ -83,6 +84,7 @@ class RunCell(Message):
     module_states: dict[str, str] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     rows: RowsHandle | None = None
+    asks: bool = False
     payload: bytes = b""
 
     @property
