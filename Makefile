@@ -6,7 +6,7 @@ CANARY := .venv-canary
 MLFLOW := .venv-mlflow
 DOCUMENTS := .venv-documents
 STAMP := $(VENV)/.installed
-EXTRAS := cpu,connect,mlflow,notebook,test
+EXTRAS := cpu,connect,mlflow,notebook,sweep,test
 # For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
 LEGACY_KERAS := tf-keras>=2.21,<2.22
 PIP := $(BIN)/pip --disable-pip-version-check --quiet

@@ -48,6 +48,7 @@ KERAS = [
     'keras>=3.12,<4; python_version < "3.11"',  # the last that runs on Python 3.10
 ]
 MLFLOW = ["mlflow-skinny>=3.0"]  # beside the notebook alone; the server is the user's
+SWEEP = ["cmaes>=0.10", "optuna>=4.0"]  # beside the notebook alone
 CONNECT = ["pyspark[connect]>=4.0"]
 NOTEBOOK = ["ipykernel>=6.29", "jupyterlab>=4.2", "jupyter-server-proxy>=4.4"]
 TEST = [
@@ -100,6 +101,7 @@ setup(
         "connect": CONNECT,
         "mlflow": MLFLOW,
         "notebook": NOTEBOOK,
+        "sweep": SWEEP,
         "test": TEST,
     },
     keywords=["tensorflow", "keras", "spark", "jupyter", "ipython", "distributed training"],

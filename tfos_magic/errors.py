@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tfos_magic.tracebacks import folded
@@ -163,6 +163,15 @@ class ItemError(TFOSError):
         said = cause.told(f"{cause.kind}: {cause.args[0]}") if isinstance(cause, WorkerError) else str(cause)
         super().__init__(f"items[{index}] = {shown}{where}: {said}")
         self.index, self.item, self.ranks, self.cause = index, item, tuple(ranks), cause
+
+
+class TrialError(TFOSError):
+    """A trial of a sweep has failed: its ``number`` in the study, its ``params``, and why."""
+
+    def __init__(self, number: int, params: Mapping[str, object], why: str) -> None:
+        chosen = ", ".join(f"{name} {value}" for name, value in params.items())
+        super().__init__(f"Trial {number}{f' ({chosen})' if chosen else ''}: {why}")
+        self.number, self.params = number, dict(params)
 
 
 class WorkerError(TFOSError):

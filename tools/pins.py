@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "binder" / "environment.yml"
 PYTHON = (3, 11)
 PROJECT = "tfos-magic"
-EXTRAS = ("cpu", "notebook")
+EXTRAS = ("cpu", "notebook", "sweep")
 # The classic interface is in every image of repo2docker, and each of its versions is made for one of JupyterLab.
 BESIDES = ("matplotlib", "notebook", "scikit-learn")
 # They are as old as the environment is, for no reason of ours.

@@ -35,6 +35,7 @@ FLOORS = {
     "tfos_magic.worker": 6,
     "tfos_magic.tensorboard": 7,
     "tfos_magic.cluster": 7,
+    "tfos_magic.sweeps": 7,
     "tfos_magic.tracking": 8,
     "tfos_magic.notebook": 8,
     "tfos_magic.widgets": 9,

@@ -22,6 +22,8 @@ from tfos_magic.spark.tables import all_to_spark
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tfos_magic.sweeps.sweep import Sweep
+
 
 class TFCluster(WorkerGroup):
     """``workers`` TensorFlow workers on the executors of ``spark``, one Spark task each, and ``servers`` parameter
@@ -101,11 +103,49 @@ class TFCluster(WorkerGroup):
         Raises what :meth:`submit` raises, and :class:`UsageError` where a group is larger than the cluster.
         """
         given = self._taken(options)
-        if not 1 <= workers_per_item <= self.size:
-            raise UsageError(f"workers_per_item is {workers_per_item}, and the cluster has {self.size} workers.")
-        observer, items = given.pop("observer", None), list(items)
+        self.check_group("workers_per_item", workers_per_item)
+        observer, items = given.pop("observer", None) or Observer(), list(items)
         given["name"] = NAMES.give(given.get("name", "map"))
-        return MapRun(self, items, map_requests(cell, items, **given), workers_per_item, observer).start()
+        requests = map_requests(cell, items, **given)
+        return MapRun(self, items, requests, workers_per_item, [observer] * len(items)).start()
+
+    def sweep(
+        self,
+        cell: str | Callable[..., Any],
+        *,
+        trials: int = 0,
+        metric: str,
+        direction: str = "",
+        sampler: Any = "tpe",
+        pruner: Any = "none",
+        storage: Any = None,
+        study_name: str = "",
+        resume: bool = False,
+        workers_per_trial: int = 1,
+        fail_fast: bool = False,
+        **options: Any,
+    ) -> Sweep:
+        """Search for the hyper-parameters that ``cell`` asks for by ``tfos.suggest_float`` and its like, by running it
+        ``trials`` times on whichever workers are free, and give a handle at once. Optuna chooses, in this process.
+
+        ``metric`` is one of the epochs' metrics, a name that a cell's text sets to a number, or, where a function is
+        run, what it returns if its epochs have none of that name. ``sampler`` is ``tpe``, ``random``, ``grid`` or
+        ``cmaes``, ``pruner`` is ``asha``, ``median`` or ``none``, and both may be objects of Optuna's. A ``storage``
+        keeps the study, and ``resume`` goes on with it until it has ``trials``. ``workers_per_trial`` train a trial
+        together. ``frames`` are fed once, all rows to each such group. A trial that fails costs no other, unless
+        ``fail_fast`` ends the sweep. ``seed`` seeds the search and each trial. All else is as in :meth:`submit`.
+
+        Raises what :meth:`submit` raises, and :class:`UsageError` for what does not fit, and where Optuna is missing.
+        The idea of asking and telling a study is Optuna's, that of runs which share what they are fed Ray Tune's.
+        """
+        from tfos_magic.sweeps.sweep import sweep_of
+
+        given = self._taken(options)
+        self.check_group("workers_per_trial", workers_per_trial)
+        given["name"] = NAMES.give(given.get("name", "sweep"))
+        search = {"trials": trials, "metric": metric, "direction": direction, "sampler": sampler, "pruner": pruner}
+        kept = {"storage": storage, "study_name": study_name, "resume": resume}
+        return sweep_of(self, cell, {**search, **kept}, workers_per_trial, fail_fast, given).start()
 
     def scale(self, workers: int) -> None:
         """Go on with so many ``workers``; those that were there stay. DataFrames are fed again to all.
@@ -174,6 +214,11 @@ class TFCluster(WorkerGroup):
         """The options of a run that the cluster can take, with tables of this process as DataFrames of its session."""
         self._check_running()
         return {**options, "frames": all_to_spark(options.get("frames"), self.spark)}
+
+    def check_group(self, option: str, workers: int) -> None:
+        """Raise :class:`UsageError` where there are no so many workers for a part of the runs."""
+        if not 1 <= workers <= self.size:
+            raise UsageError(f"{option} is {workers}, and the cluster has {self.size} workers.")
 
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:

@@ -26,8 +26,10 @@ class MapRun:
 
     Iterating gives the results in the order of the items, each as soon as it is there, and raises
     :class:`~tfos_magic.errors.ItemError` for an item that failed; the others go on. The idea is that of
-    ``concurrent.futures``.
+    ``concurrent.futures``. Items get ``fresh`` trainers, unless those of the item before may have the next one too.
     """
+
+    fresh = True
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class MapRun:
         items: Sequence[Any],
         requests: Sequence[RunRequest],
         workers_per_item: int,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.items, self.request, self.run_id = items, requests[0], uuid4().hex[:12]
         self._cluster, self._size = cluster, workers_per_item
@@ -45,11 +47,12 @@ class MapRun:
         self._over = threading.Event()
         self._changed = threading.Condition()
         self._order: list[int] = []
-        self.runs = [self._run_of(request, observer) for request in requests]
+        watched = zip(requests, observers or [Observer()] * len(requests), strict=True)
+        self.runs = [self._run_of(request, observer) for request, observer in watched]
         cluster.queue.join(self)
 
-    def _run_of(self, request: RunRequest, observer: Observer | None) -> Run:
-        return Run(Execution(request, self._size, self._connect), RunQueue(), observer or Observer(), waits=True)
+    def _run_of(self, request: RunRequest, observer: Observer) -> Run:
+        return Run(Execution(request, self._size, self._connect), RunQueue(), observer, waits=True)
 
     def start(self) -> MapRun:
         """Go on in a thread of its own."""
@@ -112,9 +115,13 @@ class MapRun:
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait for all items and give their results in order; raises what :meth:`result` raises for the first."""
-        if not self._over.wait(timeout):
+        if not self.await_end(timeout):
             raise TimeoutError(f"{self!r} after {timeout:g} s; it goes on.")
         return list(self)
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait until :attr:`done`, and give whether that is so."""
+        return self._over.wait(timeout)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the items that are under way at their next step, and begin no other. Waits for that."""
@@ -171,7 +178,7 @@ class MapRun:
             except Empty:
                 return
             self._places[self.runs[index].run_id] = place
-            place.membership.stale = True  # the item gets fresh trainers
+            place.membership.stale |= self.fresh
             self._execute(index)
 
     def _end_those_left(self) -> None:

@@ -1,0 +1,140 @@
+"""What is searched for, and the study that searches."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from tfos_magic.errors import UsageError
+from tfos_magic.sweeps import search as searches
+from tfos_magic.sweeps.search import AGAIN, ERROR, OWNER, STOPPED, Search, direction_of, ended_trials, suggest, take_up
+from tfos_magic.sweeps.trial import Searching
+from tfos_magic.values.suggestions import Suggestion
+
+CELL = """
+units = tfos.suggest_int("units", 16, 48, step=16)
+layers = tfos.suggest_int("layers", 1, 2)
+kind = tfos.suggest_categorical("kind", ["relu", "tanh"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("metric", "direction"),
+    [
+        *dict.fromkeys(
+            ("accuracy", "val_auc", "f1_score", "val_binary_io_u", "r2_score", "precision"), "maximize"
+        ).items(),
+        *dict.fromkeys(
+            ("loss", "val_mse", "rmse", "mean_absolute_error", "kl_divergence", "hinge"), "minimize"
+        ).items(),
+        ("val_sparse_categorical_accuracy", "maximize"),
+        ("val_sparse_categorical_crossentropy", "minimize"),
+    ],
+)
+def test_the_name_of_a_metric_tells_what_is_better_of_it(metric: str, direction: str) -> None:
+    assert direction_of(metric) == direction
+    assert Search(1, metric).direction == direction
+    assert Search(1, metric).study().direction.name.lower() == direction
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": ""}, "Say what is searched for"),
+        ({"metric": "goodness"}, "its name does not tell: add --direction"),
+        ({"direction": "up"}, "give maximize or minimize"),
+        ({"sampler": "tep"}, "There is no sampler 'tep'. Did you mean 'tpe'?"),
+        ({"pruner": 3}, "There is no pruner 3"),
+        ({"resume": True}, "add --storage"),
+        ({"trials": 0}, "say how many"),
+        ({"sampler": "grid"}, "A grid is made of calls like"),
+        ({"sampler": "grid", "text": "tfos.suggest_float('x', 0, 1)"}, "give it a step, or choices"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        Search(**{"trials": 3, "metric": "loss", **options}).study()
+
+
+def test_a_grid_has_all_points_of_what_the_text_suggests() -> None:
+    search = Search(0, "loss", sampler="grid", text=CELL, seed=1)
+    assert search.grid == {"units": [16, 32, 48], "layers": [1, 2], "kind": ["relu", "tanh"]}
+    assert search.size == 12
+    assert Search(100, "loss", sampler="grid", text=CELL).size == 12
+    searching = Searching(search, search.study())
+    for left in reversed(range(12)):
+        trial = searching.ask()
+        trial.suggest_int("units", 16, 48, step=16), trial.suggest_int("layers", 1, 2)
+        trial.suggest_categorical("kind", ["relu", "tanh"])
+        searching.tell(trial, 0.0, optuna.trial.TrialState.COMPLETE)
+        assert searching.exhausted == (left == 0)
+    assert len({tuple(sorted(trial.params.items())) for trial in searching.study.trials}) == 12
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+def test_values_are_those_of_optunas_own_study_with_the_same_seed(sampler: str) -> None:
+    kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    kinds["cmaes"] = optuna.samplers.CmaEsSampler
+    own = optuna.create_study(sampler=kinds[sampler](seed=4))
+    own.optimize(lambda trial: trial.suggest_float("x", 1e-3, 1, log=True) + trial.suggest_int("n", 1, 9), n_trials=14)
+    study = Search(14, "loss", sampler=sampler, seed=4).study()
+    for _ in range(14):
+        trial = study.ask()
+        x = suggest(trial, Suggestion("x", 1e-3, 1, log=True))
+        study.tell(trial, x + suggest(trial, Suggestion("n", 1, 9, whole=True)))
+    assert [trial.params for trial in study.trials] == [trial.params for trial in own.trials]
+
+
+def test_samplers_and_pruners_of_ones_own_are_taken() -> None:
+    sampler, pruner = optuna.samplers.RandomSampler(seed=1), optuna.pruners.PercentilePruner(50.0)
+    study = Search(1, "loss", sampler=sampler, pruner=pruner).study()
+    assert (study.sampler, study.pruner) == (sampler, pruner)
+
+
+def test_a_study_that_is_there_goes_on_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    first = Search(2, "loss", storage=storage).study()
+    first.tell(first.ask(), 1.0)
+    with pytest.raises(UsageError, match="--resume goes on with it"):
+        Search(2, "loss", storage=storage).study()
+    with pytest.raises(UsageError, match="is to minimize: add --direction"):
+        Search(2, "accuracy", storage=storage, resume=True).study()
+    assert ended_trials(Search(2, "loss", storage=storage, resume=True).study()) == 1
+
+
+def test_what_was_stopped_or_whose_kernel_is_gone_is_tried_again_once() -> None:
+    study = Search(9, "loss", seed=1).study()
+    kept = {}
+    for name, attributes in {
+        "stopped": {OWNER: searches.owner(), ERROR: STOPPED},
+        "failed": {OWNER: searches.owner(), ERROR: "ValueError"},
+        "gone": {OWNER: f"{socket.gethostname()} 4194304 0"},
+        "here": {OWNER: searches.owner()},
+        "elsewhere": {OWNER: f"other-{socket.gethostname()} {os.getpid()} 0"},
+    }.items():
+        trial = study.ask()
+        trial.suggest_float("x", 0, 1)
+        for key, value in attributes.items():
+            trial.set_user_attr(key, value)
+        kept[name] = trial
+    for name in ("stopped", "failed"):
+        study.tell(kept[name], state=optuna.trial.TrialState.FAIL)
+    assert (ended_trials(study), take_up(study), take_up(study)) == (1, 2, 0)
+    again = [trial for trial in study.trials if AGAIN in trial.user_attrs]
+    assert [trial.user_attrs[AGAIN] for trial in again] == [kept["stopped"].number, kept["gone"].number]
+    for name in ("stopped", "gone"):
+        assert study.ask().suggest_float("x", 0, 1) == kept[name].params["x"]
+    running = [trial.number for trial in study.trials if trial.state.name == "RUNNING"]
+    assert kept["here"].number in running
+    assert kept["elsewhere"].number in running
+
+
+def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(UsageError, match=r"pip install 'tfos_magic\[sweep\]'"):
+        Search(1, "loss")

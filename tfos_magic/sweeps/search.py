@@ -1,0 +1,223 @@
+"""What is searched for, and the study that searches: its sampler, its pruner, its storage."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tfos_magic.errors import UsageError, did_you_mean
+from tfos_magic.values.suggestions import Suggestion, suggestions_in
+
+if TYPE_CHECKING:
+    import optuna
+
+SAMPLERS = ("tpe", "random", "grid", "cmaes")
+PRUNERS = ("asha", "median", "none")
+DIRECTIONS = ("maximize", "minimize")
+STUDY = "tfos_sweep"
+OWNER, ERROR, AGAIN = "tfos_owner", "tfos_error", "tfos_again"
+"""Attributes of a study's trials: whose kernel has one, why it failed, and the number of the one tried again."""
+
+STOPPED = "stopped before its end"
+
+_FALLING = re.compile(r"loss|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)")
+_GROWING = re.compile(
+    r"acc|auc|precision|recall|f1|fbeta|iou|io_u|(^|_)r2(_|$)|score|similarity|dice|ndcg|specific|sensitiv"
+)
+
+
+@dataclass(frozen=True)
+class Search:
+    """``trials`` trials for the best ``metric``: the largest, or the smallest, as ``direction`` says or its name does.
+
+    ``sampler`` and ``pruner`` are names of :data:`SAMPLERS` and :data:`PRUNERS`, or objects of Optuna's; a grid is that
+    of the ``tfos.suggest_*`` calls in ``text``, and of as many trials as it has points where ``trials`` is 0.
+    ``storage`` is a URL, or an object of Optuna's; a study called ``study_name`` that is there goes on with ``resume``
+    until it has ``trials`` in all. ``seed`` seeds the sampler.
+
+    Raises :class:`UsageError` for what does not fit, and where Optuna is not there.
+    """
+
+    trials: int
+    metric: str
+    direction: str = ""
+    sampler: Any = "tpe"
+    pruner: Any = "none"
+    storage: Any = None
+    study_name: str = ""
+    resume: bool = False
+    seed: int | None = None
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        optuna_module()
+        if not self.metric:
+            raise UsageError("Say what is searched for: --metric val_accuracy, or metric='val_accuracy'.")
+        if self.direction not in ("", *DIRECTIONS):
+            raise UsageError(f"direction is {self.direction!r}: give maximize or minimize.")
+        if self.resume and self.storage is None:
+            raise UsageError("A study goes on from where it is kept: add --storage sqlite:///study.db.")
+        if isinstance(self.trials, bool) or not isinstance(self.trials, int) or self.trials < (self.sampler != "grid"):
+            raise UsageError(f"trials is {self.trials!r}: say how many, as --trials 40.")
+        object.__setattr__(self, "direction", self.direction or direction_of(self.metric))
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """All values of all that the text suggests; empty where the sampler is another. Raises :class:`UsageError`."""
+        if self.sampler != "grid":
+            return {}
+        found = {name: _values_of(each) for name, each in suggestions_in(self.text).items()}
+        if not found:
+            raise UsageError(
+                "A grid is made of calls like tfos.suggest_int('units', 16, 64, step=16), with plain numbers."
+            )
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many trials there are to be in all."""
+        points = prod(map(len, self.grid.values()))
+        return min(self.trials or points, points) if self.sampler == "grid" else self.trials
+
+    def study(self) -> optuna.Study:
+        """The study, new or gone on with. Raises :class:`UsageError` where there is one by its name already."""
+        optuna = optuna_module()
+        made = {"direction": self.direction, "sampler": self._sampler(), "pruner": self._pruner()}
+        name = self.study_name or (STUDY if self.storage is not None else None)
+        with _quiet():
+            try:
+                study = optuna.create_study(storage=self.storage, study_name=name, load_if_exists=self.resume, **made)
+            except optuna.exceptions.DuplicatedStudyError:
+                raise UsageError(
+                    f"There is a study {name!r} already: --resume goes on with it, --study names another."
+                ) from None
+        if study.direction.name.lower() != self.direction:
+            raise UsageError(
+                f"The study {name!r} is to {study.direction.name.lower()}: add --direction to go on with it."
+            )
+        return study
+
+    def _sampler(self) -> Any:
+        samplers = optuna_module().samplers
+        if self.sampler == "grid":
+            return samplers.GridSampler(self.grid, seed=self.seed)
+        known = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler, "cmaes": samplers.CmaEsSampler}
+        return _object("sampler", self.sampler, samplers.BaseSampler, SAMPLERS) or known[self.sampler](seed=self.seed)
+
+    def _pruner(self) -> Any:
+        pruners = optuna_module().pruners
+        if (given := _object("pruner", self.pruner, pruners.BasePruner, PRUNERS)) is not None:
+            return given
+        made = {
+            # Rungs after 1, 3, 9, … epochs; a third of the trials that come to one goes on.
+            "asha": lambda: pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+            "median": pruners.MedianPruner,
+            "none": pruners.NopPruner,
+        }
+        return made[self.pruner]()
+
+
+def optuna_module() -> Any:
+    """Optuna. Raises :class:`UsageError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError("A sweep needs Optuna beside the notebook: pip install 'tfos_magic[sweep]'.") from None
+    return optuna
+
+
+def direction_of(metric: str) -> str:
+    """What is better of a metric, as its name says. Raises :class:`UsageError` where it does not."""
+    name = metric.lower()
+    if _FALLING.search(name):
+        return "minimize"
+    if _GROWING.search(name):
+        return "maximize"
+    raise UsageError(
+        f"Whether more of {metric!r} is better, its name does not tell: add --direction maximize or minimize."
+    )
+
+
+def suggest(trial: optuna.Trial, suggestion: Suggestion) -> Any:
+    """The value that the study has for a suggestion, as the method of the trial of that name gives it."""
+    name, low, high, log = suggestion.name, suggestion.low, suggestion.high, suggestion.log
+    if suggestion.choices:
+        return trial.suggest_categorical(name, suggestion.choices)
+    if suggestion.whole:
+        return trial.suggest_int(name, int(low), int(high), step=int(suggestion.step or 1), log=log)
+    return trial.suggest_float(name, low, high, step=suggestion.step, log=log)
+
+
+def ended_trials(study: optuna.Study) -> int:
+    """How many trials of a study count: those that ended by themselves, well or not."""
+    failed = optuna_module().trial.TrialState.FAIL
+    ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    return sum(trial.state != failed or trial.user_attrs.get(ERROR, STOPPED) != STOPPED for trial in ended)
+
+
+def take_up(study: optuna.Study) -> int:
+    """Have those trials tried again, with what was chosen for them, that were stopped, or that a kernel of this machine
+    had under way when it ended; gives how many."""
+    state, again = optuna_module().trial.TrialState, 0
+    known = study.get_trials(deepcopy=False)
+    done = {trial.user_attrs.get(AGAIN) for trial in known}
+    for trial in known:
+        left = trial.state == state.RUNNING and _is_gone(trial.user_attrs.get(OWNER, ""))
+        if left:
+            study.tell(trial.number, state=state.FAIL)
+        if (left or trial.user_attrs.get(ERROR) == STOPPED) and trial.number not in done and trial.params:
+            study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
+            again += 1
+    return again
+
+
+def owner() -> str:
+    """Whose trials these are: this process."""
+    return f"{socket.gethostname()} {os.getpid()} {psutil.Process().create_time():.0f}"
+
+
+def _is_gone(owned: str) -> bool:
+    """Whether a process of this machine is no more; what others have, or another program, is theirs."""
+    host, _, process = owned.partition(" ")
+    if host != socket.gethostname() or not process:
+        return False
+    pid, _, created = process.partition(" ")
+    return not (psutil.pid_exists(int(pid)) and f"{psutil.Process(int(pid)).create_time():.0f}" == created)
+
+
+def _object(what: str, given: Any, kind: type, names: tuple[str, ...]) -> Any:
+    """The sampler or pruner where an object was given, None for one of the names. Raises :class:`UsageError`."""
+    if isinstance(given, kind):
+        return given
+    if given in names:
+        return None
+    hint = did_you_mean(str(given), names, f"There are {', '.join(names)}, and objects of Optuna's in a name of yours.")
+    raise UsageError(f"There is no {what} {given!r}. {hint}")
+
+
+def _values_of(suggestion: Suggestion) -> list[Any]:
+    if suggestion.choices:
+        return list(suggestion.choices)
+    if suggestion.step is None and not suggestion.whole:
+        raise UsageError(f"A grid needs values to try for {suggestion.name!r}: give it a step, or choices.")
+    return suggestion.steps if suggestion.step is not None else replace(suggestion, step=1, log=False).steps
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Optuna's line on a new study."""
+    logging = optuna_module().logging
+    level = logging.get_verbosity()
+    logging.set_verbosity(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)

@@ -1,0 +1,254 @@
+"""A sweep as a handle: its study, its trials as they run, the best of them, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfos_magic.cluster.map_run import MapRun
+from tfos_magic.cluster.runs.options import request_of
+from tfos_magic.cluster.runs.request import RETURNED, RunRequest
+from tfos_magic.cluster.runs.run import STOP_SECONDS
+from tfos_magic.cluster.worker_group import WorkerGroup
+from tfos_magic.errors import CaptureError, ClusterError, DataError, FeedError, TrialError, UsageError, WorkerLost
+from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, text_of
+from tfos_magic.sweeps.search import Search, ended_trials, take_up
+from tfos_magic.sweeps.trial import Searching, Trial
+from tfos_magic.values import pack
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas
+
+
+class TrialRuns(MapRun):
+    """The runs of a sweep's trials, each an item. Trials that end well leave their trainers to the next ones."""
+
+    fresh = False
+    sweep: Sweep
+
+    def _execute(self, index: int) -> None:
+        values: dict[str, Any] = {}
+        error: BaseException | None = None
+        try:
+            values = self.runs[index].execute()
+        except BaseException as failure:  # told in the table
+            error = failure
+        self.sweep.take_end(self.sweep.trials[index], values, error)
+        with self._changed:
+            self._order.append(index)
+            self._changed.notify_all()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no more trials are begun."""
+        return self._stopping.is_set()
+
+    def abort(self) -> None:
+        """Begin no more trials, and end those under way at their next steps; from any thread, without waiting."""
+        self._stopping.set()
+        for run in self.runs:
+            if not run.done:
+                run.ask_to_stop()
+
+
+class Sweep:
+    """What ``cluster.sweep`` gives: a search that goes on beside what its caller does.
+
+    ``study`` is an ordinary study of Optuna's, told of each trial as it ends; ``trials`` are those of this sweep.
+    :meth:`wait` waits for all of them, and ``best`` for the model of the best one, or what its function returned.
+    """
+
+    def __init__(
+        self,
+        cluster: WorkerGroup,
+        request: RunRequest,
+        search: Search,
+        workers_per_trial: int,
+        fail_fast: bool,
+        best: str,
+    ) -> None:
+        self.search, self.name, self._best, self._fail_fast = search, request.name, best, fail_fast
+        self.study = search.study()
+        self._searching = Searching(search, self.study)
+        self.workers, self.places = cluster.size, cluster.size // workers_per_trial
+        self._failure: BaseException | None = None
+        self._began = self._ended = time.monotonic()
+        self.trials = [Trial(self._searching) for _ in range(self._left())]
+        payload = pack(request.names) if request.payload is None else request.payload
+        requests = [
+            replace(
+                request,
+                name=f"{request.name} {index}",
+                answer=trial.answer,
+                payload=payload,
+                detached=True,
+                log_dir=request.log_dir and f"{request.log_dir}/{index}",
+            )
+            for index, trial in enumerate(self.trials)
+        ]
+        self._tell_of_chance()
+        self.runs = TrialRuns(cluster, range(len(requests)), requests, workers_per_trial, self.trials)
+        self.runs.sweep = self
+        for trial, run in zip(self.trials, self.runs.runs, strict=True):
+            trial.run = run
+
+    def _left(self) -> int:
+        """How many trials there are to be, those of an earlier sweep that are tried again among them."""
+        again = take_up(self.study) if self.search.resume else 0
+        left = self.search.size - ended_trials(self.study)
+        if left < 1:
+            raise UsageError(f"The study has its {self.search.size} trials: give more --trials to go on with it.")
+        if again:
+            self._searching.say(f"{again} trials that were under way when the study was left are tried again.")
+        return left
+
+    def _tell_of_chance(self) -> None:
+        if self.search.seed is not None and self.places > 1:
+            self._searching.say(
+                f"The seed makes each training repeatable, and not the search: with {self.places} trials at a time, "
+                "what is chosen next goes by which have ended. One at a time, as with -n 1, all of it repeats itself."
+            )
+
+    def start(self) -> Sweep:
+        """Go on in threads of its own."""
+        self.runs.start()
+        return self
+
+    def __repr__(self) -> str:
+        best = f", best {self.search.metric} {self.best_trial.value:g}" if self.best_trial else ""
+        return (
+            f"<{self.name}: {self.count('complete', 'pruned', 'failed')} of {len(self.trials)} trials have ended{best}>"
+        )
+
+    def count(self, *verdicts: str) -> int:
+        """How many trials of this sweep have ended so."""
+        return sum(trial.verdict in verdicts for trial in self.trials)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was asked for, up to the end of its last trial."""
+        return (self._ended if self.done else time.monotonic()) - self._began
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end before all trials have."""
+        return self.runs.stopping
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know, each once."""
+        return list(self._searching.notices)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, and the workers are free again."""
+        return self.runs.done
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it before its time, or why none of its trials is of use; None while it goes on well."""
+        failed = [trial for trial in self.trials if trial.verdict == "failed"]
+        if self._failure is None and self.done and failed and not self.count("complete", "pruned"):
+            return TrialError(failed[0].number or 0, failed[0].params, f"{failed[0].error}\n\nNo trial ended well.")
+        return self._failure
+
+    @property
+    def best_trial(self) -> Trial | None:
+        """The best trial of this sweep that has ended by now."""
+        return self._searching.best
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The names that the best trial has brought back."""
+        return self.best_trial.values if self.best_trial else {}
+
+    @property
+    def best(self) -> Any:
+        """The model of the best trial, trained, or what its function returned; waits for the end.
+
+        Raises what :meth:`wait` raises, and :class:`CaptureError` where it is not there.
+        """
+        self.wait()
+        return self.best_now()
+
+    def best_now(self) -> Any:
+        """As ``best``, of the trials that have ended by now."""
+        name = self._best
+        refuse_without_model(name)
+        if name in self.values:
+            return self.values[name]
+        known = [trial for trial in self.study.get_trials(deepcopy=False) if trial.value is not None]
+        if not known:
+            raise CaptureError("No trial has ended well, so that there is no best model.")
+        number, mine = self.study.best_trial.number, {trial.number for trial in self.trials}
+        why = "did not come" if number in mine else "was not kept: it is of an earlier sweep"
+        raise CaptureError(
+            f"The best trial is number {number}, whose model {why}. Train the cell again with its parameters: "
+            f"{self.study.best_params}."
+        )
+
+    def wait(self, timeout: float | None = None) -> optuna.Study:
+        """Wait for all trials and give the study.
+
+        Raises :class:`TrialError` for a trial that failed, with ``fail_fast``, or where all did; what ended the sweep
+        as a whole, such as :class:`DataError`; and TimeoutError after ``timeout`` seconds.
+        """
+        if not self.runs.await_end(timeout):
+            raise TimeoutError(f"{self!r} after {timeout:g} s; it goes on.")
+        if (error := self.error) is not None:
+            raise error
+        return self.study
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End the trials under way at their next steps, and begin no other; what is done is kept. Waits for that."""
+        self.runs.stop(timeout)
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """The study's trials, as ``study.trials_dataframe()`` gives them."""
+        return self.study.trials_dataframe()
+
+    def take_end(self, trial: Trial, values: dict[str, Any], error: BaseException | None) -> None:
+        """Take how a trial ended, and end the sweep where the failure is of all, or the first is to end it."""
+        self._ended = time.monotonic()
+        try:
+            trial.end(values, error)
+        except Exception as failure:  # of the study's storage, which no other trial could tell its end either
+            self._fail(failure)
+        if trial.verdict == "failed":
+            self._heed(trial, error)
+        if self._searching.exhausted and not self.stopping:
+            self.runs.abort()
+
+    def _heed(self, trial: Trial, error: BaseException | None) -> None:
+        is_of_all = isinstance(error, DataError | FeedError | ClusterError) and not isinstance(error, WorkerLost)
+        if error is not None and is_of_all:
+            self._fail(error)
+        elif self._fail_fast:
+            self._fail(TrialError(trial.number or 0, trial.params, trial.error))
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self.runs.abort()
+
+
+def sweep_of(
+    cluster: WorkerGroup,
+    cell: str | Callable[..., Any],
+    search: Mapping[str, Any],
+    workers_per_trial: int,
+    fail_fast: bool,
+    options: Mapping[str, Any],
+) -> Sweep:
+    """The sweep of a ``cell`` or function, with the fields of a :class:`Search` and the ``options`` of a run."""
+    if kept := [name for name in ("checkpoint_dir", "observer") if options.get(name)]:
+        raise UsageError(f"A sweep has no {kept[0]}: its trials are many. A trial that loses its worker begins again.")
+    asked = tuple(options.get("outputs", ()))
+    model = model_of(cell) if isinstance(cell, str) else RETURNED
+    outputs = outputs_of(cell, search["metric"], asked, model) if isinstance(cell, str) else asked
+    request = request_of(cell, **{**options, "outputs": outputs})
+    searched = Search(**search, seed=request.seed, text=text_of(cell))
+    return Sweep(cluster, request, searched, workers_per_trial, fail_fast, model)

@@ -1,0 +1,215 @@
+"""One trial: it answers what its cell asks, reports its epochs to the study, and ends where the study prunes it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfos_magic.cluster.runs.request import RETURNED, Observer
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.errors import CaptureError, RunInterrupted
+from tfos_magic.sweeps.search import ERROR, OWNER, STOPPED, Search, owner, suggest
+from tfos_magic.values.suggestions import Suggestion
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import TrialState
+
+
+class Searching:
+    """A search under way: its ``study``, which one thread at a time uses, and the ``best`` trial that has ended here.
+
+    ``notices`` is what the user should know, each once.
+    """
+
+    def __init__(self, search: Search, study: optuna.Study) -> None:
+        self.search, self.study = search, study
+        self.lock = threading.RLock()
+        self.best: Trial | None = None
+        self.notices: list[str] = []
+        self.exhausted = False
+        """Whether the sampler has tried all there is."""
+        self._owner = owner()
+
+    def say(self, text: str) -> None:
+        """Let the user know, once."""
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def ask(self) -> optuna.Trial:
+        """The next trial of the study."""
+        with self.lock:
+            trial = self.study.ask()
+            trial.set_user_attr(OWNER, self._owner)
+            return trial
+
+    def tell(self, trial: optuna.Trial, value: float | None, state: TrialState) -> None:
+        """Tell the study how a trial ended. A sampler that is through, as a grid's, stops it: see ``exhausted``."""
+        with self.lock:
+            vars(self.study)["stop"] = self._exhaust  # the study's own is for ``Study.optimize`` alone
+            try:
+                self.study.tell(trial, value, state=state)
+            finally:
+                del vars(self.study)["stop"]
+
+    def _exhaust(self) -> None:
+        self.exhausted = True
+
+    def beats(self, value: float) -> bool:
+        """Whether a value is better than those of all trials that have ended well."""
+        with self.lock:
+            try:
+                known = self.study.best_value
+            except ValueError:  # none has
+                return True
+            return value > known if self.search.direction == "maximize" else value < known
+
+
+class Trial(Observer):
+    """A trial of ``searching``, whose ``run`` it watches; in the study it has a ``number`` once its cell asks.
+
+    ``verdict`` is how it ended: ``complete``, ``pruned``, ``failed``, ``stopped``, or empty. ``value`` is the metric in
+    the last epoch that has it, ``curve`` its values by epochs trained; ``error`` is why it failed, as it is told.
+    ``values`` are the names that it brought back, where it was the best.
+    """
+
+    run: Run
+
+    def __init__(self, searching: Searching) -> None:
+        self._searching = searching
+        self._trial: optuna.Trial | None = None
+        self._chosen: dict[str, Any] = {}
+        self._epochs = self._notices = 0
+        self.curve: dict[int, float] = {}
+        self.value: float | None = None
+        self.verdict = self.error = ""
+        self.values: dict[str, Any] = {}
+        self.pruned = False
+        self.changes = 0
+        """Grows with what is shown of it."""
+
+    @property
+    def number(self) -> int | None:
+        """Its number in the study, from 0; None before it begins."""
+        return None if self._trial is None else self._trial.number
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What was chosen for it so far, by name."""
+        return self._chosen
+
+    @property
+    def trial(self) -> optuna.Trial:
+        """The study's trial, asked for when it is needed first: what is chosen goes by the trials that have ended."""
+        if self._trial is None:
+            self._trial = self._searching.ask()
+        return self._trial
+
+    def answer(self, what: str, about: Mapping[str, Any]) -> Any:
+        """What the cell asks: a value for a suggestion, or whether the names that it was asked for are wanted."""
+        if what == "suggestion":
+            return self._choose(Suggestion(**about))
+        self.value = self._final(about)
+        return self.value is not None and not self.pruned and self._searching.beats(self.value)
+
+    def _choose(self, suggestion: Suggestion) -> Any:
+        with self._searching.lock:
+            value = suggest(self.trial, suggestion)
+        if suggestion.name not in self._chosen:
+            self._chosen = {**self._chosen, suggestion.name: value}
+            told = f"{value:.4g}" if isinstance(value, float) else str(value)
+            self.run.state.settings = {**self.run.state.settings, suggestion.name: told}
+            self.changes += 1
+        return value
+
+    def update(self, state: RunState) -> None:
+        """Report the epochs that have ended since; what an attempt trains again after a loss is reported once."""
+        for text in state.notices[self._notices :]:
+            self._searching.say(text)
+        self._notices = len(state.notices)
+        ended = len(state.history) + sum(map(len, state.earlier.values()))
+        if ended <= self._epochs:
+            return
+        epochs = [*(epoch for _, fit in sorted(state.earlier.items()) for epoch in fit), *state.history]
+        while self._epochs < ended and not self.pruned:
+            self._epochs += 1
+            self._report(epochs[self._epochs - 1].get(self._searching.search.metric))
+        self.changes += 1
+
+    def _report(self, value: float | None) -> None:
+        if value is None:
+            return
+        self.curve[self._epochs], self.value = value, value
+        with self._searching.lock:
+            self.trial.report(value, self._epochs)
+            self.pruned = self.trial.should_prune()
+        if self.pruned:
+            self.run.ask_to_stop()
+
+    def _final(self, values: Mapping[str, Any]) -> float | None:
+        """The metric: of the last epoch that has it, else what the cell called so, or what the function returned."""
+        if self.value is not None:
+            return self.value
+        value = values.get(self._searching.search.metric, values.get(RETURNED))
+        try:
+            return None if value is None or isinstance(value, str) else float(value)
+        except (TypeError, ValueError):
+            return None
+
+    def end(self, values: dict[str, Any], error: BaseException | None) -> None:
+        """Tell the study how it ended, with the names that came back, or by what."""
+        with self._searching.lock:
+            self._judge(values, error)
+        self.changes += 1
+
+    def _judge(self, values: dict[str, Any], error: BaseException | None) -> None:
+        if isinstance(error, CaptureError) and not self.pruned:  # it was trained: only names are missing
+            self._searching.say(str(error))
+            values, error = dict(error.values), None
+        if isinstance(error, RunInterrupted) and not self.pruned:
+            self._stop()
+        elif self.pruned:
+            self._tell("pruned", "PRUNED")
+        elif error is not None:
+            self._fail(str(error))
+        elif (value := self._final(values)) is None:
+            self._fail(self._without_metric())
+        elif math.isnan(value):
+            self._fail(f"its {self._searching.search.metric} is not a number")
+        else:
+            self._complete(value, values)
+
+    def _stop(self) -> None:
+        self.verdict = "stopped"
+        if self._trial is not None:
+            self._trial.set_user_attr(ERROR, STOPPED)
+            self._tell("stopped", "FAIL")
+
+    def _fail(self, why: str) -> None:
+        self.error = why
+        self.trial.set_user_attr(ERROR, why.split("\n", 1)[0])
+        self._tell("failed", "FAIL")
+
+    def _complete(self, value: float, values: dict[str, Any]) -> None:
+        best = self._searching.beats(value)
+        self.value = value
+        self._tell("complete", "COMPLETE", value)
+        if best:
+            if self._searching.best is not None:
+                self._searching.best.values.clear()
+            self._searching.best, self.values = self, values
+        else:
+            values.clear()
+
+    def _tell(self, verdict: str, state: str, value: float | None = None) -> None:
+        from optuna.trial import TrialState
+
+        self.verdict = verdict
+        self._searching.tell(self.trial, value, TrialState[state])
+
+    def _without_metric(self) -> str:
+        known = ", ".join(self.run.state.metrics) or "none"
+        return f"It reported no {self._searching.search.metric!r}: its metrics are {known}."
