@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 _STATIC = Path(__file__).parent / "static"
-_FILES = ("nodes", "progress", "curves", "workers", "log", "compare", "cluster", "parts")  # as they use each other
+_FILES = (
+    "nodes",
+    "progress",
+    "curves",
+    "workers",
+    "log",
+    "compare",
+    "cluster",
+    "sweep",
+    "parts",
+)  # as they use each other
 
 MODULE = "\n".join((_STATIC / f"{name}.js").read_text(encoding="utf-8") for name in _FILES)
 LOADER = (_STATIC / "loader.js").read_text(encoding="utf-8")

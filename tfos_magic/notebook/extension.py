@@ -13,7 +13,7 @@ def load(shell: Any) -> None:
     """Register the magics in ``shell``, and their defaults with ``%config``."""
     magics = TFOSMagics(shell)
     shell.register_magics(magics)
-    named = ("%%tfos_train", "%%tfos_run", "%%tfos_map", "%tfos_predict")
+    named = ("%%tfos_train", "%%tfos_run", "%%tfos_sweep", "%%tfos_map", "%tfos_predict")
     parsers = {name: getattr(TFOSMagics, name.lstrip("%")).parser for name in named}
     shell.Completer.custom_matchers.append(completer(shell.user_ns, parsers, magics.runtime.known))
     if magics.settings not in shell.configurables:

@@ -30,6 +30,7 @@ from tfos_magic.notebook.options import (
 )
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
+from tfos_magic.notebook.sweeping.options import sweep_options
 from tfos_magic.notebook.views.choice import choose_view, detected, request_of_cell, shows_frames, throttled
 from tfos_magic.notebook.views.prefixed import PrefixedView
 from tfos_magic.notebook.views.view import View
@@ -175,6 +176,26 @@ class TFOSMagics(Magics):
         if args.output:
             self.shell.push({args.output: made})
         mapping.show(made)
+
+    @line_cell_magic
+    @sweep_options
+    def tfos_sweep(self, line: str, cell: str | None = None) -> None:
+        """Search for the hyper-parameters that the cell asks for, by running it once for each trial.
+
+        tfos.suggest_float, suggest_int and suggest_categorical say in the cell what may be chosen; Optuna chooses,
+        beside the notebook. A trial has a worker of its own, and all rows of the DataFrames that the cell names. With
+        -o, study is the study, best the model of the best trial, and other names are those of that trial.
+
+        %%tfos_sweep --trials 40 --metric val_accuracy --pruner asha -o study,best
+        """
+        args = parse(TFOSMagics.tfos_sweep, line)
+        if args.help:
+            print(help_of(TFOSMagics.tfos_sweep))
+            return
+        body = _body_of("tfos_sweep", cell)
+        from tfos_magic.notebook.sweeping.sweeping import sweep_cell
+
+        sweep_cell(self.shell, self.runtime, line, body, args)
 
     @line_magic
     @predict_options

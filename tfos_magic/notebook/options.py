@@ -240,7 +240,7 @@ def parse(function: Any, line: str) -> Any:
         raise UsageError(f"The options cannot be read: {error}.") from None
 
 
-CELL_MAGICS = ("tfos_train", "tfos_run")
+CELL_MAGICS = ("tfos_train", "tfos_run", "tfos_sweep")
 
 
 def help_of(function: Any) -> str:

@@ -98,6 +98,7 @@ const PARTS = {
   feeds: ["DataFrames of the run", feedsOrNone],
   compare: ["Runs compared", compare],
   cluster: ["Cluster", cluster],
+  sweep: ["Sweep", header, overallBar, metrics, sweepOf, messages],
 };
 const VALUES = ["picture", "workers", "charts", "lines", "tensorboard_url"];
 const SAVE_MS = 100;
@@ -201,7 +202,7 @@ function onDeath(model, died) {
 // Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.
 function mount({ el, kind, model, data, runs = [] }) {
   const [label, ...makers] = PARTS[kind];
-  const root = node("section", kind === "panel" ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
+  const root = node("section", model === data ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
   root.dataset.part = kind;
   if (model !== data) root.classList.add("tfos-wide"); // put somewhere by a person, and not under a cell
   const left = node("p", "tfos-muted", { role: "status" }, "As it was when the kernel went.");
@@ -238,7 +239,7 @@ function mount({ el, kind, model, data, runs = [] }) {
   settle();
   data.on("change:kept", settle);
   const watched = [...new Set([data, ...runs])];
-  const names = VALUES.map((name) => `change:${name}`);
+  const names = [...VALUES, ...(data.get("blocks") ?? [])].map((name) => `change:${name}`);
   watched.forEach((values) => names.forEach((name) => values.on(name, soon)));
   return () => {
     cancelAnimationFrame(asked);
@@ -251,4 +252,4 @@ function mount({ el, kind, model, data, runs = [] }) {
   };
 }
 
-export default { render: ({ model, el }) => mount({ el, kind: "panel", model, data: model }), mount };
+export default { render: ({ model, el }) => mount({ el, kind: model.get("kind") ?? "panel", model, data: model }), mount };

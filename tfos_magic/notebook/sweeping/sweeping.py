@@ -1,0 +1,106 @@
+"""From a cell of ``%%tfos_sweep`` to a sweep, followed to its end, and the names that it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfos_magic.cluster.runs.known_runs import NAMES
+from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.errors import RunInterrupted
+from tfos_magic.notebook.capture import capture_cell
+from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.signals import interruptible
+from tfos_magic.notebook.strategies import reading_of
+from tfos_magic.notebook.sweeping.views import view_of
+from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model
+from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
+from tfos_magic.sweeps.sweep import Sweep
+
+LOOK_SECONDS = 0.25
+
+
+def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) -> None:
+    """Search over a cell, show that, and put what ``-o`` names into the notebook, also where it was interrupted."""
+    args.ps = None
+    view = view_of(args.view or runtime.config.view)
+    source = f"# %%tfos_sweep {line}\n" + shell.transform_cell(body)
+    wanted, model = args.output, model_of(source) if BEST in args.output else ""
+    args.output = outputs_of(source, args.metric, wanted, model)
+    if BEST in wanted:
+        refuse_without_model(model)
+    search = _search_of(source, args, shell.user_ns)
+    captured = capture_cell(source, shell.user_ns, args, runtime.session_for(args))
+    name = NAMES.give("sweep")
+    request = RunRequest(
+        source=source,
+        name=name,
+        filename=f"<{name}>",
+        modules=captured.modules,
+        frames=captured.frames,
+        **reading_of(args, runtime.config),
+        outputs=args.output,
+        private_files=runtime.files.path,
+        payload=captured.payload,
+        main=shell.user_ns,
+        max_restarts=runtime.config.max_restarts if args.max_restarts is None else args.max_restarts,
+        notices=captured.hints,
+    )
+    _say(search, args)
+    if not runtime.running:
+        print(f"Starting a cluster of {runtime.size_for(args)} workers ...", flush=True)
+    cluster = runtime.start(args)
+    cluster.check_group("--workers-per-trial", args.workers_per_trial)
+    sweep = Sweep(cluster, request, search, args.workers_per_trial, args.fail_fast, model)
+    try:
+        _follow(sweep.start(), view)
+    finally:
+        shell.push(_results(sweep, wanted))
+    if (error := sweep.error) is not None:
+        raise error
+
+
+def _search_of(source: str, args: Any, namespace: dict[str, Any]) -> Search:
+    """The search that the options ask for; samplers and pruners may be names of the notebook's."""
+    return Search(
+        trials=args.trials,
+        metric=args.metric,
+        direction=args.direction,
+        sampler=args.sampler if args.sampler in SAMPLERS else namespace.get(args.sampler, args.sampler),
+        pruner=args.pruner if args.pruner in PRUNERS else namespace.get(args.pruner, args.pruner),
+        storage=namespace.get(args.storage, args.storage),
+        study_name=args.study,
+        resume=args.resume,
+        seed=args.seed,
+        text=source,
+    )
+
+
+def _say(search: Search, args: Any) -> None:
+    if not args.direction:
+        print(f"Searching for the {'largest' if search.direction == 'maximize' else 'smallest'} {search.metric}.")
+
+
+def _follow(sweep: Sweep, view: Any) -> None:
+    """Show the sweep until it has ended; an interrupt ends it at the next steps of its trials."""
+    view.open(sweep)
+    try:
+        with interruptible():
+            while not sweep.runs.await_end(LOOK_SECONDS):
+                view.update(sweep)
+    except KeyboardInterrupt:
+        sweep.stop()
+        raise RunInterrupted({}, f"What is done is kept: {sweep!r}") from None
+    finally:
+        view.close(sweep)
+
+
+def _results(sweep: Sweep, wanted: list[str]) -> dict[str, Any]:
+    """What ``-o`` names: the study, the best model, and names of the best trial; what is not there is said."""
+    given: dict[str, Any] = {STUDY: sweep.study} if STUDY in wanted else {}
+    given |= {name: value for name, value in sweep.values.items() if name in wanted}
+    if BEST in wanted and BEST not in given:
+        try:
+            given[BEST] = sweep.best_now()
+        except Exception as error:  # it is missing; the study is there all the same
+            print(f"note: {error}")
+    return given
