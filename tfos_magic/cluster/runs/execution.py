@@ -258,6 +258,7 @@ class Execution:
         if message is None or time.monotonic() >= self._draw_at:
             assert self._cluster.feeds is not None
             self.state.notices += self._cluster.feeds.streams.check()
+            self.state.wait_for(self._cluster.membership.silence())
             self._draw()
 
     def _shown(self, rank: int) -> bool:

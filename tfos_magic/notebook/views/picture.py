@@ -11,7 +11,6 @@ from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import Any
 
-from tfos_magic.cluster.runs.metric_series import Awaited
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
 from tfos_magic.notebook.views.time_spent import WAITING, seconds_by_phase, told
@@ -118,7 +117,7 @@ def take_picture(
         elapsed=duration(state.elapsed),
         remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
-        position=position(state) or _preparing(state),
+        position=_awaiting(state) or position(state) or _preparing(state),
         metrics=_metrics(state),
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
@@ -162,15 +161,16 @@ def _fed(feed: FeedState, state: RunState) -> str:
 
 def _preparing(state: RunState) -> str:
     """What is waited for before the first step."""
-    if state.awaited is not None and state.phase in (RunPhase.STARTING, RunPhase.FEEDING):
-        return _waiting(state.awaited, state.clock())
     if state.phase is RunPhase.QUEUED and state.ahead > 1:
         return f"number {state.ahead} of those that wait"
     return _PREPARING.get(state.phase, "")
 
 
-def _waiting(awaited: Awaited, now: float) -> str:
+def _awaiting(state: RunState) -> str:
     """What is waited for; where that takes long, for how long it was, and is at most."""
+    awaited, now = state.awaited, state.clock()
+    if awaited is None or state.phase not in (RunPhase.STARTING, RunPhase.FEEDING, RunPhase.RUNNING):
+        return ""
     text = f"waiting for {awaited.what}"
     if now - awaited.since < SAY_SECONDS:
         return text

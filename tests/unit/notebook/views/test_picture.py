@@ -12,7 +12,7 @@ from tfos_magic.cluster.runs.state import FeedState, RunPhase
 from tfos_magic.notebook.views.card import part_bundle, render_card
 from tfos_magic.notebook.views.picture import METRICS_SHOWN, feed_text, summary, take_picture
 from tfos_magic.notebook.views.wording import duration, number, pace, size
-from tfos_magic.transport.messages import Progress
+from tfos_magic.transport.messages import Progress, RunStarted
 
 from .simulated import RUN, epoch_end, finish, new_state, pass_time, progress, run_through, tell
 
@@ -39,6 +39,11 @@ def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
     state.wait_for("rows that Spark has yet to compute")
     pass_time(state, 4)
     assert take_picture(state).position == "waiting for rows that Spark has yet to compute (4.0 s)"
+    tell(state, RunStarted(RUN, 0), progress(0, 0, 3))
+    state.wait_for("worker 1 on alpha, silent, and lost after 20 s of that")
+    assert take_picture(state).position == "waiting for worker 1 on alpha, silent, and lost after 20 s of that"
+    state.wait_for("")
+    assert take_picture(state).position == "epoch 1 of 3 · step 3 of 10"
 
 
 def test_a_run_that_waits_says_its_place() -> None:
