@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tfos_magic import TFCluster
-from tfos_magic.errors import CaptureError, DataError, TrialError, UsageError
+from tfos_magic.errors import DataError, TrialError, UsageError
 
 SPACE = """
 kind = tfos.suggest_categorical("kind", ["line", "curve"])
@@ -169,7 +169,7 @@ def test_a_trial_that_fails_costs_no_other_and_tells_where_and_why(cluster: TFCl
         cluster.sweep("raise ValueError('no')", trials=2, metric="score").wait(120)
     with pytest.raises(TrialError, match="It reported no 'score': its metrics are none"):
         cluster.sweep("x = 1", trials=1, metric="score").wait(120)
-    with pytest.raises(CaptureError, match="No trial has ended well"):
+    with pytest.raises(UsageError, match="calls fit of by a name"):
         fast.best_now()
 
 
