@@ -101,3 +101,21 @@ frozen, sought, collects = gc.get_freeze_count(), len(gc.get_objects()), gc.isen
     frozen, sought, collects = ast.literal_eval(kernel.run("print((frozen[0], sought[0], collects[0]))").text)
     assert collects
     assert frozen > 100_000 > sought
+
+
+def test_the_network_is_measured_and_an_interrupt_ends_that_with_the_workers_alive(kernel: Kernel) -> None:
+    assert not kernel.run("%%tfos_run -n 2 -o pid\nimport os\npid = os.getpid()\n").error
+    result = kernel.run("%tfos netbench 1MB --seconds 0.4 -o bench")
+    assert not result.error, result.traceback
+    (shown,) = [shown for shown in result.displays if "<svg" in shown.get("text/html", "")]
+    assert "shared memory" in shown["text/plain"]
+    assert "A step under sync exchanges 1.0 MB of gradients in " in shown["text/plain"]
+    assert kernel.run("print(bench.pairs[0].workers)").text.strip() == "(0, 1)"
+    running = kernel.submit("%tfos netbench --seconds 50")
+    kernel.finish(running, until="round 1 of 1: workers 0-1")
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(running, timeout=20).error == "RunInterrupted"
+    kernel.run("old = pid")
+    assert not kernel.run("%%tfos_run -o pid\nimport os\npid = os.getpid()\n").error
+    assert kernel.run("print(pid == old)").text.strip() == "True"
+    assert "has no 'nothing'" in kernel.run("%tfos netbench nothing").traceback

@@ -62,6 +62,23 @@ def test_a_cell_a_function_and_a_decorated_function_train_alike(
     assert decorated.__name__ == "fit"
 
 
+def test_the_network_between_workers_is_measured_where_nothing_runs(cluster: TFCluster, capsys: Any) -> None:
+    before = {worker.pid for worker in cluster.workers}
+    bench = cluster.netbench(1_000_000, seconds=0.4)
+    assert [pair.workers for pair in bench.pairs] == [(0, 1)]
+    assert bench.pairs[0].wire == "shared memory"
+    assert not bench.pairs[0].encrypted
+    assert 0 < bench.pairs[0].timings["one number"].p50 < bench.pairs[0].timings["skewed"].p50
+    assert {name: timing.bytes for name, timing in bench.sums.items()} == {"none": 1_000_000, "bfloat16": 1_000_000}
+    assert capsys.readouterr().out.splitlines() == ["round 1 of 1: workers 0-1", "sums over 2 workers"]
+    assert {worker.pid for worker in cluster.workers} == before
+    run = cluster.submit("import time\ntime.sleep(600)", strategy="none")
+    with pytest.raises(ClusterError, match="wait for it or stop it, then measure the network"):
+        cluster.netbench()
+    run.stop()
+    assert cluster.run(lambda: 7) == 7
+
+
 def test_a_matrix_of_columns_and_weights_of_rows_train_as_in_one_process(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:

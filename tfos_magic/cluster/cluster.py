@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
+from tfos_magic.cluster.netbench.bench import CELL, PAIR_SECONDS, NetBench, Waits, plan_bench, together
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.known_runs import NAMES
 from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
@@ -192,6 +193,25 @@ class TFCluster(WorkerGroup):
         self._check_running()
         self._check_idle("release the DataFrame")
         return self.feeds is not None and self.feeds.release(df)
+
+    def netbench(self, model: Any = None, seconds: float = PAIR_SECONDS) -> NetBench:
+        """Measure bandwidth and latency between the workers, over what their training travels on, encrypted as it is.
+
+        ``model`` is a Keras model, or a number of bytes: how long the sum of such gradients takes over all workers is
+        measured as well. A pair of workers takes ``seconds``, all together a minute at most; of many hosts
+        :func:`~tfos_magic.training.netbench.plan.plan_rounds` says which pairs are measured. Prints what goes on; an
+        interrupt ends it, and the cluster stays.
+
+        Raises :class:`ClusterError` where a run goes on or waits, and :class:`UsageError` for one worker alone and for
+        what is no model.
+        """
+        self._check_running()
+        self._check_idle("measure the network")
+        hosts = [worker.agent.host for worker in self.workers]
+        plan = plan_bench(hosts, model, seconds)
+        given: dict[str, Any] = {"names": {"plan": plan}, "outputs": ["found"], "strategy": "none"}
+        found = self.run(CELL, name="netbench", observer=Waits(), **given)["found"]
+        return together(found, plan, hosts, self.encrypted, model)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
         """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.

@@ -17,8 +17,11 @@ from tfos_magic.notebook.describe import (
     describe_status,
     status_dict,
 )
+from tfos_magic.notebook.netbench.bundle import bundle
+from tfos_magic.notebook.netbench.command import model_of, seconds_computed
 from tfos_magic.notebook.options import COMMANDS, help_of, parse
 from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.texts import unquoted
 from tfos_magic.notebook.views.choice import detected, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
@@ -101,6 +104,17 @@ class Commands:
         if self.runtime.cluster.wanted is not None:
             print(f"The run goes on with {args.workers} workers from its next checkpoint on, which it takes now.")
         print(describe_status(self.runtime.cluster.status()))
+
+    def _netbench(self, args: Any) -> None:
+        if self.runtime.cluster is None or not self.runtime.running:
+            raise UsageError("There is no cluster to measure: %tfos start -n 2 makes one.")
+        model = model_of(args.model, self.shell.user_ns)
+        with interruptible():
+            bench = self.runtime.cluster.netbench(model, args.seconds)
+        if args.output:
+            self.shell.push({args.output: bench})
+        last = self.runtime.last_run
+        display(bundle(bench, seconds_computed(last.state if last else None)), raw=True)
 
     def _stop(self, args: Any) -> None:
         stopped = self.runtime.stop(args.force)

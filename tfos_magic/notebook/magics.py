@@ -59,6 +59,7 @@ class TFOSMagics(Magics):
         status       what the cluster and its workers are doing
         logs         the last lines that workers printed
         scale        go on with another number of workers
+        netbench     bandwidth and latency between the workers, and what a step of a model exchanges
         stop         end the cluster; the Spark session stays
         runs         the runs of this notebook: settings and metrics
         compare      some of them side by side

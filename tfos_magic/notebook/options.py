@@ -7,12 +7,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
-from IPython.core.magic_arguments import (
-    argument,
-    argument_group,
-    construct_parser,
-    magic_arguments,
-)
+from IPython.core.magic_arguments import argument, argument_group, construct_parser, magic_arguments
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
@@ -191,7 +186,6 @@ train_options = grouped(
     help_option,
 )
 
-
 run_options = grouped(
     magic_arguments(),
     cluster_options,
@@ -280,6 +274,12 @@ COMMANDS = {
     ),
     "scale": command_parser(
         "%tfos_scale", argument("workers", type=positive, help="How many workers the cluster is to have.")
+    ),
+    "netbench": command_parser(
+        "%tfos_netbench",
+        argument("model", nargs="?", default=None, help="Keras model of the notebook, or bytes of gradients, as 64MB."),
+        argument("--seconds", type=above_zero, default=5.0, help="Seconds for each pair of workers; a minute in all."),
+        argument("-o", "--output", default=None, help="Name for what was measured."),
     ),
     "runs": command_parser("%tfos_runs"),
     "compare": command_parser(

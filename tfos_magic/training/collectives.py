@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as eager_context
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import GroupTransport, PeerLost
 from tfos_magic.training.allreduce.arrays import ArrayWire
-from tfos_magic.training.allreduce.group import meet
+from tfos_magic.training.allreduce.group import Meeting, meet
 from tfos_magic.training.allreduce.ring import RingWire, serve
 from tfos_magic.training.watchdog import Watchdog
 from tfos_magic.transport.tls import TlsPeers
@@ -34,12 +34,18 @@ class Collectives:
     """
 
     def __init__(
-        self, rank: int = 0, size: int = 1, *, timeout: float = 300.0, wire: GroupTransport | None = None
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        timeout: float = 300.0,
+        wire: GroupTransport | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.timeout = timeout
-        self._wire = wire
+        self._wire, self._meeting = wire, meeting
         self._lost = False
         self._watchdog = Watchdog(self._expire) if size > 1 else None
 
@@ -156,6 +162,16 @@ class Collectives:
                 f"out a dataset so, and tfos.allreduce lets workers agree on a number. {error.__cause__}"
             ) from error
 
+    def pair(self, other: int, timeout: float) -> Collectives:
+        """A group of this rank and one ``other``, who calls this as well, beside this one; both are to close it.
+
+        Raises :class:`ClusterError` where the other does not come within ``timeout`` seconds.
+        """
+        if self._meeting is None:
+            raise ClusterError(f"rank {self.rank} came late and has not met its peers. Start the cluster again.")
+        exchange = self._meeting.pair(self.rank, other, timeout)
+        return Collectives(int(self.rank > other), 2, wire=ArrayWire(exchange))
+
     def align(self) -> None:
         """Make the ranks agree on what numbers the operations to come, should one have traced a graph more often."""
         if self.size > 1:
@@ -237,6 +253,7 @@ def form_cluster(
     if len(addresses) == 1:
         return Collectives()
     _let_idle_threads_sleep()
+    meeting = Meeting(addresses, secret, share, tls)
     arrays = ArrayWire(meet(rank, addresses, secret, timeout, share, tls))
     wire: GroupTransport = arrays
     if nccl:
@@ -246,7 +263,7 @@ def form_cluster(
             raise ClusterError("nccl needs a GPU for each worker, and one has none: leave it out, or say --gpus 1.")
         serve(rank, addresses, timeout)
         wire = RingWire(rank, len(addresses))
-    collectives = Collectives(rank, len(addresses), wire=wire)
+    collectives = Collectives(rank, len(addresses), wire=wire, meeting=meeting)
     collectives.barrier(timeout)
     return collectives
 

@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 
 from tfos_magic.transport.identity import Identity, tls_context
@@ -61,6 +62,12 @@ class TlsPeers:
         self._client, self._server = (tls_context(identity, side) for side in (False, True))
         for context in (self._client, self._server):
             context.sslsocket_class = TlsSocket
+
+    def among(self, ranks: Sequence[int]) -> TlsPeers:
+        """For a group of some of the ranks, which are numbered from 0 there, in the order given."""
+        some = copy(self)
+        some._names = [self._names[rank] for rank in ranks]
+        return some
 
     def connected(self, peer: socket.socket, rank: int, deadline: float) -> socket.socket:
         """Encrypt a connection that this process made to ``rank``. Raises OSError, after which ``peer`` is closed."""

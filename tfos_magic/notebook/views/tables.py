@@ -23,7 +23,8 @@ def run_table(states: Sequence[RunState]) -> dict[str, str]:
         *(_row(place, *pair, chosen, metrics) for place, pair in enumerate(zip(states, settings, strict=True))),
     ]
     shown = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return {"text/html": html_table(list(zip(*shown, strict=True))), "text/plain": _text(shown)}
+    kept = list(zip(*shown, strict=True))
+    return {"text/html": html_table(kept), "text/plain": text_table(kept)}
 
 
 def settings_of(state: RunState) -> dict[str, str]:
@@ -63,11 +64,11 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(columns: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in columns]
-    lines = zip(*columns, strict=True)
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """The same as lines of text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 

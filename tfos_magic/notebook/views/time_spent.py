@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.notebook.views.wording import duration, size
+from tfos_magic.notebook.views.wording import duration, moment, percent, size
 
 WORTH_SAYING = 0.2
 LARGE_STEP = 256 << 10
 SYNC_EVERY = 16
+WORTH_HALVING = 0.9
 WAITING = "wait for others"
 
 
@@ -45,7 +48,7 @@ def told(state: RunState) -> list[str]:
 def advice(state: RunState) -> str:
     """Which options would have made training under ``sync`` faster, and by how much; empty where none would by a fifth.
 
-    Half the bytes take half the time of an exchange, where a step sends much; an average every 16 steps a sixteenth.
+    Half the bytes take half the time of an exchange, where a step sends much.
     """
     parts = seconds_by_phase(state)
     training, exchange = state.times.get("train", 0.0), parts["exchange"]
@@ -53,10 +56,38 @@ def advice(state: RunState) -> str:
         return ""
     sent = sum(worker.sent for worker in state.workers) / len(state.workers)
     step = state.sent_per_epoch / len(state.workers) / max(1, state.steps)
-    halved = f"--compression bfloat16 about {duration(training - exchange / 2)}, " if step >= LARGE_STEP else ""
-    seldom = duration(training - exchange + exchange / SYNC_EVERY)
+    others = faster(training - exchange, exchange, exchange / 2 if step >= LARGE_STEP else exchange, duration)
     return (
         f"of {duration(training)} of training, {duration(exchange)} went to exchanging gradients, {size(int(step))} a "
-        f"step and worker at {size(int(sent / exchange))}/s. By these figures {halved}--strategy local --sync-every "
-        f"{SYNC_EVERY} about {seldom} would do for the same steps; the weights are then not those of one process."
+        f"step and worker at {size(int(sent / exchange))}/s. {others}"
     )
+
+
+def faster(
+    computing: float, exchange: float, halved: float, words: Callable[[float], str], what: str = "the same steps"
+) -> str:
+    """What other options would make of so many seconds of computing and of exchange, ``halved`` of it in bfloat16.
+
+    An average every 16 steps takes a sixteenth.
+    """
+    half = f"--compression bfloat16 about {words(computing + halved)}, " if halved < WORTH_HALVING * exchange else ""
+    return (
+        f"By these figures {half}--strategy local --sync-every {SYNC_EVERY} about "
+        f"{words(computing + exchange / SYNC_EVERY)} would do for {what}; the weights are then not those of one "
+        "process."
+    )
+
+
+def step_advice(exchange: float, halved: float, step: int, computing: float | None) -> str:
+    """The same of one step of ``step`` bytes, from sums that were measured: as they are and, ``halved``, in bfloat16.
+
+    ``computing`` are the seconds that such a step computes; where they are not known, it is said which ones matter.
+    """
+    told = f"A step under sync exchanges {size(step)} of gradients in {moment(exchange)}"
+    if computing is None:
+        least = exchange * (1 - WORTH_SAYING) / WORTH_SAYING
+        told += f", a fifth of its time or more where it computes for {moment(least)} or less"
+        return f"{told}. {faster(0.0, exchange, halved, moment, 'the same exchange')}"
+    whole = computing + exchange
+    told += f"; one of the last run computes {moment(computing)}, so the exchange takes {percent(exchange / whole)}"
+    return f"{told}. {faster(computing, exchange, halved, moment)}" if exchange >= WORTH_SAYING * whole else f"{told}."

@@ -37,6 +37,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
+def moment(seconds: float) -> str:
+    """What may be very short: ``85 µs``, ``4.1 ms``, ``850 ms``; as :func:`duration` from a second on."""
+    value, unit = (seconds * 1e6, "µs") if seconds < 1e-3 else (seconds * 1e3, "ms")
+    return duration(seconds) if seconds >= 0.9995 else f"{value:.3g} {unit}"
+
+
 def size(count: int) -> str:
     """Bytes in decimal units: ``812 B``, ``4.1 MB``."""
     value, unit = float(count), "B"

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import AllReduce
@@ -18,6 +19,7 @@ from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
 from tfos_magic.training.allreduce.unix_peers import Invitation
+from tfos_magic.transport.secret import Secret
 from tfos_magic.transport.tls import TlsPeers, secure
 
 
@@ -57,6 +59,29 @@ def meet(
             return link(firsts.index(rank), firsts, where, listener, key, timeout, tls)
 
         return _connect(star, hosts, addresses, local, link_hosts if rank in firsts else None)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What the ranks of a group need to meet, as :func:`meet` takes it."""
+
+    addresses: Sequence[str]
+    secret: str = field(repr=False)
+    share: bool
+    tls: TlsPeers | None
+
+    def pair(self, rank: int, other: int, timeout: float) -> AllReduce:
+        """Connect ``rank``, which this process is, with one ``other`` alone, who does the same at the same time.
+
+        Both listen where they did when all met, and travel on what they would have travelled on then.
+        """
+        both = sorted((rank, other))
+        where = [self.addresses[each] for each in both]
+        tls = None if self.tls is None else self.tls.among(both)
+        try:
+            return meet(both.index(rank), where, Secret(f"{self.secret} {both}"), timeout, self.share, tls)
+        except ClusterError as error:
+            raise ClusterError(f"workers {both[0]} and {both[1]}, here ranks 0 and 1, do not meet: {error}") from error
 
 
 def _hosts(addresses: Sequence[str]) -> list[list[int]]:

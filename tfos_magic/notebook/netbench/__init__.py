@@ -1,0 +1,1 @@
+"""``%tfos netbench``: its line, and what it shows."""
