@@ -20,6 +20,7 @@ from tfos_magic.frames.failures import (
     told_plainly,
     without_refusals,
 )
+from tfos_magic.frames.gpus import profile_of
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
 from tfos_magic.spark.shipping import ship_package
 
@@ -156,15 +157,15 @@ def _spec_of_series(name: str, series: Any) -> ColumnSpec:
 def map_in_arrow(frame: Any, task: Any, schema: Any) -> Any:
     """Spark's ``mapInArrow``, after everything that ``task`` needs on the executors has been sent there.
 
-    Columns with dots or backticks in their names, or whose names differ by case alone, Spark would not find: they go by
-    their places.
+    Tasks get GPUs where Spark has some. Columns with dots or backticks in their names, or whose names differ by case
+    alone, Spark would not find: they go by their places.
     """
     spark, names = frame.sparkSession, tuple(frame.columns)
     ship_package(spark)
     task = WithoutTraceback(_light(task, spark))
     if any({".", "`"}.intersection(name) for name in names) or len({*map(str.casefold, names)}) < len(names):
         frame, task = frame.toDF(*(f"column_{place}" for place in range(len(names)))), WithNames(task, names)
-    return frame.mapInArrow(task, schema)
+    return frame.mapInArrow(task, schema, profile=profile_of(spark))
 
 
 def _light(task: Any, spark: Any) -> Any:

@@ -18,6 +18,7 @@ from tfos_magic.columns.columns import BYTES
 from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.cells import RaggedRows, cell_shapes, from_numpy, to_numpy
+from tfos_magic.frames.gpus import take_gpus
 from tfos_magic.frames.inference.files import version_of
 from tfos_magic.frames.program import BLOCKS, Program
 from tfos_magic.frames.specs import ColumnSpec, arrow_type
@@ -77,6 +78,7 @@ def _fit_into_task(tf: Any) -> None:
     context = TaskContext.get()
     if context is None or _programs:
         return
+    take_gpus(context.resources())
     # Spark's worker collects garbage after every task, and would look through all of TensorFlow's objects each time.
     gc.freeze()
     use_whole_vectors(tf.__version__)
