@@ -64,7 +64,7 @@ class Waits(Printer):
 
     def update(self, state: RunState) -> None:
         waits = state.phase in (RunPhase.QUEUED, RunPhase.STARTING)
-        what = state.awaited or "the workers"
+        what = state.awaited.what if state.awaited is not None else "the workers"
         if waits and what != self._told and time.monotonic() - self._begun > QUIET_SECONDS:
             self._told = what
             print(f"waiting for {what} ...", flush=True)
