@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CANARY := .venv-canary
 MLFLOW := .venv-mlflow
 DOCUMENTS := .venv-documents
 STAMP := $(VENV)/.installed
@@ -18,7 +17,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test soak canary test-fast binder pins badge clean
+.PHONY: help env java chromium demo lab lint test soak canary matrix test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -26,6 +25,7 @@ help:
 	@echo "make test       lint, types and the test suite (20 to 35 minutes)"
 	@echo "make soak       what takes longer: every program of the corpus, every tutorial, every case of long tests"
 	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
+	@echo "make matrix     smoke tests with each Spark from 4.0 on, the oldest and the newest Keras; ONLY=pyspark-4.0 runs one"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
@@ -68,12 +68,10 @@ soak: java chromium $(STAMP) $(MLFLOW)/bin/mlflow $(DOCUMENTS)/etc
 	@$(WITH_JAVA) python -m pytest tests -m soak $(TWO_AT_ONCE)
 
 canary: java
-	@tools/venv.sh "$(PYTHON)" "$(CANARY)"
-	@$(CANARY)/bin/pip --quiet install --editable ".[cpu,test]"
-	@$(CANARY)/bin/pip --quiet uninstall --yes keras
-	@$(CANARY)/bin/pip --quiet install --upgrade --pre keras-nightly
-	@$(CANARY)/bin/pip --quiet install --upgrade --no-deps tensorflow-cpu
-	@$(CANARY)/bin/python -m pytest tests/unit/training/test_seams.py tests/training $(TWO_AT_ONCE)
+	@PYTHON="$(PYTHON)" $(PYTHON) tools/matrix.py --canary --upgrade
+
+matrix: java
+	@PYTHON="$(PYTHON)" $(PYTHON) tools/matrix.py $(ONLY)
 
 # Its server, for the tests: it wants other versions of libraries than TensorFlow has.
 $(MLFLOW)/bin/mlflow:

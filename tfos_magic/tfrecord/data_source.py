@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -27,6 +26,9 @@ from tfos_magic.tfrecord.reading import ReadOptions, batches, grouped
 from tfos_magic.tfrecord.record_files import AUTO, GZIP, NONE, DataFile, list_files
 from tfos_magic.tfrecord.schema_inference import infer
 from tfos_magic.tfrecord.writing import Job, new_job
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # which Spark 4.0 does not have: it shows no conditions
 
 NAME = "tfrecord"
 SAMPLE_RECORDS = 100
