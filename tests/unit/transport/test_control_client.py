@@ -59,3 +59,23 @@ def test_seconds_in_which_the_agent_did_not_run_do_not_count(server: ControlServ
     client.excuse(100)
     assert 0 <= client.out_of_reach < 0.1
     client.close()
+
+
+def test_an_agent_that_never_met_the_kernel_names_both_addresses_and_the_remedy(server: ControlServer) -> None:
+    server.close()
+    client = ControlClient(_config(server))
+    assert not client.monitor.poll(1000)
+    where = server.endpoint.removeprefix("tcp://")
+    said = client.describe_loss("alpha", 30)
+    assert said.startswith(f"host alpha could not reach the kernel at {where}, which it tried for 30 s: open that port")
+    assert "%config TFOS.driver_host" in said
+    assert "%tfos doctor" in said
+    client.close()
+
+
+def test_an_agent_that_has_met_the_kernel_says_how_long_it_was_gone(server: ControlServer) -> None:
+    client = ControlClient(_config(server))
+    while client.out_of_reach:
+        _await_event(client)
+    assert client.describe_loss("alpha", 5) == "the kernel has been out of reach for 5 s"
+    client.close()
