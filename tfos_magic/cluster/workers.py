@@ -66,7 +66,7 @@ class ClusterSpec:
     @property
     def slots(self) -> int:
         """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
-        return (self.workers + self.servers) * self.cores + int(self.hold_slots)
+        return (max(self.workers, self.most_workers) + self.servers) * self.cores + int(self.hold_slots)
 
 
 class ClusterPhase(str, Enum):

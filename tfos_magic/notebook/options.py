@@ -11,7 +11,7 @@ from IPython.core.magic_arguments import argument, argument_group, construct_par
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
-from tfos_magic.notebook.texts import for_column, names, of_unknown, pair, ranks, unquoted
+from tfos_magic.notebook.texts import extent, for_column, names, of_unknown, pair, ranks, unquoted
 from tfos_magic.notebook.views.choice import CHOICES
 from tfos_magic.transport.messages import STRATEGIES, StrategyOptions
 
@@ -33,7 +33,7 @@ help_option = argument("--help", action="store_true", help="Show this help and d
 
 cluster_options = grouped(
     argument_group("workers"),
-    argument("-n", "--workers", type=positive, default=None, help="Number of workers."),
+    argument("-n", "--workers", type=extent, default=None, help="Number of workers, or MIN:MAX, by free slots."),
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
     argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
     argument(

@@ -101,11 +101,16 @@ class Runtime:
         with interruptible():
             return self.shared.ensure(
                 partial(self._make, args),
-                workers=args.workers,
+                workers=self._wanted(args.workers),
                 servers=servers_for(args, self.config),
                 run_id=run_id,
                 wait_for_trainers=wait_for_trainers,
             )
+
+    def _wanted(self, workers: int | None) -> int | None:
+        """How many workers a cluster must have to be taken; None is any number: the one that there is has enough."""
+        size = self.cluster.size if self.cluster is not None and self.running else 0
+        return None if workers is not None and workers <= size <= getattr(workers, "most", 0) else workers
 
     def _make(self, args: Any) -> TFCluster:
         requested_cluster = self.requested_cluster(args)
@@ -129,6 +134,7 @@ class Runtime:
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
             idle_timeout=self.config.idle_timeout,
+            most_workers=getattr(args.workers, "most", 0),
             nccl=self.config.nccl,
             encrypt=ENCRYPT.get(args.encrypt, self.config.encrypt),
         )

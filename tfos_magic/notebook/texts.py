@@ -6,6 +6,25 @@ import re
 from argparse import ArgumentParser
 
 from tfos_magic.errors import UsageError, did_you_mean
+from tfos_magic.limits import positive
+
+
+class Extent(int):
+    """How many workers there are to be at least; at most there are ``most``."""
+
+    most = 0
+
+
+def extent(text: str) -> int:
+    """``N`` workers, or ``MIN:MAX`` of them."""
+    least, sign, most = text.partition(":")
+    if not sign:
+        return positive(text)
+    made = Extent(positive(least))
+    made.most = positive(most)
+    if made.most < made:
+        raise UsageError(f"-n takes MIN:MAX, the smaller number first, not {text!r}.")
+    return made
 
 
 def names(text: str) -> list[str]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tfos_magic.cluster import shared
 from tfos_magic.cluster.workers import ClusterPhase
+from tfos_magic.errors import UsageError
 from tfos_magic.notebook import runtime as runtimes
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.options import COMMANDS, parse
@@ -63,6 +65,24 @@ def test_a_new_cluster_takes_the_defaults_that_no_option_overrides(runtime: Runt
         "servers": 1,
         "cores": 2,
     }
+
+
+def test_between_two_numbers_of_workers_a_cluster_takes_what_is_free_and_stays(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "is_stopped", lambda session: False)
+    args = parse(COMMANDS["start"], "-n 2:4")
+    cluster: Any = runtime.start(args)
+    assert cluster.spark == "session of 5"
+    assert (cluster.options["workers"], cluster.options["most_workers"]) == (2, 4)
+    cluster.phase, cluster.size = ClusterPhase.RUNNING, 3
+    assert runtime._wanted(args.workers) is None
+    cluster.size = 5
+    assert runtime._wanted(args.workers) == 2
+    with pytest.raises(UsageError, match="-n takes MIN:MAX, the smaller number first, not '4:2'"):
+        parse(COMMANDS["start"], "-n 4:2")
+    with pytest.raises(UsageError, match="'' is not a whole number of at least 1"):
+        parse(COMMANDS["start"], "-n 2:")
 
 
 def test_a_cluster_that_failed_is_replaced_without_waiting_for_the_detached_run_that_asks_for_it(
