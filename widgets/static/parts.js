@@ -202,7 +202,7 @@ function onDeath(model, died) {
 // Shows a part in `el`: `model` is its widget, `data` has the values of its run, `runs` those of all that it compares.
 function mount({ el, kind, model, data, runs = [] }) {
   const [label, ...makers] = PARTS[kind];
-  const root = node("section", model === data ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
+  const root = node("section", kind === "panel" || model === data ? "tfos-panel" : "tfos-panel tfos-part", { "aria-label": label });
   root.dataset.part = kind;
   if (model !== data) root.classList.add("tfos-wide"); // put somewhere by a person, and not under a cell
   const left = node("p", "tfos-muted", { role: "status" }, "As it was when the kernel went.");
