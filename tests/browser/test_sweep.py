@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
+from tests.soak import every
+
 from .conftest import Gates
 from .jupyter import Lab, open_notebook
 
@@ -36,7 +38,7 @@ def simulation(gates: Gates, project: Path, trials: int, played: int) -> str:
     return gates.code + SIMULATION.format(folder=folder, trials=trials, played=played)
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", every(2, ["Light", "Dark"]))
 def test_trials_are_rows_curves_and_lines_and_the_saved_notebook_has_the_card(
     theme: str, context: BrowserContext, lab: Lab, gates: Gates, project: Path, artefacts: Path
 ) -> None:

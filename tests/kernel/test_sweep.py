@@ -48,6 +48,7 @@ def test_what_cannot_be_is_refused_before_anything_is_started(kernel: Kernel) ->
     assert "--workers-per-trial" in kernel.run("%%tfos_sweep --help\n").text
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_an_interrupt_keeps_the_study_and_the_best_so_far(kernel: Kernel) -> None:
     message_id = kernel.submit(LINE.format(trials=500) + " -o study,best" + CELL)

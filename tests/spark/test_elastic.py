@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests import sessions
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import ClusterError, StartTimeout
@@ -83,7 +84,7 @@ def _sized(run: Run) -> list[str]:
     return list(run.state.workers[0].log)
 
 
-@pytest.mark.parametrize("fed", [False, True], ids=["arrays", "rows in order"])
+@pytest.mark.parametrize("fed", every(2, [True, False]), ids=["rows in order", "arrays"])
 def test_a_run_goes_on_with_more_workers_and_with_fewer_after_its_next_step(
     cluster: TFCluster, train: DataFrame, fed: bool
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_run_goes_on_with_more_workers_and_with_fewer_after_its_next_step(
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["sync", "local"])
+@pytest.mark.parametrize("strategy", every(2, ["sync", "local"]))
 def test_shuffled_rows_and_local_training_change_size_at_the_end_of_an_epoch(
     cluster: TFCluster, train: DataFrame, strategy: str
 ) -> None:

@@ -102,6 +102,7 @@ def test_pruned_trials_are_those_that_optuna_prunes_and_end_early_and_the_best_m
     assert [trial for trial in sweep.trials if trial.values] == [sweep.best_trial]
 
 
+@pytest.mark.soak
 def test_every_trial_reads_all_rows_which_are_fed_once_and_a_function_is_searched_over_too(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:
@@ -122,6 +123,7 @@ def test_every_trial_reads_all_rows_which_are_fed_once_and_a_function_is_searche
     assert any("repeats itself" in notice for notice in sweep.notices)  # two at a time
 
 
+@pytest.mark.soak
 def test_a_stored_study_goes_on_until_it_has_all_trials(cluster: TFCluster, tmp_path: Path) -> None:
     kept: dict[str, Any] = {"metric": "score", "storage": f"sqlite:///{tmp_path}/study.db", "study_name": "mine"}
     first = shown(cluster.sweep(SPACE, trials=3, **kept).wait(120))
