@@ -31,6 +31,7 @@ from network import Link, Network, available
 
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.notebook.views.picture import take_picture
+from tfos_magic.processes.child_process import die_with_parent
 
 MASTER_PORT = 7077
 CORES = 3
@@ -118,13 +119,14 @@ class Hosts:
             os.kill(worker.pid if what == "trainer" else worker.agent.pid, signal.SIGKILL)
 
 
-def drive(pipe: Any, door: str, cut_off: Any, folder: str) -> None:
-    """Be the notebook's host: start Spark's master and a session, do everything, and send the events."""
+def drive(pipe: Any, door: str, cut_off: Any, folder: str, only: str) -> None:
+    """Be the notebook's host: start Spark's master and a session, do what has ``only`` in its name, and send the
+    events."""
     Network.join(door, 0)
     os.environ |= {"SPARK_LOCAL_IP": Network.address(0), "PYSPARK_PYTHON": sys.executable}
     with daemon("org.apache.spark.deploy.master.Master", "-h", Network.address(0), folder=folder):
         _await_master()
-        for event in _events(cut_off):
+        for event in _events(cut_off, only):
             pipe.send(event)
     pipe.send(None)
 
@@ -143,12 +145,13 @@ def be_worker(door: str, number: int, folder: str) -> None:
 
 @contextlib.contextmanager
 def daemon(name: str, *arguments: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of Spark, whose output goes to a file of ``folder``."""
+    """A process of Spark, whose output goes to a file of ``folder``; it ends with this one, however that ends."""
     import pyspark
 
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     with open(f"{folder}/{name.rpartition('.')[2]}-{os.getpid()}.log", "wb") as log:
-        process = subprocess.Popen([launcher, name, *arguments], stdout=log, stderr=log, cwd=folder)
+        command = [launcher, name, *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, preexec_fn=die_with_parent)
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         try:
             yield process
@@ -168,7 +171,7 @@ def _await_master() -> None:
         time.sleep(0.2)
 
 
-def _events(cut_off: Any) -> Iterator[Event]:
+def _events(cut_off: Any, only: str) -> Iterator[Event]:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
@@ -184,7 +187,6 @@ def _events(cut_off: Any) -> Iterator[Event]:
         hosts = Hosts(cluster, cut_off)
         expected, event = _run(hosts, train, "nothing", lambda: None)
         yield event
-        only = os.environ.get("TFOS_HOSTS_ONLY", "")
         for text, act in ((text, act) for text, act in _faults(hosts).items() if only in text):
             results, event = _run(hosts, train, text, act)
             if results is not None:
@@ -235,14 +237,14 @@ def _run(hosts: Hosts, train: Any, done: str, act: Callable[[], None]) -> tuple[
     return results, event
 
 
-def measure(link: Link, show: Callable[[Event], None]) -> list[Event]:
+def measure(link: Link, only: str, show: Callable[[Event], None]) -> list[Event]:
     """Set the hosts up, have everything happen, and give the events, each shown as it comes."""
     context = multiprocessing.get_context("spawn")
     events: list[Event] = []
     with tempfile.TemporaryDirectory() as folder, Network(3, link) as network:
         ours, theirs = context.Pipe()
         hosts = [context.Process(target=be_worker, args=(network.door, number, folder)) for number in (1, 2)]
-        driver = context.Process(target=drive, args=(theirs, network.door, network.cut_off, folder))
+        driver = context.Process(target=drive, args=(theirs, network.door, network.cut_off, folder, only))
         for process in (*hosts, driver):
             process.start()
         theirs.close()
@@ -274,12 +276,11 @@ def main() -> None:
     if not available():
         raise SystemExit("hosts.py makes network namespaces: run it as root on Linux, with /dev/net/tun.")
     link = Link(options.rate * 1e6)
-    os.environ["TFOS_HOSTS_ONLY"] = options.only
     if options.json:
-        print(json.dumps([asdict(event) for event in measure(link, lambda event: None)]))
+        print(json.dumps([asdict(event) for event in measure(link, options.only, lambda event: None)]))
         return
     print(f"{'what was done':30}{'seconds':>9}{'silent':>9}{'weights':>12}\n")
-    measure(link, show)
+    measure(link, options.only, show)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,19 @@ def run_lab(
         log.close()
 
 
+FRAMES = """() => new Promise((resolve) => {
+  const began = performance.now();
+  let frames = 0;
+  const count = (now) => {
+    frames += 1;
+    if (now - began < 4000) requestAnimationFrame(count);
+    else resolve(1000 * frames / (now - began));
+  };
+  requestAnimationFrame(count);
+})"""
+"""Gives how many frames a second a page draws, over four seconds."""
+
+
 class _Log:
     """Reads what the server prints, for the line with its address and for the message when it does not come."""
 

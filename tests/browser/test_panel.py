@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, expect
 from tests.soak import every
 
 from .conftest import Gates
-from .jupyter import Lab, open_notebook
+from .jupyter import FRAMES, Lab, open_notebook
 
 SIMULATION = """
 import sys; sys.path.insert(0, {folder!r})
@@ -172,17 +172,6 @@ pass_gate("end")
 finish(state)
 view.close(state)
 """
-
-FRAMES = """() => new Promise((resolve) => {
-  const began = performance.now();
-  let frames = 0;
-  const count = (now) => {
-    frames += 1;
-    if (now - began < 4000) requestAnimationFrame(count);
-    else resolve(1000 * frames / (now - began));
-  };
-  requestAnimationFrame(count);
-})"""
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from playwright.sync_api import BrowserContext, expect
 from tests.soak import every
 
 from .conftest import Gates
-from .jupyter import Lab, open_notebook
+from .jupyter import FRAMES, Lab, open_notebook
 
 SIMULATION = """
 import sys; sys.path.insert(0, {folder!r})
@@ -107,16 +107,6 @@ sweep.finish()
 view.close(sweep)
 print(json.dumps(told))
 """
-FRAMES = """() => new Promise((resolve) => {
-  const began = performance.now();
-  let frames = 0;
-  const count = (now) => {
-    frames += 1;
-    if (now - began < 4000) requestAnimationFrame(count);
-    else resolve(1000 * frames / (now - began));
-  };
-  requestAnimationFrame(count);
-})"""
 
 
 @pytest.mark.soak

@@ -7,17 +7,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tests.faults.cells import Watch, furthest, run
-from tests.faults.executor_program import KILL_EXECUTOR
+from tests.faults.executor_program import lose_executor, rows
 from tests.jvm import EXECUTORS
 from tfos_magic import TFCluster
 from tfos_magic.cluster.preflight import examine
@@ -43,14 +41,9 @@ def main(master: str, folder: Path) -> dict[str, Any]:
     outcome: dict[str, Any] = {"executors": [executors(spark)]}
     outcome["doctor"] = [[found.name, found.text, found.fix] for found in examine(spark, ClusterSpec(workers=2))]
     outcome["refused"] = [refusal(spark, workers=4), refusal(spark, workers=2, hold_slots=False)]
-    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
-    train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
-    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
+    data, watch = rows(spark), Watch()
     with TFCluster(spark, workers=2) as cluster:
-        undisturbed = run(cluster, "pass", folder / "nothing", **data)
-        watch = Watch()
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:  # a worker's view of /tmp goes with its executor
-            results = run(cluster, KILL_EXECUTOR, Path(shared) / "mark", watch=watch, **data)
+        undisturbed, results = lose_executor(cluster, folder, data, watch)
         before = [worker.agent.pid for worker in cluster.workers]
         outcome["shrunk"] = reached(lambda: executors(spark) == 2)
         time.sleep(2 * IDLE_SECONDS)

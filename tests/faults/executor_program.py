@@ -30,20 +30,31 @@ def main(folder: Path) -> dict[str, Any]:
     builder = SparkSession.builder.master("local-cluster[3,1,600]")
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.executor.memory": "600m"}
     spark = builder.config(map=quiet | EXECUTORS).getOrCreate()
-    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
-    train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
-    data: dict[str, Any] = {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
+    data, watch = rows(spark), Watch()
     with TFCluster(spark, workers=2) as cluster:
-        undisturbed = run(cluster, "pass", folder / "nothing", **data)
-        watch = Watch()
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:  # a worker's view of /tmp goes with its executor
-            results = run(cluster, KILL_EXECUTOR, Path(shared) / "mark", watch=watch, **data)
+        undisturbed, results = lose_executor(cluster, folder, data, watch)
     return {
         "furthest": furthest(results, undisturbed),
         "restarts": watch.state.restarts,
         "notices": watch.state.notices,
         "count": spark.range(9).count(),
     }
+
+
+def rows(spark: SparkSession) -> dict[str, Any]:
+    """Options of a run that is fed."""
+    features = F.array(*[F.rand(i).cast("float") for i in range(8)])
+    train = spark.range(0, 96, 1, 3).select(features.alias("x"), (F.col("id") % 2).cast("float").alias("y"))
+    return {"frames": {"train": train}, "label": "y", "batch_size": 16, "seed": 7}
+
+
+def lose_executor(
+    cluster: TFCluster, folder: Path, data: dict[str, Any], watch: Watch
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run gives to which nothing happens, and one whose second worker's executor is killed."""
+    undisturbed = run(cluster, "pass", folder / "nothing", **data)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:  # a worker's view of /tmp goes with its executor
+        return undisturbed, run(cluster, KILL_EXECUTOR, Path(shared) / "mark", watch=watch, **data)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from tfos_magic.notebook.options import (
     train_options,
 )
 from tfos_magic.notebook.runtime import Runtime
-from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of
+from tfos_magic.notebook.strategies import cell_request, checkpoints_of, options_of
 from tfos_magic.notebook.sweeping.options import sweep_options
 from tfos_magic.notebook.views.choice import choose_view, detected, request_of_cell, shows_frames, throttled
 from tfos_magic.notebook.views.prefixed import PrefixedView
@@ -92,23 +92,20 @@ class TFOSMagics(Magics):
         source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         name = NAMES.give()
-        request = RunRequest(
-            source=source,
-            name=name,
-            filename=f"<{name}>",
-            modules=captured.modules,
-            frames=captured.frames,
-            **reading_of(args, self.settings),
-            outputs=args.output,
+        request = cell_request(
+            source,
+            name,
+            captured,
+            args,
+            self.settings,
+            self.shell.user_ns,
             strategy=args.strategy,
             detached=bool(args.detach),
             options=StrategyOptions.of(args.strategy, options_of(args)),
             log_dir=self.runtime.log_dir_for(args.log_dir, name),
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,
-            payload=captured.payload,
             simple=simple_values({name: self.shell.user_ns.get(name) for name in captured.values}),
-            main=self.shell.user_ns,
             notices=[*captured.hints, *self.runtime.warnings_for(captured.values)],
             **checkpoints_of(args, self.settings),
         )
@@ -140,18 +137,15 @@ class TFOSMagics(Magics):
         body = _body_of("tfos_run", cell)
         source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
-        request = RunRequest(
-            source=source,
-            name="tfos_run",
-            filename="<tfos_run>",
-            modules=captured.modules,
-            frames=captured.frames,
-            **reading_of(args, self.settings),
-            outputs=args.output,
+        request = cell_request(
+            source,
+            "tfos_run",
+            captured,
+            args,
+            self.settings,
+            self.shell.user_ns,
             strategy="none",
             ranks=args.ranks,
-            payload=captured.payload,
-            main=self.shell.user_ns,
             notices=captured.hints,
         )
         if not self.runtime.running:

@@ -6,7 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
+from tfos_magic.notebook.capture import Captured
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.transport.messages import StrategyOptions
 
@@ -41,6 +43,25 @@ def reading_of(args: Any, config: TFOS) -> dict[str, Any]:
         "shuffle": not args.no_shuffle,
         "seed": args.seed,
     }
+
+
+def cell_request(
+    source: str, name: str, captured: Captured, args: Any, config: TFOS, main: dict[str, Any], **more: Any
+) -> RunRequest:
+    """The request of a run called ``name`` of a cell, with what was ``captured`` for it from the namespace ``main``,
+    and the options that all magics have which send a cell; ``more`` are those of one of them."""
+    return RunRequest(
+        source=source,
+        name=name,
+        filename=f"<{name}>",
+        modules=captured.modules,
+        frames=captured.frames,
+        payload=captured.payload,
+        **reading_of(args, config),
+        outputs=args.output,
+        main=main,
+        **more,
+    )
 
 
 def checkpoints_of(args: Any, config: TFOS) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tfos_magic.cluster.runs.known_runs import NAMES
-from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import RunInterrupted
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.strategies import reading_of
+from tfos_magic.notebook.strategies import cell_request
 from tfos_magic.notebook.sweeping.views import view_of
 from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model
 from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
@@ -31,17 +30,14 @@ def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) ->
     search = _search_of(source, args, shell.user_ns)
     captured = capture_cell(source, shell.user_ns, args, runtime.session_for(args))
     name = NAMES.give("sweep")
-    request = RunRequest(
-        source=source,
-        name=name,
-        filename=f"<{name}>",
-        modules=captured.modules,
-        frames=captured.frames,
-        **reading_of(args, runtime.config),
-        outputs=args.output,
+    request = cell_request(
+        source,
+        name,
+        captured,
+        args,
+        runtime.config,
+        shell.user_ns,
         private_files=runtime.files.path,
-        payload=captured.payload,
-        main=shell.user_ns,
         max_restarts=runtime.config.max_restarts if args.max_restarts is None else args.max_restarts,
         notices=captured.hints,
     )
