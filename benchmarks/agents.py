@@ -1,12 +1,12 @@
 """What the kernel pays for many workers: simulated agents that speak the real protocol to the real control server.
 
 The kernel's side is all there: control socket, membership, a run, and the picture that its panel draws four times a
-second. Agents are connections of a few processes of this machine, which answer as agents do and send five messages a
-second each: a sign of life and four of progress. Shown are the seconds until all have registered, the processor
-seconds and the messages of one second of the run, the memory that it takes, the seconds until all have answered a stop,
-and what a picture costs.
+second. Agents are connections of a few processes of this machine, which answer as agents do: a sign of life each second
+and progress as often as the trainers of so large a cluster send it, or as ``--progress`` says. Shown are the seconds
+until all have registered, the processor seconds and the messages of one second of the run, the memory that it takes,
+the seconds until all have answered a stop, and what a picture costs.
 
-    python benchmarks/agents.py [--agents 1000] [--seconds 20]
+    python benchmarks/agents.py [--agents 1000] [--seconds 20] [--progress 0.25]
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tfos_magic.cluster import agents
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.errors import RunInterrupted
 from tfos_magic.notebook.views.worker_rows import worker_rows
+from tfos_magic.training.logs.progress import seconds_between
 from tfos_magic.transport import control_client
 from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
@@ -51,24 +52,24 @@ from tfos_magic.transport.messages import (
 from tfos_magic.widgets.panel import values_of
 
 PROCESSES = 4
-BEAT_SECONDS, PROGRESS_SECONDS = 1.0, 0.25
+BEAT_SECONDS = 1.0
 STEPS = 1000
 
 
 class Agent:
     """A simulated agent: what is due when, and what it answers."""
 
-    def __init__(self, config: AgentConfig) -> None:
-        self.client, self._slot = ControlClient(config), config.slot
-        self._run_id, self._step, self._beats = "", 0, 0
+    def __init__(self, config: AgentConfig, between: float) -> None:
+        self.client, self._slot, self.between = ControlClient(config), config.slot, between
+        self._run_id, self._step, self._beat_at = "", 0, 0.0
         feed = FeedEndpoint("grpc://127.0.0.1:1", f"worker-{config.slot}")
         self.client.send(Register(config.slot, f"10.0.{config.slot // 250}.1", 1000 + config.slot, 1, feed, config.job))
 
     def tick(self) -> None:
-        """Every quarter of a second: progress, and a sign of life each fourth time."""
-        if self._beats % round(BEAT_SECONDS / PROGRESS_SECONDS) == 0:
+        """As often as progress is due: that, and a sign of life each second."""
+        if time.monotonic() >= self._beat_at:
             self.client.send(Heartbeat(trainer_rss=1 << 29))
-        self._beats += 1
+            self._beat_at = time.monotonic() + BEAT_SECONDS - 0.01
         if self._run_id:
             self._step += 1
             loss, rows = {"loss": 1 / self._step, "accuracy": 0.5}, 32 * self._step
@@ -98,12 +99,12 @@ def serve(pipe: Any) -> None:
     context.max_sockets = 10_000
     poller, by_socket, due = zmq.Poller(), {}, []
     with mock.patch.object(control_client.zmq, "Context", return_value=context):
-        for config in pipe.recv():
-            agent = Agent(config)
+        for config, between in pipe.recv():
+            agent = Agent(config, between)
             poller.register(agent.client.socket, zmq.POLLIN)
             poller.register(agent.client.monitor, zmq.POLLIN)
             by_socket[agent.client.socket], by_socket[agent.client.monitor] = agent, agent
-            due.append((time.monotonic() + (config.slot % 97) / 97 * PROGRESS_SECONDS, config.slot, agent))
+            due.append((time.monotonic() + (config.slot % 97) / 97 * between, config.slot, agent))
     heapq.heapify(due)
     living = len(due)
     while living:
@@ -117,7 +118,7 @@ def serve(pipe: Any) -> None:
         while due[0][0] <= time.monotonic():
             when, slot, agent = heapq.heappop(due)
             agent.tick()
-            heapq.heappush(due, (when + PROGRESS_SECONDS, slot, agent))
+            heapq.heappush(due, (when + agent.between, slot, agent))
     time.sleep(0.5)
 
 
@@ -158,7 +159,7 @@ class Screen(Observer):
 
 
 @contextmanager
-def simulated(count: int) -> Iterator[list[Any]]:
+def simulated(count: int, progress: float | None) -> Iterator[list[Any]]:
     """Processes that are the agents of a cluster which is started meanwhile."""
     started = [start_process(serve) for _ in range(PROCESSES)]
     launch = agents.Agents._launch
@@ -168,7 +169,8 @@ def simulated(count: int) -> Iterator[list[Any]]:
 
         def send_first(*arguments: Any) -> None:
             for number, (pipe, _) in enumerate(started):
-                pipe.send(Job.configs[number::PROCESSES])
+                mine = Job.configs[number::PROCESSES]
+                pipe.send([(config, progress or seconds_between(config.slot, count)) for config in mine])
             await_agents(*arguments)
 
         with mock.patch.object(self._membership, "await_agents", send_first):
@@ -184,11 +186,11 @@ def simulated(count: int) -> Iterator[list[Any]]:
         process.join(20)
 
 
-def measure(count: int, seconds: float) -> None:
+def measure(count: int, seconds: float, progress: float | None) -> None:
     spark = local_session()
     kernel, screen = psutil.Process(), Screen()
     memory = kernel.memory_info().rss
-    with simulated(count), TFCluster(spark, workers=count) as cluster:
+    with simulated(count, progress), TFCluster(spark, workers=count) as cluster:
         began = time.perf_counter()
         heard = _counted(cluster)
         run = cluster.submit("pass", observer=screen)
@@ -198,7 +200,8 @@ def measure(count: int, seconds: float) -> None:
         messages, cpu, began = heard[0], _cpu(kernel), time.perf_counter()
         time.sleep(seconds)
         took = time.perf_counter() - began
-        print(f"messages a second {(heard[0] - messages) / took:12,.0f} of {5 * count:,}")
+        sent = count * (1 / BEAT_SECONDS + 1 / (progress or seconds_between(1, count)))
+        print(f"messages a second {(heard[0] - messages) / took:12,.0f} of {sent:,.0f}")
         print(f"processor         {(_cpu(kernel) - cpu) / took:12.2f} of a core")
         print(f"memory            {(kernel.memory_info().rss - memory) / 1e6:12.0f} MB more than before")
         print(
@@ -229,8 +232,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--progress", type=float, default=None, help="seconds between two messages of progress")
     options = parser.parse_args()
-    measure(options.agents, options.seconds)
+    measure(options.agents, options.seconds, options.progress)
 
 
 if __name__ == "__main__":

@@ -167,9 +167,7 @@ def values_of(
 
 
 def _listed(row: WorkerRow) -> list[Any]:
-    return (
-        [*vars(row).values()][1:] if row.where else [row.state, row.fraction, *([row.trouble] if row.trouble else [])]
-    )
+    return [*row[1:]] if row.where else [row.state, row.fraction, *([row.trouble] if row.trouble else [])]
 
 
 def last_lines(state: RunState) -> list[list[Any]]:

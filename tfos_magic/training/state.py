@@ -72,6 +72,7 @@ class TrainingState:
             lambda: self.rows_trained,
             lambda: self.collectives.sent,
             lambda: (self.data_clock.seconds, self.collectives.waited, self.collectives.exchanged),
+            self.collectives.size,
         )
         self.looks = Looks(context.calls, self.reporter, lambda: self.rows_trained)
 

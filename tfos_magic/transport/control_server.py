@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,9 @@ from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.transport.wake_queue import WakeQueue
 
 log = logging.getLogger("tfos_magic.cluster")
+
+TOGETHER = 50
+"""Messages that are taken one after another before what is to be sent has its turn."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,20 @@ class ControlServer:
         while open_:
             ready: dict[Any, int] = dict(poller.poll())
             if self._router in ready:
-                self._receive()
+                self._receive_some()
             if self._outbox.fileno() in ready:
                 open_ = self._flush()
         self._shut()
 
+    def _receive_some(self) -> None:
+        """Take what has come, without a look at the outbox between any two, but for so many."""
+        with suppress(zmq.Again):
+            for _ in range(TOGETHER):
+                self._receive()
+
     def _receive(self) -> None:
-        peer = self._router.recv(copy=False)
+        """Take a message; raises :class:`zmq.Again` where there is none."""
+        peer = self._router.recv(zmq.NOBLOCK, copy=False)
         frames = self._router.recv_multipart() if peer.more else []
         self._half_open.heard(peer)
         if self._known.name_of(str(peer.get("User-Id")).encode()) != job_of(peer.bytes):

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from tfos_magic.errors import ClusterError
-from tfos_magic.transport.control_server import AgentKeys, ControlServer
+from tfos_magic.transport.control_server import TOGETHER, AgentKeys, ControlServer
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
@@ -63,6 +63,16 @@ def test_messages_go_both_ways_with_the_key(server: ControlServer, inbox: Inbox)
         server.send(peer, StopRun("r"))
         assert _receive(agent, delivery) == Heard()
         assert _receive(agent, delivery) == StopRun("r")
+
+
+def test_a_flood_of_messages_is_heard_whole_and_in_order(server: ControlServer, inbox: Inbox) -> None:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.issue("agent")) as agent:
+        delivery = Redelivery()
+        agent.setsockopt(zmq.SNDHWM, 0)
+        for number in range(5 * TOGETHER + 1):
+            agent.send_multipart(delivery.numbered(encode(TrainerExited(0, number, 0, 0, ""))))
+        came = [inbox.get(timeout=10)[1] for _ in range(5 * TOGETHER + 1)]
+        assert came == [TrainerExited(0, number, 0, 0, "") for number in range(5 * TOGETHER + 1)]
 
 
 def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(

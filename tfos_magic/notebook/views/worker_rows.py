@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
@@ -19,8 +19,7 @@ _ACTIVE = ("training", "validating")
 _ENDS = ("done", "stopped", "failed")
 
 
-@dataclass(frozen=True)
-class WorkerRow:
+class WorkerRow(NamedTuple):
     """One rank: where it is, its state, its share of the epoch (0 to 1), and in words its pace, its waits for data and
     for other ranks, and its memory. ``trouble`` is empty, or one or two words on what is wrong with it. Of one of many
     workers ``where`` and the rest may be left out."""
@@ -121,7 +120,7 @@ def _shown(worker: WorkerState, norms: _Norms, trouble: str) -> str:
 
 def _brief(worker: WorkerState, norms: _Norms, trouble: str) -> WorkerRow:
     shown = _shown(worker, norms, trouble)
-    return WorkerRow(worker.rank, "", shown, "", round(_share(worker), 2), "", "", "", "", trouble)
+    return WorkerRow(worker.rank, "", shown, "", _share(worker, 2), "", "", "", "", trouble)
 
 
 def _worker(worker: WorkerState, norms: _Norms) -> WorkerRow:
@@ -158,7 +157,7 @@ def _server(server: WorkerState, state: RunState) -> WorkerRow:
     )
 
 
-def _share(worker: WorkerState) -> float:
+def _share(worker: WorkerState, digits: int = 3) -> float:
     if worker.state == "done":
         return 1.0
-    return round(min(1.0, worker.step / worker.steps), 3) if worker.steps else 0.0
+    return round(min(1.0, worker.step / worker.steps), digits) if worker.steps else 0.0
