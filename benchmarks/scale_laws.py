@@ -11,6 +11,7 @@ import numpy as np
 
 from tfos_magic.training.allreduce.shared_memory import SCATTER_BYTES
 from tfos_magic.training.allreduce.tcp_peers import PAIR_BYTES, SHARE_BYTES, WHOLE_BYTES
+from tfos_magic.training.logs.progress import MOST_A_SECOND
 from tfos_magic.transport.messages import StrategyOptions
 
 
@@ -102,12 +103,13 @@ class Law:
 
 
 class Laws(NamedTuple):
-    """What the page foretells by: bytes, processor seconds of a rank, for one sum by TCP; messages to the kernel and
-    its processor seconds."""
+    """What the page foretells by: bytes, processor seconds of a rank, for one sum by TCP; signs of life and messages of
+    progress to the kernel, and its processor seconds."""
 
     bytes: Law
     processor: Law
-    messages: Law
+    heartbeats: Law
+    progress: Law
     kernel: Law
 
 
@@ -146,8 +148,12 @@ def step_of(laws: Laws, n: int, weights: int, rate: float) -> Step:
 
 
 def load_of(laws: Laws, n: int) -> tuple[float, float]:
-    """Messages that reach the kernel in a second of training, and the part of a core that it takes to hear them."""
-    messages = laws.messages.of("n T")(Point(n, seconds=1.0))
+    """Messages that reach the kernel in a second of training, and the part of a core that it takes to hear them.
+
+    However many ranks there are, all send at most so much progress.
+    """
+    second = Point(n, seconds=1.0)
+    messages = laws.heartbeats.of("n T")(second) + min(MOST_A_SECOND, laws.progress.of("n T")(second))
     return messages, laws.kernel(Point(n, seconds=1.0, messages=messages))
 
 

@@ -5,6 +5,9 @@ with a trial on each of two workers, one worker that runs a cell for each trial,
 trials are plain Keras in Python tasks and whose server is in an environment of its own. Each has run two trials before,
 so that TensorFlow is loaded and rows are where they are read. Ratios are taken within a turn; shown are medians.
 
+What two at a time can be worth here at most is shown by plain Keras on the same rows, in two processes of a core each
+and in one: they share no work, but the cores share caches, memory and, on many machines, arithmetic units.
+
 Then, on a search whose answer is known, what ASHA leaves out: epochs trained, and whether the best trial is the same.
 
     python benchmarks/sweep.py [--turns 3] [--trials 12] [--no-mlflow]
@@ -27,9 +30,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import sweep_mlflow
+from plain import PlainProcess, plain_processes
 from sessions import local_session
 
 ROOT = Path(__file__).resolve().parent.parent
+CEILING = "plain Keras in two processes", "plain Keras in one"
 AIMS = {"cells one after another": 1.8, "MlflowSparkStudy": 1.5}
 CELL = """
 import keras
@@ -40,10 +45,15 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
 model.fit(train, epochs=EPOCHS, verbose=0);
 """
-# A weight that goes from 0 to 1: the nearer the rate is to 0.5, the smaller its loss after any epoch.
+INPUTS = """
+import tensorflow as tf
+def train(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(128).prefetch(2)
+"""
+# A weight that goes from 0 to 1: the larger the rate, the smaller its loss after any epoch.
 KNOWN = """
 import keras, numpy as np
-rate = tfos.suggest_float("rate", 1e-3, 0.499, log=True)
+rate = tfos.suggest_float("rate", 1e-3, 0.1, log=True)
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
 model.compile(keras.optimizers.SGD(rate), "mse")
 ones = np.ones((4, 1))
@@ -114,6 +124,26 @@ def mlflow_study(path: str, epochs: int, folder: Path) -> Iterator[Callable[[int
             process.kill()
 
 
+def plain_keras(processes: list[PlainProcess], cell: str, path: str) -> Callable[[int, int], None]:
+    """The cell as it is, with its numbers in the place of what it asks for, on whichever process is free."""
+    table = pd.read_parquet(path)
+    names = {"x": np.stack(table["pixels"]), "y": table["digit"].to_numpy()}
+    asked = {'tfos.suggest_float("rate", 1e-4, 1e-1, log=True)': "1e-3"}
+    asked |= {'tfos.suggest_int("units", 64, 256, step=64)': "128", "fit(train, ": "fit(train(x, y), "}
+    for old, new in asked.items():
+        assert old in cell
+        cell = cell.replace(old, new)
+
+    def run(trials: int, seed: int) -> None:
+        for _ in range(trials // len(processes)):
+            for process in processes:
+                process.begin(INPUTS + cell, names, "rate")
+            for process in processes:
+                process.finish()
+
+    return run
+
+
 def compare(systems: dict[str, Callable[[int, int], None]], trials: int, turns: int) -> None:
     """Print trials per minute, and how many times those of each other system the sweep has."""
     for run in systems.values():
@@ -134,6 +164,9 @@ def compare(systems: dict[str, Callable[[int, int], None]], trials: int, turns: 
             f"{name}: {median:.1f} trials a minute"
             + ("" if name == first else f", the sweep has {ratio:.2f} times{aim}")
         )
+    two, one = (taken[name] for name in CEILING)
+    most = statistics.median(alone / together for alone, together in zip(one, two, strict=True))
+    print(f"plain Keras in two processes has {most:.2f} times the trials a minute of one")
 
 
 def prune(cluster: Any, trials: int) -> None:
@@ -163,9 +196,15 @@ def main() -> None:
         path, cell = rows(args.rows, Path(folder)), CELL.replace("EPOCHS", str(args.epochs))
         spark = local_session(5)
         options = {"frames": {"train": spark.read.parquet(path)}, "label": "digit", "batch_size": 128}
-        with TFCluster(spark, workers=2) as two, TFCluster(spark, workers=1) as one:
+        with (
+            TFCluster(spark, workers=2) as two,
+            TFCluster(spark, workers=1) as one,
+            plain_processes(2, threads=1) as both,
+        ):
             systems = {"sweep": swept(two, cell, options)}
             systems["cells one after another"] = one_after_another(one, cell, options)
+            systems[CEILING[0]] = plain_keras(both, cell, path)
+            systems[CEILING[1]] = plain_keras(both[:1], cell, path)
             with suppress(ImportError) if args.no_mlflow else mlflow_study(path, args.epochs, Path(folder)) as mlflow:
                 if mlflow is not None:
                     systems["MlflowSparkStudy"] = mlflow
