@@ -35,7 +35,7 @@ from tfos_magic.processes.child_process import die_with_parent
 
 MASTER_PORT = 7077
 CORES = 3
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 EPOCHS, STEPS = 4, 6
 CELL = """
 import time
@@ -253,6 +253,8 @@ def measure(link: Link, only: str, show: Callable[[Event], None]) -> list[Event]
                 events.append(event)
                 show(event)
         driver.join(60)
+        if driver.exitcode != 0:
+            raise SystemExit(f"the notebook's host ended by itself (exit code {driver.exitcode}): see above")
         for process in (driver, *hosts):
             process.terminate()
             process.join(30)
