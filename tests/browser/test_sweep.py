@@ -32,6 +32,18 @@ view.close(sweep)
 """
 
 
+# What of the charts reaches over the panel, or of the lines over their chart.
+OUTSIDE = """panel => {
+  const box = part => part.getBoundingClientRect();
+  const over = (inner, outer) => ["left", "top"].some(side => inner[side] < outer[side] - 1)
+    || ["right", "bottom"].some(side => inner[side] > outer[side] + 1);
+  const charts = [...panel.querySelectorAll(".tfos-chart-svg")];
+  const found = charts.flatMap(svg => [...svg.children].filter(part => over(box(part), box(svg))));
+  const wide = charts.filter(svg => over(box(svg), box(panel)));
+  return [...found, ...wide].map(part => part.outerHTML.slice(0, 200));
+}"""
+
+
 def simulation(gates: Gates, project: Path, trials: int, played: int) -> str:
     gates.make("shown")
     folder = str(project / "tests" / "unit" / "sweeps")
@@ -54,6 +66,11 @@ def test_trials_are_rows_curves_and_lines_and_the_saved_notebook_has_the_card(
     assert rows.count() < 40  # those in sight
     expect(panel.locator(".tfos-chart-title", has_text="Importance")).to_be_visible()
     expect(panel.locator(".tfos-chart-title", has_text="Parameters")).to_be_visible()
+    assert panel.evaluate(OUTSIDE) == []
+    choices = {text for text in rows.locator("td:nth-child(4)").all_inner_texts() if text}
+    assert choices == {"relu", "None", "a name that is long a n…"}
+    numbers = [int(text.removeprefix("★ ")) for text in rows.locator("td:first-child").all_inner_texts()]
+    assert numbers == sorted(numbers)
     panel.locator("tr[data-state=failed]").click()
     expect(panel.locator(".tfos-said")).to_contain_text("units</b> must be even")
     panel.screenshot(path=artefacts / f"sweep-failed-{theme}.png")

@@ -56,7 +56,8 @@ def refuse_without_model(model: str) -> None:
     """Raise :class:`UsageError` where a model is wanted and the cell names none."""
     if not model:
         raise UsageError(
-            "best is the model that the cell calls fit of by a name, as model.fit(...), and it calls none."
+            "best is what the cell sets as best, else the model that it calls fit of by a name, as model.fit(...): it "
+            "does neither."
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tfos_magic.cluster.runs.request import SEEDS
 from tfos_magic.errors import UsageError, did_you_mean
 from tfos_magic.values.suggestions import Suggestion, suggestions_in
 
@@ -25,6 +26,8 @@ DIRECTIONS = ("maximize", "minimize")
 STUDY = "tfos_sweep"
 OWNER, ERROR, AGAIN = "tfos_owner", "tfos_error", "tfos_again"
 """Attributes of a study's trials: whose kernel has one, why it failed, and the number of the one tried again."""
+METRIC = "tfos_metric"
+"""Attribute of a study: what its values are of."""
 
 STOPPED = "stopped before its end"
 
@@ -103,14 +106,24 @@ class Search:
             raise UsageError(
                 f"The study {name!r} is to {study.direction.name.lower()}: add --direction to go on with it."
             )
+        if (known := study.user_attrs.get(METRIC, self.metric)) != self.metric:
+            raise UsageError(
+                f"The study {name!r} is of {known}, not of {self.metric}: --metric {known} goes on with it, --study "
+                "names another."
+            )
+        study.set_user_attr(METRIC, self.metric)
+        study.sampler = self._sampler(len(study.get_trials(deepcopy=False)))
         return study
 
-    def _sampler(self) -> Any:
+    def _sampler(self, begun: int = 0) -> Any:
+        """The sampler of a study of so many trials: by the same seed it does not choose the same ones again."""
         samplers = optuna_module().samplers
         if self.sampler == "grid":
             return samplers.GridSampler(self.grid, seed=self.seed)
         known = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler, "cmaes": samplers.CmaEsSampler}
-        return _object("sampler", self.sampler, samplers.BaseSampler, SAMPLERS) or known[self.sampler](seed=self.seed)
+        return _object("sampler", self.sampler, samplers.BaseSampler, SAMPLERS) or known[self.sampler](
+            seed=None if self.seed is None else (self.seed + begun) % SEEDS
+        )
 
     def _pruner(self) -> Any:
         pruners = optuna_module().pruners
@@ -150,7 +163,10 @@ def suggest(trial: optuna.Trial, suggestion: Suggestion) -> Any:
     """The value that the study has for a suggestion, as the method of the trial of that name gives it."""
     name, low, high, log = suggestion.name, suggestion.low, suggestion.high, suggestion.log
     if suggestion.choices:
-        return trial.suggest_categorical(name, suggestion.choices)
+        try:
+            return trial.suggest_categorical(name, suggestion.choices)
+        except ValueError as error:  # unlike bounds, choices may not change from trial to trial
+            raise UsageError(f"{name!r} must have the same choices in each trial ({error}).") from None
     if suggestion.whole:
         return trial.suggest_int(name, int(low), int(high), step=int(suggestion.step or 1), log=log)
     return trial.suggest_float(name, low, high, step=suggestion.step, log=log)

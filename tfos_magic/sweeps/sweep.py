@@ -152,8 +152,17 @@ class Sweep:
         """What ended it before its time, or why none of its trials is of use; None while it goes on well."""
         failed = [trial for trial in self.trials if trial.verdict == "failed"]
         if self._failure is None and self.done and failed and not self.count("complete", "pruned"):
-            return TrialError(failed[0].number or 0, failed[0].params, f"{failed[0].error}\n\nNo trial ended well.")
+            why = f"{failed[0].error}\n\nNo trial of this sweep ended well.{self._earlier()}"
+            return TrialError(failed[0].number or 0, failed[0].params, why)
         return self._failure
+
+    def _earlier(self) -> str:
+        """What an earlier sweep of the study has found."""
+        try:
+            best = self.study.best_trial
+        except ValueError:
+            return ""
+        return f" The best trial of its study is number {best.number}, with {self.search.metric} {best.value:g}."
 
     @property
     def best_trial(self) -> Trial | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.errors import CaptureError, RunInterrupted
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError
 from tfos_magic.sweeps.search import ERROR, OWNER, STOPPED, Search, owner, suggest
 from tfos_magic.values.suggestions import Suggestion
 
@@ -82,6 +82,7 @@ class Trial(Observer):
         self._searching = searching
         self._trial: optuna.Trial | None = None
         self._chosen: dict[str, Any] = {}
+        self._asked: dict[str, Suggestion] = {}
         self._epochs = self._notices = 0
         self.curve: dict[int, float] = {}
         self.value: float | None = None
@@ -116,6 +117,11 @@ class Trial(Observer):
         return self.value is not None and not self.pruned and self._searching.beats(self.value)
 
     def _choose(self, suggestion: Suggestion) -> Any:
+        if self._asked.setdefault(suggestion.name, suggestion) != suggestion:
+            raise UsageError(
+                f"{suggestion.name!r} was asked for before in this trial, with other bounds or choices: give one of "
+                "the two another name."
+            )
         with self._searching.lock:
             value = suggest(self.trial, suggestion)
         if suggestion.name not in self._chosen:
@@ -212,4 +218,7 @@ class Trial(Observer):
 
     def _without_metric(self) -> str:
         known = ", ".join(self.run.state.metrics) or "none"
-        return f"It reported no {self._searching.search.metric!r}: its metrics are {known}."
+        return (
+            f"It reported no {self._searching.search.metric!r}: its metrics are {known}, and no name called so "
+            "in the cell is one number."
+        )

@@ -18,6 +18,8 @@ from tfos_magic.errors import UsageError
 SUGGESTED = "__tfos_suggested__"
 """The name by which what was chosen travels to the cell."""
 
+_ROUNDING = 1e-6
+"""Of a step, as Optuna counts them."""
 _T = TypeVar("_T")
 _for_run: dict[str, Any] = {}
 _ask: Callable[[Suggestion], Any] | None = None
@@ -41,6 +43,10 @@ class Suggestion:
         numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
         if not self.choices and not (numbers and self.low < self.high):
             raise UsageError(f"{self.name!r} is from {self.low!r} to {self.high!r}: give low < high, or choices.")
+        if self.whole and any(part % 1 for part in (self.low, self.high, self.step or 1)):
+            raise UsageError(f"{self.name!r} is a whole number: give whole bounds, and a whole step.")
+        if self.step is not None and self.step <= 0:
+            raise UsageError(f"{self.name!r} has the step {self.step!r}: give one above zero.")
         if self.log and (self.low <= 0 or self.step is not None):
             raise UsageError(f"{self.name!r} has log=True: give bounds above zero, and no step.")
         if self.default is not None:
@@ -83,6 +89,9 @@ class Suggestion:
         if not isinstance(value, int | float) or not self.low <= value <= self.high or (self.whole and value % 1):
             kind = "a whole number" if self.whole else "a number"
             raise UsageError(f"{self.name!r} is {kind} from {self.low:g} to {self.high:g}, and not {value!r}.")
+        steps = 0.0 if self.step is None else (value - self.low) / self.step
+        if abs(steps - round(steps)) > _ROUNDING:
+            raise UsageError(f"{self.name!r} is {self.low:g} and steps of {self.step:g} from there, and not {value!r}.")
         return int(value) if self.whole else float(value)
 
 
@@ -106,6 +115,8 @@ def suggest_int(
 
 def suggest_categorical(name: str, choices: Sequence[_T], *, default: _T | None = None) -> _T:
     """One of ``choices``: the one that was chosen for this run, else ``default``, else the first."""
+    if not list(choices):
+        raise UsageError(f"{name!r} has no choices: give one at least.")
     value: _T = Suggestion(name, choices=list(choices), default=default).value
     return value
 

@@ -4,6 +4,9 @@ const ROW = 24; // pixels of a row: of a thousand trials those in sight are draw
 const ENOUGH = 5; // trials that must have ended well for parallel coordinates
 const SOON = 1000; // ms between two drawings of many curves
 const MANY = 100;
+const LONG = 24; // characters of a value that are shown
+const LETTER = 6; // pixels of a character on an axis
+const CONSTANTS = ["None", "True", "False"];
 
 function sweepOf(data, own) {
   const look = { chosen: null }; // the number of the trial that is chosen
@@ -16,7 +19,8 @@ function sweepOf(data, own) {
   let due = 0;
   const trials = () => {
     const rows = (data.get("blocks") ?? []).flatMap((name) => data.get(name) ?? []).filter((row) => row.length);
-    return rows.map(([number, params, state, epoch, value, curve, error]) => ({ number, params, state, epoch, value, curve, error }));
+    const known = rows.map(([number, params, state, epoch, value, curve, error]) => ({ number, params, state, epoch, value, curve, error }));
+    return known.sort((a, b) => (a.number < 0 ? Infinity : a.number) - (b.number < 0 ? Infinity : b.number) || 0);
   };
   const draw = (atOnce = false) => {
     const blocks = (data.get("blocks") ?? []).map((name) => data.get(name));
@@ -49,7 +53,16 @@ function bestOf(trials, data) {
   return ended.reduce((best, trial) => (best === null || better(trial, best) ? trial : best), null);
 }
 
-const written = (value) => (typeof value === "number" ? number(value) : String(value ?? ""));
+// As the card writes a value that was chosen; a text that reads as a constant is in quotes.
+function whole(value) {
+  if (value === undefined) return "";
+  if (typeof value === "number") return number(value);
+  if (typeof value === "string") return CONSTANTS.includes(value) ? `'${value}'` : value.replace(/\s+/g, " ");
+  return { null: "None", true: "True", false: "False" }[String(value)];
+}
+
+const short = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
+const written = (value) => short(whole(value), LONG);
 
 // The rows are the options of a listbox's kind of table: one stop of the Tab key, arrows choose.
 function trialTable(data, look, choose) {
@@ -80,6 +93,7 @@ function trialTable(data, look, choose) {
     ];
     while (item.children.length > texts.length + 1) item.lastElementChild.remove();
     texts.forEach((text, at) => write(item.children[at] ?? item.appendChild(node("td", "")), text));
+    names.forEach((name, at) => (item.children[at + 1].title = whole(trial.params[name])));
     const last = item.children[texts.length] ?? item.appendChild(node("td", "tfos-spark"));
     if (last.dataset.curve !== String(trial.curve)) {
       last.dataset.curve = String(trial.curve);
@@ -126,7 +140,10 @@ function trialTable(data, look, choose) {
     draw(trials, top) {
       [known, best] = [trials, top];
       names = [...new Set(known.flatMap((trial) => Object.keys(trial.params)))];
-      fill(head, ["trial", ...names, "state", "epoch", data.get("metric"), ""], () => node("th", "", { scope: "col" }), write);
+      fill(head, ["trial", ...names, "state", "epoch", data.get("metric"), ""], () => node("th", "", { scope: "col" }), (item, name) => {
+        write(item, short(name, LONG));
+        item.title = name;
+      });
       empty.hidden = known.length > 0;
       box.hidden = known.length === 0;
       paint();
@@ -214,6 +231,8 @@ function overlaid(data, look) {
         parts.push(shape("text", { x: width - CHART.right, y: 157, "text-anchor": "end" }, `epoch ${scale.last}`));
         parts.push(lineOf(drawn.map((trial) => pathOf(trial.curve, scale)).join(""), "tfos-quiet"));
         if (strong) parts.push(lineOf(pathOf(strong.curve, scale), "tfos-strong"));
+        const [only, ...more] = strong ? strong.curve.filter(([, y]) => y !== null) : [];
+        if (only && !more.length) parts.push(shape("circle", { cx: scale.x(only[0]), cy: scale.y(only[1]), r: 3, class: "tfos-dot" }));
         return parts;
       });
     },
@@ -222,7 +241,7 @@ function overlaid(data, look) {
 
 // One axis for each parameter and one for the metric; a trial is a line across them.
 function parallel(data, look) {
-  const shown = drawing("Parameters", 160);
+  const shown = drawing("Parameters", 174);
   return {
     root: shown.root,
     draw(trials, best) {
@@ -241,13 +260,15 @@ function parallel(data, look) {
           const points = values(trial).map((value, at) => (value === undefined ? null : [x(at), bottom - (bottom - top) * axes[at].place(value)]));
           return points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
         };
+        const room = Math.floor(width / axes.length / LETTER) - 1;
         const parts = axes.flatMap(({ name, low, high }, at) => {
           const anchor = at === 0 ? "start" : at === axes.length - 1 ? "end" : "middle";
           const where = at === 0 ? 0 : at === axes.length - 1 ? width : x(at);
           return [
             shape("line", { x1: x(at), x2: x(at), y1: top, y2: bottom, class: "tfos-grid" }),
-            shape("text", { x: where, y: 12, "text-anchor": anchor }, high),
-            shape("text", { x: where, y: 157, "text-anchor": anchor }, `${low} ${name}`.trim()),
+            shape("text", { x: where, y: 12, "text-anchor": anchor }, short(high, room)),
+            shape("text", { x: where, y: 157, "text-anchor": anchor }, short(low, room)),
+            shape("text", { x: where, y: 171, "text-anchor": anchor }, short(name, room)),
           ];
         });
         parts.push(lineOf(ended.map(path).join(""), "tfos-quiet"));
@@ -260,15 +281,15 @@ function parallel(data, look) {
 
 // Numbers by size, and by their logarithms where they span two powers of ten; all else in the order of its names.
 function axisOf(name, all) {
-  const values = all.filter((value) => value !== undefined && value !== null);
+  const values = all.filter((value) => value !== undefined);
   if (values.every((value) => typeof value === "number")) {
     const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
     const size = low > 0 && high / low >= 100 ? Math.log : (value) => value;
     const span = size(high) - size(low) || 1;
     return { name, low: number(Number(low.toPrecision(2))), high: number(Number(high.toPrecision(2))), place: (value) => (size(value) - size(low)) / span };
   }
-  const names = [...new Set(values.map(String))].sort();
-  return { name, low: names[0], high: names[names.length - 1], place: (value) => names.indexOf(String(value)) / Math.max(1, names.length - 1) };
+  const names = [...new Set(values.map(whole))].sort();
+  return { name, low: names[0], high: names[names.length - 1], place: (value) => names.indexOf(whole(value)) / Math.max(1, names.length - 1) };
 }
 
 function importanceBars(data) {
@@ -281,7 +302,7 @@ function importanceBars(data) {
       const shares = data.get("importance") ?? [];
       root.hidden = shares.length === 0;
       fill(list, shares, make, (item, [name, share]) => {
-        write(item.children[0], name);
+        write(item.children[0], short(name, LONG));
         item.children[1].firstElementChild.style.transform = `scaleX(${share})`;
         write(item.children[2], `${Math.round(100 * share)}%`);
       });

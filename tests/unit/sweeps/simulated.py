@@ -15,6 +15,7 @@ from tfos_magic.sweeps.sweep import Sweep
 from tfos_magic.sweeps.trial import Searching, Trial
 
 EPOCHS = 10
+KINDS = ["relu", None, "a name that\nis long " * 9]
 
 
 class ToldSweep(Sweep):
@@ -44,7 +45,7 @@ class ToldSweep(Sweep):
         trial.run.state.planned = EPOCHS
         trial.answer("suggestion", {"name": "rate", "low": 1e-4, "high": 1e-1, "log": True})
         trial.answer("suggestion", {"name": "units", "low": 16, "high": 256, "step": 16, "whole": True})
-        trial.answer("suggestion", {"name": "kind", "choices": ["relu", "tanh", "gelu"]})
+        trial.answer("suggestion", {"name": "kind", "choices": KINDS})
         return trial
 
     def epoch(self, trial: Trial) -> None:

@@ -104,7 +104,32 @@ def test_a_study_that_is_there_goes_on_only_where_that_is_asked_for(tmp_path: Pa
         Search(2, "loss", storage=storage).study()
     with pytest.raises(UsageError, match="is to minimize: add --direction"):
         Search(2, "accuracy", storage=storage, resume=True).study()
+    with pytest.raises(UsageError, match="is of loss, not of mse: --metric loss goes on with it"):
+        Search(2, "mse", storage=storage, resume=True).study()
     assert ended_trials(Search(2, "loss", storage=storage, resume=True).study()) == 1
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_study_goes_on_to_other_values_than_it_has_had(tmp_path: Path, sampler: str) -> None:
+    options: dict[str, Any] = {"storage": f"sqlite:///{tmp_path}/study.db", "sampler": sampler, "seed": 3}
+
+    def tried(study: optuna.Study) -> list[float]:
+        for _ in range(3):
+            trial = study.ask()
+            study.tell(trial, trial.suggest_float("x", 0, 1))
+        return [trial.params["x"] for trial in study.trials]
+
+    first = tried(Search(3, "loss", **options).study())
+    both = tried(Search(6, "loss", resume=True, **options).study())
+    assert both[:3] == first
+    assert len(set(both)) == 6
+
+
+def test_choices_that_change_from_trial_to_trial_are_refused_by_name() -> None:
+    study = Search(2, "loss").study()
+    suggest(study.ask(), Suggestion("kind", choices=["a", "b"]))
+    with pytest.raises(UsageError, match="'kind' must have the same choices in each trial"):
+        suggest(study.ask(), Suggestion("kind", choices=["a", "c"]))
 
 
 def test_what_was_stopped_or_whose_kernel_is_gone_is_tried_again_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tfos_magic.cluster.runs.request import RETURNED
 from tfos_magic.cluster.runs.state import RunState, rewind
-from tfos_magic.errors import CaptureError, RunInterrupted, WorkerError
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.sweeps.search import ERROR, STOPPED, Search
 from tfos_magic.sweeps.trial import Searching, Trial
 
@@ -50,6 +50,13 @@ def test_the_study_is_asked_when_the_cell_asks_and_once_for_each_name() -> None:
     assert (trial.number, trial.params) == (0, {"x": value})
     assert trial.answer("suggestion", NUMBER) == value  # another rank, or an attempt that begins again
     assert trial.run.state.settings["x"] == f"{value:.4g}"
+
+
+def test_a_name_that_is_asked_for_twice_with_other_bounds_is_refused() -> None:
+    trial = Moved().trial()
+    trial.answer("suggestion", NUMBER)
+    with pytest.raises(UsageError, match="'x' was asked for before in this trial"):
+        trial.answer("suggestion", {**NUMBER, "high": 2})
 
 
 def test_epochs_are_reported_by_how_many_were_trained_and_those_without_the_metric_are_not() -> None:

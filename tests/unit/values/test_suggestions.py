@@ -62,7 +62,11 @@ def test_what_was_chosen_takes_its_place_here_and_in_all_threads_of_a_run() -> N
         (lambda: tfos.suggest_float("a", 3, 1), "give low < high"),
         (lambda: tfos.suggest_float("a", 0, 1, log=True), "bounds above zero"),
         (lambda: tfos.suggest_int("a", 1, 3, default=7), "a whole number from 1 to 3, and not 7"),
-        (lambda: tfos.suggest_categorical("a", []), "or choices"),
+        (lambda: tfos.suggest_categorical("a", []), "no choices: give one"),
+        (lambda: tfos.suggest_int("a", 1.5, 3), "give whole bounds"),
+        (lambda: tfos.suggest_int("a", 1, 11, step=2, default=4), "1 and steps of 2 from there, and not 4"),
+        (lambda: tfos.suggest_float("a", 0, 1, step=0.1, default=0.25), "0 and steps of 0.1 from there, and not 0.25"),
+        (lambda: tfos.suggest_float("a", 0, 1, step=0), "give one above zero"),
         (lambda: tfos.suggest_categorical("a", ["x"], default="z"), "one of"),
     ],
 )

@@ -91,7 +91,8 @@ class RunResults:
         if not self._asked:
             return ""
         apart = "" if self._ends[0].clean else "the workers lost each other, so what each has may be of another step"
-        return f"Nothing came back with -o: {apart or '; '.join(missing)}."
+        why = apart or "; ".join(missing)  # neither, where the names were not wanted
+        return f"Nothing came back with -o: {why}." if why else ""
 
     def rescue_with(self, error: BaseException) -> None:
         """Let what a cell raised take along the names that came all the same."""

@@ -10,6 +10,7 @@ from string import Template
 from tfos_magic.notebook.sweeping.picture import (
     epoch_of,
     has_begun,
+    importance,
     in_words,
     state_of,
     summary,
@@ -44,11 +45,19 @@ def render_card(sweep: Sweep) -> str:
         subtitle=escape(" · ".join(part for part in subtitle if part)),
         error=_notice(picture["error"], _BAD) if picture["error"] else "",
         best=escape(" · ".join(f"{metric['name']} {metric['text']}" for metric in picture["metrics"])),
+        matters=_matters(sweep),
         chart=draw_chart(_chart(sweep)),
         table=_table(sweep),
         failures="".join(map(_failure, failed[:FAILURES])),
         notices="".join(_notice(text, _WARN) for text in picture["notices"]),
     )
+
+
+def _matters(sweep: Sweep) -> str:
+    """Which parameters matter, once it has ended."""
+    shares = importance(sweep) if sweep.done else []
+    told = " · ".join(f"{name} {share:.0%}" for name, share in shares)
+    return f"<p>Importance: {escape(told)}</p>" if told else ""
 
 
 def _table(sweep: Sweep) -> str:

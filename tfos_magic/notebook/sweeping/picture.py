@@ -11,6 +11,7 @@ from tfos_magic.sweeps.sweep import Sweep
 from tfos_magic.sweeps.trial import Trial
 
 POINTS = 32
+LONG = 24
 NOTICES_SHOWN = 6
 ENOUGH = 8
 """So many trials must have ended well before it is said which parameters matter."""
@@ -77,8 +78,11 @@ def best_of(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def in_words(value: Any) -> str:
-    """A value that was chosen."""
-    return number(value) if isinstance(value, float) else str(value)
+    """A value that was chosen; of a long text its beginning, and a text that reads as a constant in quotes."""
+    if isinstance(value, float):
+        return number(value)
+    text = repr(value) if value in ("None", "True", "False") else " ".join(str(value).split())
+    return text if len(text) <= LONG else f"{text[: LONG - 1]}…"
 
 
 def words_of(chosen: Mapping[str, Any]) -> str:
