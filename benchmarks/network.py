@@ -45,7 +45,8 @@ class Link:
 class Network:
     """A network of ``size`` hosts, there while the block runs. It is pickled to the processes that are to join it."""
 
-    def __init__(self, size: int, link: Link) -> None:
+    def __init__(self, size: int, link: Link, open_ports: Sequence[int] | None = None) -> None:
+        """With ``open_ports`` no other port of host 0 may be dialled: what tries is dropped, as by a NAT's router."""
         self._address = f"\0tfos-network-{os.getpid()}-{id(self)}"
         # Sockets without a path belong to a namespace of the network: those that join connect before they leave it.
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,7 +55,7 @@ class Network:
         context = multiprocessing.get_context("fork")
         self.cut_off = context.RawArray("b", size)
         """By host: 1 where no packet of it arrives, nor any for it. To be set while the network is there."""
-        self._relay = context.Process(target=_relay, args=(self._listener, link, self.cut_off), daemon=True)
+        self._relay = context.Process(target=_relay, args=(self._listener, link, self.cut_off, open_ports), daemon=True)
 
     def __enter__(self) -> Network:
         self._relay.start()
@@ -109,7 +110,7 @@ def _bring_up(control: socket.socket, name: bytes, address: str | None) -> None:
     request(_SIOCSIFFLAGS, struct.pack("H", _IFF_UP_RUNNING))
 
 
-def _relay(listener: socket.socket, link: Link, cut_off: Sequence[int]) -> None:
+def _relay(listener: socket.socket, link: Link, cut_off: Sequence[int], open_ports: Sequence[int] | None) -> None:
     with ExitStack() as opened:
         devices: dict[int, int] = {}
         hosts = []
@@ -121,10 +122,10 @@ def _relay(listener: socket.socket, link: Link, cut_off: Sequence[int]) -> None:
             hosts.append(host)
         for host in hosts:
             host.send(b"+")
-        _pass_on(devices, link, cut_off)
+        _pass_on(devices, link, cut_off, open_ports)
 
 
-def _pass_on(devices: dict[int, int], link: Link, cut_off: Sequence[int]) -> None:
+def _pass_on(devices: dict[int, int], link: Link, cut_off: Sequence[int], open_ports: Sequence[int] | None) -> None:
     """Carry packets between the hosts' devices for ever."""
     numbers = {device: number for number, device in devices.items()}
     leaving, arriving = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0.0)
@@ -138,6 +139,8 @@ def _pass_on(devices: dict[int, int], link: Link, cut_off: Sequence[int]) -> Non
                     packet = os.read(device, MTU + 64)
                     number, now = packet[19] - 1, time.monotonic()
                     if packet[0] >> 4 != 4 or number not in devices or (link.loss and random.random() < link.loss):
+                        continue
+                    if number == 0 and open_ports is not None and _dialled(packet) not in (None, *open_ports):
                         continue
                     seconds, source = len(packet) * 8 / link.rate, numbers[device]
                     if cut_off[source] or cut_off[number]:
@@ -155,3 +158,10 @@ def _pass_on(devices: dict[int, int], link: Link, cut_off: Sequence[int]) -> Non
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EIO, errno.EBADFD):
                     raise
+
+
+def _dialled(packet: bytes) -> int | None:
+    """The port to which a packet is the first of a connection; None for others."""
+    tcp = (packet[0] & 15) * 4
+    is_first = packet[9] == socket.IPPROTO_TCP and packet[tcp + 13] & 0x12 == 0x02
+    return int.from_bytes(packet[tcp + 2 : tcp + 4], "big") if is_first else None

@@ -45,6 +45,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
     cluster = TFCluster(spark, workers=2, start_timeout=90, **options.get("cluster", {}))
     with cluster:
         status = cluster.status()
+        relayed = cluster._agents.detour.taken
         results = cluster.run(CELL, frames={"train": train}, label="y", outputs=["history", "package"])
         logs = cluster.logs(tail=5)
         frames = [spark.sql(query) for query in options.get("refused", [])]
@@ -61,6 +62,7 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
         "said": {rank: next(line for line in lines if line.startswith("digest")) for rank, lines in logs.items()},
         "refusals": refusals,
         "count": count,
+        "relayed": relayed,
         "seconds after": time.monotonic() - started,
     }
 

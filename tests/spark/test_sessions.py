@@ -84,6 +84,12 @@ def test_a_connect_session_trains_and_refuses_as_cleanly(tmp_path: Path) -> None
     assert not any("\n" in refusal for refusal in outcome["refusals"])
 
 
+def test_a_connect_session_trains_through_a_relay_that_nothing_stays_of(tmp_path: Path) -> None:
+    outcome = _run({"remote": "local[3]", "cluster": {"via": "spark"}}, tmp_path)
+    _assert_trained(outcome)
+    assert outcome["relayed"]
+
+
 @pytest.mark.soak
 def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(standalone: str, tmp_path: Path) -> None:
     conf = {"spark.cores.max": "4", "spark.driver.host": "127.0.0.1", "spark.executor.cores": "2"}

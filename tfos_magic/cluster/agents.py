@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.startup import tell
+from tfos_magic.cluster.via_spark.detour import Detour
 from tfos_magic.cluster.workers import ClusterSpec, Worker
 from tfos_magic.errors import StartTimeout
 from tfos_magic.spark.encryption import Encryption
@@ -57,6 +58,7 @@ class Agents:
         self._token, self._authority = token, authority
         self._numbers = itertools.count()
         self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
+        self.detour = Detour(spark, membership, spec)
 
     @property
     def cores(self) -> int:
@@ -65,7 +67,7 @@ class Agents:
 
     def await_slots(self, deadline: float, released: int = 0) -> None:
         """Wait until Spark has room for them, at most until ``deadline`` (monotonic); see :func:`await_slots`."""
-        feeding = int(self._spec.hold_slots)
+        feeding = int(self._spec.hold_slots) + self.detour.slots
         self._await_slots(self._membership.size, deadline, released=released, feeding=feeding)
 
     def check_growth(self, workers: int) -> None:
@@ -82,18 +84,24 @@ class Agents:
         self._launch(range(self._membership.size), control, deadline)
 
     def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
-        jobs = {slot: self._job(slot, control) for slot in slots}
+        endpoint = self.detour.endpoint(control.endpoint, deadline)
+        jobs = {slot: self._job(slot, control, endpoint) for slot in slots}
         self._jobs.update(jobs)
         control.forget(self._membership.gather({slot: job.tag for slot, job in jobs.items()}))
         for job in jobs.values():
             job.start()
-        self._membership.await_agents(deadline - time.monotonic(), control.endpoint)
+        if self.detour.take(control.endpoint, deadline):
+            self._membership.give_up(slots)
+            self._cancel(slots)
+            self._launch(slots, control, deadline)
+            return
+        self._membership.await_agents(deadline - time.monotonic(), endpoint)
 
-    def _job(self, slot: int, control: ControlServer) -> AgentJob:
+    def _job(self, slot: int, control: ControlServer, endpoint: str) -> AgentJob:
         job, spec = f"tfos-{uuid4().hex[:12]}", self._spec
         keys = control.issue(job)
         config = AgentConfig(
-            control.endpoint,
+            endpoint,
             keys.server_public,
             keys.public,
             keys.secret,
@@ -107,6 +115,7 @@ class Agents:
             home=home_of(self._spark),
             hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
             detached=not spec.hold_slots,
+            contact_timeout=self.detour.patience,
         )
         return AgentJob(self._spark, config, cores=spec.cores, gpus=spec.gpus, on_end=self._on_end)
 

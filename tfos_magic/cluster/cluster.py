@@ -32,7 +32,8 @@ class TFCluster(WorkerGroup):
 
     ``cores`` and ``gpus`` are what Spark reserves for each. One more slot is needed for feeding DataFrames.
     ``driver_host`` and ``control_port`` say where the control socket listens; by default on the address that the
-    executors reach, at a free port. Fed rows may take ``spool_gb`` (of 2**30 bytes) of each worker's disk, by default
+    executors reach, at a free port. With ``via="spark"`` messages go by Spark alone, as they do by themselves where no
+    executor reaches that address. Fed rows may take ``spool_gb`` (of 2**30 bytes) of each worker's disk, by default
     half of what is free; a DataFrame larger than that is streamed anew in every epoch. What gives no sign of life for
     ``heartbeat_timeout`` seconds is replaced. ``nccl`` has GPUs sum gradients by TensorFlow's own collectives: whoever
     reaches their port on a worker commands it, and reads and writes files of the executor's user through it.

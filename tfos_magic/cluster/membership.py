@@ -6,7 +6,7 @@ The control thread writes here, everybody else reads and waits; one condition va
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
 from tfos_magic.cluster.arrivals import Arrivals
@@ -54,6 +54,8 @@ class Membership(Lifecycle):
         self.arrivals = Arrivals()
         self._fallen: tuple[Worker, TrainerExited] | None = None
         self._checked = time.monotonic()
+        self.delay: Callable[[], float] = lambda: 0.0
+        """Seconds for which nobody could be heard, where messages wait for Spark."""
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -187,13 +189,16 @@ class Membership(Lifecycle):
 
     def silence(self) -> str:
         """What is waited for where a worker has not been heard for a while; else empty."""
+        if self.delay() > PAUSE_SECONDS:
+            return "Spark, to carry the workers' messages once a slot is free"
         silent = ", ".join(f"{worker.rank} on {worker.agent.host}" for worker in self.silent(PAUSE_SECONDS))
         return f"worker {silent}, silent, and lost after {self.heartbeat_timeout:.0f} s of that" if silent else ""
 
     def _note_silence(self) -> None:
         now = time.monotonic()
         since, self._checked = now - self._checked, now
-        if since > PAUSE_SECONDS:  # this process may have been suspended, with messages waiting to be read
+        # This process may have been suspended, with messages waiting to be read.
+        if max(since, self.delay()) > PAUSE_SECONDS:
             for worker in self.members:
                 worker.seen = now
         for worker in self.silent(self.heartbeat_timeout):
@@ -202,6 +207,12 @@ class Membership(Lifecycle):
     def _raise_lost(self) -> NoReturn:
         missing = [self.members[slot] for slot in self.gone]  # others may be replacing it already
         raise loss_of(missing, self.heartbeat_timeout, self.lost)
+
+    def await_first(self, seconds: float) -> bool:
+        """Whether an agent has come, or will not, within so many ``seconds``."""
+        agents = self.arrivals.agents
+        wait_until(self._changed, lambda: bool(agents) or self._complete(), seconds, lambda: "a first agent")
+        return bool(agents) or self._complete()
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for the agents that are to come and give all their ranks."""

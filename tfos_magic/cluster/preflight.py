@@ -128,7 +128,8 @@ def _slots(spark: Any, requested_cluster: ClusterSpec) -> Finding:
     if sessions.is_dynamic(spark):
         return _slots_to_come(spark, needed, total)
     servers = f", {requested_cluster.servers} parameter servers" if requested_cluster.servers else ""
-    text = f"{free} of {total} free; {requested_cluster.workers} workers{servers} and feeding need {needed}"
+    beside = ", feeding and messages" if requested_cluster.via else " and feeding"
+    text = f"{free} of {total} free; {requested_cluster.workers} workers{servers}{beside} need {needed}"
     fix = "" if free >= needed else "fewer workers, a session with more cores, or wait for other Spark jobs to end"
     return Finding("slots", text, fix)
 
@@ -151,14 +152,18 @@ def _executors(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:
             remedy = "set %config TFOS.driver_host and TFOS.control_port to what this machine has and executors reach"
             yield Finding("control port", f"cannot listen on {host}:{requested_cluster.control_port}: {error}", remedy)
             return
-        probe = Probe(f"tcp://{host}:{listener.getsockname()[1]}", requested_cluster.spool_dir)
+        port = listener.getsockname()[1]
+        probe = Probe(f"tcp://{host}:{port}", requested_cluster.spool_dir)
         try:
             reports = _ask(spark, requested_cluster.workers + requested_cluster.servers, probe)
         except Exception as error:  # whatever Spark raises is what a start would meet
             remedy = "see the executors' logs; a cluster cannot start like this"
             yield Finding("executors", cause_of(error), remedy)
             return
+    kernel = f"{host}:{port} "
     for slot, executor in enumerate(reports):
+        if requested_cluster.via:  # by which nobody dials the kernel
+            executor["unreachable"] = [each for each in executor["unreachable"] if not each.startswith(kernel)]
         yield from _judge_executor(slot, executor)
 
 
@@ -186,7 +191,10 @@ def _judge_executor(slot: int, report: dict[str, Any]) -> Iterator[Finding]:
     versions = ", ".join(f"{package} {version}" for package, version in report["versions"].items())
     yield Finding(name, f"{host}: Python {report['python']}, {versions}", report["missing"] or _compare(report))
     unreachable = report["unreachable"]
-    remedy = "open these ports between the hosts, or set %config TFOS.driver_host to an address that executors reach"
+    remedy = (
+        "open these ports between the hosts, or set %config TFOS.driver_host to an address that executors reach; where "
+        "that is the kernel's alone, --via spark does without"
+    )
     yield Finding(f"{name} ports", ", ".join(unreachable) or "kernel and peers answer", remedy if unreachable else "")
     yield Finding(f"{name} GPU", ", ".join(report["gpus"]) or "none given by Spark")
     disk = report["disk"]

@@ -21,7 +21,7 @@ class TrainerGroup(ABC):
     A run has one such group, which is all of a cluster or a part of it. ``start_timeout`` in seconds bounds the start
     of its trainers, which sum by TensorFlow's own collectives where ``nccl`` says so.
     What they send to other hosts is ``encrypted`` where that is set. ``wanted`` is the size that a run which goes on is
-    to have from its next checkpoint on, if another.
+    to have from its next checkpoint on, if another. ``notices`` are for the next run to tell.
     """
 
     def __init__(self, size: int, membership: Membership, start_timeout: float, nccl: bool = False) -> None:
@@ -30,6 +30,7 @@ class TrainerGroup(ABC):
         self.feed_world = 0
         self.wanted: int | None = None
         self.start_timeout, self.nccl, self.encrypted = start_timeout, nccl, False
+        self.notices: list[str] = []
         self._secret = ""
         self._listener: Callable[[int, Message], None] | None = None
 

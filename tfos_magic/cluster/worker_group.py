@@ -15,6 +15,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
+from tfos_magic.cluster.via_spark.detour import CLOSE_SECONDS
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import ClusterError
 from tfos_magic.feed.access import FeedAccess
@@ -30,7 +31,7 @@ from tfos_magic.transport.secret import Secret
 
 EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
-QUICK_STOP_TIMEOUT = 1.5
+QUICK_STOP_TIMEOUT, QUICK_CLOSE_SECONDS = 1.5, 0.4
 SLOT_SECONDS = 5.0
 
 
@@ -62,6 +63,7 @@ class WorkerGroup(TrainerGroup):
         hold_slots: bool = True,
         idle_timeout: float = 0.0,
         most_workers: int = 0,
+        via: str = "",
     ) -> None:
         self.spec = ClusterSpec(
             workers=workers,
@@ -79,6 +81,7 @@ class WorkerGroup(TrainerGroup):
             hold_slots=hold_slots,
             idle_timeout=idle_timeout,
             most_workers=most_workers,
+            via=via,
         )
         if spark is None:
             tell("a Spark session")
@@ -108,6 +111,7 @@ class WorkerGroup(TrainerGroup):
             self.size = self.membership.size = self._largest(self._agents.free())
         try:
             self._agents.launch(self._listen(), deadline)
+            self.notices += self._agents.detour.notices(self.spec.via)
             self._open_feeds()
             self.spawn_trainers()
             if wait_for_trainers:
@@ -155,7 +159,8 @@ class WorkerGroup(TrainerGroup):
             self._agents.await_slots(time.monotonic(), other._agents.cores)
 
     def _listen(self) -> ControlServer:
-        host = self.spec.driver_host or sessions.driver_address(self.spark)
+        # A detour ends in this process.
+        host = "127.0.0.1" if self.spec.via else self.spec.driver_host or sessions.driver_address(self.spark)
         self._control = ControlServer(host, self.spec.control_port, self._on_message)
         close_at_exit(self)
         return self._control
@@ -277,5 +282,6 @@ class WorkerGroup(TrainerGroup):
                 control.send(peer, Shutdown())
         if (force or not self._agents.wait(timeout)) and cancel:
             self._agents.cancel()
+        self._agents.detour.close(CLOSE_SECONDS if cancel else QUICK_CLOSE_SECONDS)
         control.close()
         self._files.close()

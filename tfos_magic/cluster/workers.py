@@ -43,6 +43,7 @@ class ClusterSpec:
     hold_slots: bool = True
     idle_timeout: float = 0.0
     most_workers: int = 0
+    via: str = ""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 0 or self.cores < 1 or self.gpus < 0:
@@ -56,6 +57,8 @@ class ClusterSpec:
                 f"most_workers is {self.most_workers}: it goes with no fewer than {self.workers} workers, with no "
                 "parameter servers, and with hold_slots."
             )
+        if self.via not in ("", "spark"):
+            raise ClusterError(f"via is {self.via!r}: it is 'spark', for messages that go by Spark, or empty.")
         if self.idle_timeout < 0:
             raise ClusterError("idle_timeout is in seconds: 0 or more, and 0 keeps an idle cluster.")
         if self.heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
@@ -65,8 +68,10 @@ class ClusterSpec:
 
     @property
     def slots(self) -> int:
-        """Cores that Spark must have: those of workers and parameter servers, and one to feed DataFrames by."""
-        return (max(self.workers, self.most_workers) + self.servers) * self.cores + int(self.hold_slots)
+        """Cores that Spark must have: those of workers and parameter servers, one to feed DataFrames by, and one for
+        messages that go by Spark."""
+        beside = int(self.hold_slots) + bool(self.via)
+        return (max(self.workers, self.most_workers) + self.servers) * self.cores + beside
 
 
 class ClusterPhase(str, Enum):

@@ -44,6 +44,11 @@ class TFOS(Configurable):
     )
     driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(config=True)
     control_port = Int(0, help="Port of the control socket; 0: any free one.").tag(config=True)
+    via = Enum(
+        ["", "spark"],
+        "",
+        help="How messages go (--via); spark: by Spark alone; empty: by that where nothing else works.",
+    ).tag(config=True)
     spool_gb = Float(
         None, allow_none=True, min=0.0, help="Disk for fed rows on each worker (--spool-gb); None: half of the free."
     ).tag(config=True)

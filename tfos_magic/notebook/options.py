@@ -42,6 +42,7 @@ cluster_options = grouped(
         default=None,
         help="Encrypt what crosses hosts; auto: where the session's settings ask for it.",
     ),
+    argument("--via", choices=["spark"], default=None, help="Messages by Spark alone: no executor dials this kernel."),
     argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
     argument(
         "--spool-gb",

@@ -136,6 +136,7 @@ class Runtime:
             idle_timeout=self.config.idle_timeout,
             most_workers=getattr(args.workers, "most", 0),
             nccl=self.config.nccl,
+            via=args.via or self.config.via,
             encrypt=ENCRYPT.get(args.encrypt, self.config.encrypt),
         )
 

@@ -62,7 +62,8 @@ def _check_most(spark: Session, workers: int, cores: int, feeding: int) -> None:
 
 def _asked(workers: int, cores: int, feeding: int) -> str:
     each = f" of {cores} cores" if cores > 1 else ""
-    return f"{workers} workers{each}{' and 1 feed slot' if feeding else ''} asked"
+    beside = ("", " and 1 feed slot", ", 1 feed slot and 1 for messages")[feeding]
+    return f"{workers} workers{each}{beside} asked"
 
 
 def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int, feeding: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tfos_magic.transport.identity import Identity
 
-HEARTBEAT_TIMEOUT = 20.0
+HEARTBEAT_TIMEOUT, CONTACT_SECONDS = 20.0, 10.0
 DETACHED = "its agent has left the Spark task"
 """The outcome of the task of an agent that goes on by itself."""
 
@@ -19,7 +19,8 @@ class AgentConfig:
     take ``spool_gb`` (of 2**30 bytes) of the disk of ``spool_dir``; None means half of what is free. A trainer that
     gives no sign of life for ``heartbeat_timeout`` seconds is ended. ``home`` is the URL of the driver's working
     directory, which paths in cells are relative to. ``hash_seed`` is Python's in trainers, so that sets of strings have
-    one order. With ``detached`` the agent leaves the task once its trainer starts.
+    one order. With ``detached`` the agent leaves the task once its trainer starts. A connection that gives no sign of
+    life for ``contact_timeout`` seconds is given up.
     """
 
     endpoint: str
@@ -36,3 +37,4 @@ class AgentConfig:
     home: str = ""
     hash_seed: str = "0"
     detached: bool = False
+    contact_timeout: float = CONTACT_SECONDS

@@ -53,7 +53,8 @@ class ControlClient:
         return (
             f"host {host} could not reach the kernel at {self._endpoint}, which it tried for {seconds:.0f} s: open "
             "that port between them, or set %config TFOS.driver_host to an address of the kernel's machine that "
-            "executors reach, and TFOS.control_port to a port that is open; %tfos doctor tries it"
+            "executors reach, and TFOS.control_port to a port that is open; %tfos doctor tries it. Or let messages go "
+            "by Spark: --via spark"
         )
 
     @property
@@ -117,7 +118,7 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
     secure_client(control, config.server_public, config.public, config.secret)
     unbounded(control, linger=1)
-    beat(control, seconds=1, patience=10, peers_patience=30)
+    beat(control, seconds=1, patience=config.contact_timeout, peers_patience=3 * config.contact_timeout)
     control.reconnect_ivl = 100
     control.connect_timeout = DIAL_SECONDS * 1000
     control.connect(config.endpoint)

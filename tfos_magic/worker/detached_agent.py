@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import NoReturn
 
 import psutil
@@ -24,17 +25,24 @@ def detach_agent(config: AgentConfig, place: HostSlot) -> str:
 
     Until then the task keeps its slot, so that each agent gets one.
     """
-    executor = _executor()
-    ready, told = os.pipe()
-    if (agent := os.fork()) == 0:
-        os.close(ready)
-        _live(config, place, executor, told)
-    threading.Thread(target=os.waitpid, args=(agent, 0), name="tfos-reaper", daemon=True).start()
-    os.close(told)
+    ready = detach(lambda executor, told: DetachedAgent(config, place, executor, told).run())
     try:
         return DETACHED if os.read(ready, 1) else "its agent has ended"
     finally:
         os.close(ready)
+
+
+def detach(live: Callable[[ExecutorLiveness, int], object]) -> int:
+    """Run ``live`` in a child process of its own session, and give the end of a pipe to read what it writes to the
+    other one, which it is given along with the life of the executor."""
+    executor = _executor()
+    ready, told = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(ready)
+        _live(live, executor, told)
+    threading.Thread(target=os.waitpid, args=(child, 0), name="tfos-reaper", daemon=True).start()
+    os.close(told)
+    return ready
 
 
 class DetachedAgent(Agent):
@@ -59,12 +67,12 @@ def _executor() -> int:
     return parent.ppid() if any("daemon" in part for part in parent.cmdline()) else parent.pid
 
 
-def _live(config: AgentConfig, place: HostSlot, executor: int, told: int) -> NoReturn:
-    """Run the agent in this process, which keeps nothing of the Spark worker's but its output."""
+def _live(live: Callable[[ExecutorLiveness, int], object], executor: int, told: int) -> NoReturn:
+    """Do it in this process, which keeps nothing of the Spark worker's but its output."""
     try:
         os.setsid()  # the daemon hangs up on its group
         os.closerange(3, told)
         os.closerange(told + 1, 1 << 16)
-        DetachedAgent(config, place, ExecutorLiveness(executor), told).run()
+        live(ExecutorLiveness(executor), told)
     finally:
         os._exit(0)

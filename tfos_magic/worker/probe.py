@@ -54,17 +54,18 @@ class Probe:
 
         kernel = self._endpoint.removeprefix("tcp://")
         if not isinstance(context, BarrierTaskContext):
-            return _tried(kernel)
+            return tried(kernel)
         with socket.socket() as listener:
             listener.bind((host, 0))
             listener.listen(128)
             peers = context.allGather("{}:{}".format(*listener.getsockname()))
-            troubles = _tried(kernel, *peers)
+            troubles = tried(kernel, *peers)
             context.barrier()
         return troubles
 
 
-def _tried(*addresses: str) -> list[str]:
+def tried(*addresses: str) -> list[str]:
+    """Those of the addresses that take no connection from here, and why."""
     return [trouble for address in addresses if (trouble := _try(address))]
 
 

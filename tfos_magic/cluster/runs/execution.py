@@ -88,6 +88,8 @@ class Execution:
             self._open_store()
             self._cluster = self._connect(self.run_id)
             self.state.resize(self._cluster.size)  # which a run before may have changed
+            self.state.notices += self._cluster.notices
+            self._cluster.notices = []
             self._persevere()
             self._close_store()
             self._end(RunPhase.DONE)

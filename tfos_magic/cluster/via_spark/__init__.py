@@ -1,0 +1,1 @@
+"""Messages by way of Spark, where executors do not reach the kernel."""

@@ -1,0 +1,115 @@
+"""The way round for a cluster's messages, where executors do not reach the kernel: by a relay, and by Spark alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+
+import zmq
+
+from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.startup import tell
+from tfos_magic.cluster.via_spark.carriers import carrier_of
+from tfos_magic.cluster.via_spark.tunnel import Tunnel
+from tfos_magic.cluster.workers import ClusterSpec
+from tfos_magic.errors import StartTimeout
+from tfos_magic.spark.session import Session, is_connect
+from tfos_magic.spark.slots import await_slots
+from tfos_magic.transport.agent_config import CONTACT_SECONDS
+from tfos_magic.transport.secret import SecretBytes
+from tfos_magic.worker.relay.line import Line
+from tfos_magic.worker.relay.tasks import Reached, StartRelay
+
+log = logging.getLogger("tfos_magic.cluster")
+
+DIRECT_SECONDS = 10.0
+"""After so long without an agent it is found out whether executors reach the kernel at all."""
+CLOSE_SECONDS, SLOT_SECONDS = 5.0, 10.0
+JOB_PATIENCE, QUESTION_PATIENCE = 2000.0, 30.0
+"""Jobs may wait long for other jobs; where an executor's driver ends with the kernel, it ends by that."""
+
+
+_TAKEN = (
+    "Executors do not reach this kernel, so the workers' messages go by Spark: with --via spark, or "
+    "%config TFOS.via = 'spark', the next start does not try."
+)
+
+
+class Detour:
+    """``taken`` says whether messages go by a relay: by ``spec.via``, or because executors do not reach the kernel. A
+    relay that is lost takes the agents with it; those in their places get another."""
+
+    def __init__(self, spark: Session, membership: Membership, spec: ClusterSpec) -> None:
+        self._spark, self._membership = spark, membership
+        self.taken = spec.via == "spark"
+        self._beside = int(spec.hold_slots)
+        self._carrier = carrier_of(spark)
+        self._tunnel: Tunnel | None = None
+        self._endpoint = ""
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a sign of life after which agents take the kernel for lost."""
+        if not self.taken:
+            return CONTACT_SECONDS
+        return QUESTION_PATIENCE if is_connect(self._spark) else JOB_PATIENCE
+
+    @property
+    def slots(self) -> int:
+        """Slots of Spark that messages take, beside those of agents and feeding."""
+        return int(self.taken and not is_connect(self._spark))
+
+    def notices(self, asked: str) -> list[str]:
+        """What to say of a detour that was not asked for."""
+        return [_TAKEN] if self.taken and not asked else []
+
+    def endpoint(self, kernel: str, deadline: float) -> str:
+        """Where agents dial to reach the control socket at ``kernel``. Starts a relay where one is needed."""
+        if self.taken and self._tunnel is None:
+            self._start(kernel, deadline)
+        return self._endpoint or kernel
+
+    def take(self, kernel: str, deadline: float) -> bool:
+        """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``."""
+        if self.taken or self._membership.await_first(min(DIRECT_SECONDS, deadline - time.monotonic())):
+            return False
+        tell("an executor to try whether it reaches this kernel", deadline)
+        with suppress(StartTimeout):  # they have their slots yet to come
+            self.taken = bool(self._carrier.place(Reached(kernel), SLOT_SECONDS))
+        return self.taken
+
+    def close(self, seconds: float) -> None:
+        """End the relay, if there is one."""
+        tunnel, self._tunnel = self._tunnel, None
+        if tunnel is not None and not tunnel.close(seconds):
+            self._carrier.cancel()
+
+    def _start(self, kernel: str, deadline: float) -> None:
+        tell("a relay for messages, on an executor", deadline)
+        self._await_slots()
+        server_public, server_secret = zmq.curve_keypair()
+        public, secret = zmq.curve_keypair()
+        task = StartRelay(kernel, SecretBytes(server_secret), public, self.patience)
+        self._endpoint, line = self._carrier.place(task, deadline - time.monotonic()).split()
+        log.info("messages of the workers go by Spark, from a relay at %s", self._endpoint)
+        keys = Line(line, server_public, public, SecretBytes(secret))
+        self._tunnel = tunnel = Tunnel(self._carrier, keys, kernel, self._on_loss)
+        self._membership.delay = lambda: tunnel.delay
+
+    def _await_slots(self) -> None:
+        if not self.slots:
+            return
+        try:
+            await_slots(self._spark, 1, 1, time.monotonic() + SLOT_SECONDS, patient=True, feeding=self._beside)
+        except StartTimeout:
+            raise StartTimeout(
+                "Messages that go by Spark (via spark) need a slot of their own, beside those of the workers and the "
+                "one for feeding, and there is none free: add an executor core, or ask for one worker less."
+            ) from None
+
+    def _on_loss(self, reason: str) -> None:
+        self._tunnel, self._endpoint = None, ""
+        self._membership.delay = lambda: 0.0
+        for slot in range(self._membership.size):
+            self._membership.lose(f"the relay of its messages, on an executor, was lost ({reason})", slot)
