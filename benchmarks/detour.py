@@ -95,7 +95,7 @@ def be_kernel(pipe: Any, door: str, kind: str, via: str, folder: str) -> None:
             with daemon("org.apache.spark.deploy.master.Master", "-h", Network.address(0), folder=folder):
                 _await(Network.address(0), MASTER)
                 pipe.send(_measured(_classic(), via))
-    except Exception as error:
+    except BaseException as error:
         pipe.send({"error": f"{type(error).__name__}: {error}"})
 
 
@@ -134,6 +134,7 @@ def _measured(spark: Any, via: str) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     from tfos_magic import TFCluster
+    from tfos_magic.errors import RunInterrupted
 
     spark.range(4).count()  # executors are there
     features = F.array(*[F.rand(i).cast("float") for i in range(8)])
@@ -163,7 +164,7 @@ def _measured(spark: Any, via: str) -> dict[str, Any]:
         observer=panel,
         **given,
     ).start()
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(RunInterrupted):
         run.wait(60)
     found["interrupt"], found["state"] = time.monotonic() - asked[0], run.state.phase.value
     began = time.monotonic()

@@ -58,7 +58,7 @@ class Agents:
         self._token, self._authority = token, authority
         self._numbers = itertools.count()
         self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
-        self.detour = Detour(spark, membership, spec)
+        self.detour = Detour(spark, membership, spec.via)
 
     @property
     def cores(self) -> int:
@@ -93,6 +93,7 @@ class Agents:
         if self.detour.take(control.endpoint, deadline):
             self._membership.give_up(slots)
             self._cancel(slots)
+            self.await_slots(deadline)
             self._launch(slots, control, deadline)
             return
         self._membership.await_agents(deadline - time.monotonic(), endpoint)

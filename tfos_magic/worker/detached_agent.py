@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -74,5 +75,7 @@ def _live(live: Callable[[ExecutorLiveness, int], object], executor: int, told: 
         os.closerange(3, told)
         os.closerange(told + 1, 1 << 16)
         live(ExecutorLiveness(executor), told)
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(0)

@@ -9,54 +9,50 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.errors import ExecutorError, StartTimeout
-from tfos_magic.spark.failures import cause_of, is_cancelled
-from tfos_magic.spark.session import Session, cancel_tag, is_connect, is_stopped, job_tag
-from tfos_magic.worker.relay.line import Line
-from tfos_magic.worker.relay.tasks import ANSWER_SCHEMA, PLACE_SCHEMA, Exchange, Reached, StartRelay
+from tfos_magic.spark.failures import cause_of, is_cancelled, with_remedy
+from tfos_magic.spark.session import Session, cancel_tag, is_stopped, job_tag
+from tfos_magic.worker.relay.line import Line, exchange
+from tfos_magic.worker.relay.relay import SCHEMA, Task
 
 POOL = "tfos_magic"
 """Where Spark schedules fairly (``spark.scheduler.mode``), messages have their turn beside the jobs of others."""
 
-Carrier = Callable[[Line, int, bytes], bytes | None]
-"""Does one exchange; None where the relay did not answer. Raises what Spark raises."""
-
 
 class Jobs:
-    """Small Spark jobs with a ``tag`` of their own, one at a time."""
+    """Small Spark jobs with a tag of their own, one at a time."""
 
     def __init__(self, spark: Session) -> None:
-        self._spark, self.tag = spark, f"tfos-messages-{uuid4().hex[:12]}"
+        self._spark, self._tag = spark, f"tfos-messages-{uuid4().hex[:12]}"
+        self._one: Any = None
 
     def __call__(self, line: Line, number: int, packed: bytes) -> bytes | None:
-        self._spark.sparkContext.setJobDescription("tfos_magic: messages")
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)  # of this thread alone
-        answer = self._run(Exchange(line, number, packed), ANSWER_SCHEMA)
-        return None if answer is None else bytes(answer)
+        context = self._spark.sparkContext
+        context.setJobDescription("tfos_magic: messages")
+        context.setLocalProperty("spark.scheduler.pool", POOL)  # of this thread alone
+        self._one = self._one or context.parallelize([0], 1)  # of which a job costs half of one of a DataFrame
+        with job_tag(self._spark, self._tag):
+            return self._one.map(lambda _: exchange(line, number, packed)).collect()[0]
 
-    def place(self, task: StartRelay | Reached, seconds: float) -> str:
-        """What a task says of the executor it ran on. Raises :class:`StartTimeout` where none does within the time."""
+    def ask(self, work: Callable[[], str], seconds: float) -> str:
+        """What ``work`` says on an executor. Raises :class:`StartTimeout` where Spark has no slot within the time."""
         limit = threading.Timer(seconds, self.cancel)
         limit.name = "tfos-relay-limit"
         limit.start()
         try:
-            return str(self._run(task, PLACE_SCHEMA))
-        except Exception as error:
+            with job_tag(self._spark, self._tag):
+                return str(self._spark.range(0, 1, 1, 1).mapInArrow(Task(work), SCHEMA).collect()[0].said)
+        except Exception as error:  # whatever Spark raises
             if is_cancelled(error):
-                raise StartTimeout(f"Spark had no free slot for a task within {seconds:.0f} s.") from None
-            raise ExecutorError(f"No executor could start a relay for messages: {cause_of(error)}") from None
+                raise StartTimeout(f"Spark had no free slot for messages within {seconds:.0f} s: add one.") from None
+            raise ExecutorError(f"Messages cannot go by Spark: {with_remedy(cause_of(error))}") from None
         finally:
             limit.cancel()
             limit.join()
 
-    def _run(self, task: Any, schema: str) -> Any:
-        """The value in the one row of the one task of a job."""
-        with job_tag(self._spark, self.tag):
-            return self._spark.range(0, 1, 1, 1).mapInArrow(task, schema).collect()[0][0]
-
     def cancel(self) -> None:
         """End the job that runs or waits."""
         if not is_stopped(self._spark):
-            cancel_tag(self._spark, self.tag)
+            cancel_tag(self._spark, self._tag)
 
 
 class Questions(Jobs):
@@ -85,8 +81,3 @@ class Questions(Jobs):
         SparkSession._set_default_and_active_session(self._spark)  # of this thread
         answer = udtf(Columns)().schema[0].metadata.get("answer")  # type: ignore[call-overload]
         return None if answer is None else base64.b64decode(answer)
-
-
-def carrier_of(spark: Session) -> Jobs:
-    """What carries the messages of a session."""
-    return Questions(spark) if is_connect(spark) else Jobs(spark)

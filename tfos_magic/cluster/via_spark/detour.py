@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 
 import zmq
 
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.startup import tell
-from tfos_magic.cluster.via_spark.carriers import carrier_of
+from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
-from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import StartTimeout
 from tfos_magic.spark.session import Session, is_connect
-from tfos_magic.spark.slots import await_slots
 from tfos_magic.transport.agent_config import CONTACT_SECONDS
 from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.worker.relay.line import Line
-from tfos_magic.worker.relay.tasks import Reached, StartRelay
+from tfos_magic.worker.relay.relay import start_relay, why_unreached
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -37,14 +36,13 @@ _TAKEN = (
 
 
 class Detour:
-    """``taken`` says whether messages go by a relay: by ``spec.via``, or because executors do not reach the kernel. A
+    """``taken`` says whether messages go by a relay: by ``via``, or because executors do not reach the kernel. A
     relay that is lost takes the agents with it; those in their places get another."""
 
-    def __init__(self, spark: Session, membership: Membership, spec: ClusterSpec) -> None:
+    def __init__(self, spark: Session, membership: Membership, via: str) -> None:
         self._spark, self._membership = spark, membership
-        self.taken = spec.via == "spark"
-        self._beside = int(spec.hold_slots)
-        self._carrier = carrier_of(spark)
+        self.taken = via == "spark"
+        self._carrier = Questions(spark) if is_connect(spark) else Jobs(spark)
         self._tunnel: Tunnel | None = None
         self._endpoint = ""
 
@@ -76,7 +74,7 @@ class Detour:
             return False
         tell("an executor to try whether it reaches this kernel", deadline)
         with suppress(StartTimeout):  # they have their slots yet to come
-            self.taken = bool(self._carrier.place(Reached(kernel), SLOT_SECONDS))
+            self.taken = bool(self._carrier.ask(partial(why_unreached, kernel), SLOT_SECONDS))
         return self.taken
 
     def close(self, seconds: float) -> None:
@@ -87,26 +85,14 @@ class Detour:
 
     def _start(self, kernel: str, deadline: float) -> None:
         tell("a relay for messages, on an executor", deadline)
-        self._await_slots()
         server_public, server_secret = zmq.curve_keypair()
         public, secret = zmq.curve_keypair()
-        task = StartRelay(kernel, SecretBytes(server_secret), public, self.patience)
-        self._endpoint, line = self._carrier.place(task, deadline - time.monotonic()).split()
+        work = partial(start_relay, kernel, SecretBytes(server_secret), public, self.patience)
+        self._endpoint, line = self._carrier.ask(work, deadline - time.monotonic()).split()
         log.info("messages of the workers go by Spark, from a relay at %s", self._endpoint)
         keys = Line(line, server_public, public, SecretBytes(secret))
         self._tunnel = tunnel = Tunnel(self._carrier, keys, kernel, self._on_loss)
         self._membership.delay = lambda: tunnel.delay
-
-    def _await_slots(self) -> None:
-        if not self.slots:
-            return
-        try:
-            await_slots(self._spark, 1, 1, time.monotonic() + SLOT_SECONDS, patient=True, feeding=self._beside)
-        except StartTimeout:
-            raise StartTimeout(
-                "Messages that go by Spark (via spark) need a slot of their own, beside those of the workers and the "
-                "one for feeding, and there is none free: add an executor core, or ask for one worker less."
-            ) from None
 
     def _on_loss(self, reason: str) -> None:
         self._tunnel, self._endpoint = None, ""

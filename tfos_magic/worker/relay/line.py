@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import zmq
@@ -11,11 +14,9 @@ import zmq
 from tfos_magic.transport.curve import secure_client, unbounded
 from tfos_magic.transport.frames import cut, joined
 
-WAIT_SECONDS, BATCH_SECONDS = 0.5, 0.05
-"""So long a relay waits for something to tell, and then for more of it."""
-ANSWER_SECONDS = 5.0
-MOST_BYTES = 4 << 20
-"""Of what waits to be fetched or brought. Beyond that the connections themselves wait."""
+ANSWER_SECONDS, SEND_SECONDS, BATCH_SECONDS = 6.0, 1.0, 0.02
+PIECE_BYTES, MOST_BYTES = 1 << 16, 4 << 20
+"""Of one read, and of one exchange. What is more waits in the connections themselves."""
 END = 0
 """The number by which the kernel ends the relay."""
 
@@ -39,6 +40,75 @@ def unpack(packed: bytes) -> list[Piece]:
     return pieces
 
 
+class Connections:
+    """Numbered connections, each made by ``begin``: those that come to a ``listener``, and those of which another end
+    tells. For one thread."""
+
+    def __init__(self, begin: Callable[[], socket.socket], listener: socket.socket | None = None) -> None:
+        self._begin, self._newest = begin, END
+        self._open: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ, END)
+
+    def read(self, seconds: float) -> list[Piece]:
+        """What has come, and comes soon after the first, for which it waits so many ``seconds``."""
+        pieces: list[Piece] = []
+        if self._selector.select(seconds):
+            time.sleep(BATCH_SECONDS)
+        while sum(len(data) for _, data in pieces) < MOST_BYTES and (ready := self._selector.select(0)):
+            for key, _ in ready:
+                if key.data != END:
+                    pieces.append((key.data, self._received(key.data)))
+                elif self._made(self._newest + 1):
+                    pieces.append((self._newest, b""))
+                else:
+                    return pieces
+        return pieces
+
+    def write(self, number: int, data: bytes) -> None:
+        """Hand a piece on. A connection that takes nothing for a while ends, and its agent dials again."""
+        if number > self._newest:
+            self._made(number)
+        elif number in self._open:
+            try:
+                self._open[number].sendall(data)
+            except OSError:
+                data = b""
+            if not data:
+                self._drop(number)
+
+    def close(self) -> None:
+        for number in list(self._open):
+            self._drop(number)
+        self._selector.close()
+
+    def _made(self, number: int) -> bool:
+        try:
+            connection = self._begin()
+        except OSError:  # it went away again, or there are too many
+            return False
+        connection.settimeout(SEND_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._selector.register(connection, selectors.EVENT_READ, number)
+        self._newest, self._open[number] = number, connection
+        return True
+
+    def _received(self, number: int) -> bytes:
+        try:
+            data = self._open[number].recv(PIECE_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(number)
+        return data
+
+    def _drop(self, number: int) -> None:
+        closed = self._open.pop(number)
+        self._selector.unregister(closed)
+        closed.close()
+
+
 @dataclass(frozen=True)
 class Line:
     """Where a relay is asked, its public key, and the keys of the one kernel that it listens to."""
@@ -60,7 +130,7 @@ def exchange(line: Line, number: int, packed: bytes) -> bytes | None:
         unbounded(relay)
         relay.connect(line.endpoint)
         relay.send_multipart([number.to_bytes(8, "big"), *cut([packed])])
-        if not relay.poll(int((WAIT_SECONDS + ANSWER_SECONDS) * 1000)):
+        if not relay.poll(int(ANSWER_SECONDS * 1000)):
             return None
         answer: bytes = joined(relay.recv_multipart())[0]
         return answer
