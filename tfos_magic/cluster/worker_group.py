@@ -15,7 +15,6 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
-from tfos_magic.cluster.via_spark.detour import CLOSE_SECONDS
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import ClusterError
 from tfos_magic.feed.access import FeedAccess
@@ -31,7 +30,7 @@ from tfos_magic.transport.secret import Secret
 
 EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
-QUICK_STOP_TIMEOUT, QUICK_CLOSE_SECONDS = 1.5, 0.4
+QUICK_STOP_TIMEOUT = 1.5
 SLOT_SECONDS = 5.0
 
 
@@ -282,6 +281,6 @@ class WorkerGroup(TrainerGroup):
                 control.send(peer, Shutdown())
         if (force or not self._agents.wait(timeout)) and cancel:
             self._agents.cancel()
-        self._agents.detour.close(CLOSE_SECONDS if cancel else QUICK_CLOSE_SECONDS)
+        self._agents.detour.close(quick=not cancel)
         control.close()
         self._files.close()

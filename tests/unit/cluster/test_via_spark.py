@@ -156,7 +156,7 @@ def test_a_relay_that_nobody_asks_ends_by_itself() -> None:
 
 
 def test_a_relay_that_is_gone_is_told_once(server: ControlServer, lost: queue.SimpleQueue[str]) -> None:
-    place = Place()
+    place = Place(patience=0.5)
     tunnel = Tunnel(lambda line, number, packed: None, place.line, server.endpoint, lost.put)
     assert lost.get(timeout=5) == "it does not answer"
     assert tunnel.close(5)

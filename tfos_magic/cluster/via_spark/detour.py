@@ -24,7 +24,7 @@ log = logging.getLogger("tfos_magic.cluster")
 
 DIRECT_SECONDS = 10.0
 """After so long without an agent it is found out whether executors reach the kernel at all."""
-CLOSE_SECONDS, SLOT_SECONDS = 5.0, 10.0
+CLOSE_SECONDS, QUICK_SECONDS, SLOT_SECONDS = 5.0, 0.4, 10.0
 JOB_PATIENCE, QUESTION_PATIENCE = 2000.0, 30.0
 """Jobs may wait long for other jobs; where an executor's driver ends with the kernel, it ends by that."""
 
@@ -77,10 +77,10 @@ class Detour:
             self.taken = bool(self._carrier.ask(partial(why_unreached, kernel), SLOT_SECONDS))
         return self.taken
 
-    def close(self, seconds: float) -> None:
-        """End the relay, if there is one."""
+    def close(self, *, quick: bool) -> None:
+        """End the relay, if there is one. Where that has to be ``quick``, it may end by itself a little later."""
         tunnel, self._tunnel = self._tunnel, None
-        if tunnel is not None and not tunnel.close(seconds):
+        if tunnel is not None and not tunnel.close(QUICK_SECONDS if quick else CLOSE_SECONDS) and not quick:
             self._carrier.cancel()
 
     def _start(self, kernel: str, deadline: float) -> None:
