@@ -91,9 +91,12 @@ def test_a_connect_session_trains_through_a_relay_that_nothing_stays_of(tmp_path
 
 
 @pytest.mark.soak
-def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(standalone: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("via", ["", "spark"])
+def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(
+    standalone: str, tmp_path: Path, via: str
+) -> None:
     conf = {"spark.cores.max": "4", "spark.driver.host": "127.0.0.1", "spark.executor.cores": "2"}
-    outcome = _run({"master": standalone, "conf": conf, "cluster": {"cores": 1}}, tmp_path)
+    outcome = _run({"master": standalone, "conf": conf, "cluster": {"cores": 1, "via": via}}, tmp_path)
     _assert_trained(outcome)
     assert {host for host, _ in outcome["workers"]} <= {"127.0.0.2", "127.0.0.3"}
 

@@ -58,7 +58,7 @@ class Agents:
         self._token, self._authority = token, authority
         self._numbers = itertools.count()
         self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
-        self.detour = Detour(spark, membership, spec.via)
+        self.detour = Detour(spark, membership, spec.via, spec.driver_host)
 
     @property
     def cores(self) -> int:

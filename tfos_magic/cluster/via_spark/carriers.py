@@ -60,8 +60,8 @@ class Questions(Jobs):
     function written in Python says. That takes no slot, and waits for no job."""
 
     def __call__(self, line: Line, number: int, packed: bytes) -> bytes | None:
+        from pyspark.sql.connect.functions import udtf
         from pyspark.sql.connect.session import SparkSession
-        from pyspark.sql.functions import udtf
 
         class Columns:
             @staticmethod
@@ -79,5 +79,6 @@ class Questions(Jobs):
                 yield ("",)
 
         SparkSession._set_default_and_active_session(self._spark)  # of this thread
-        answer = udtf(Columns)().schema[0].metadata.get("answer")  # type: ignore[call-overload]
+        table: Any = udtf(Columns, useArrow=False)
+        answer = table().schema[0].metadata.get("answer")
         return None if answer is None else base64.b64decode(answer)

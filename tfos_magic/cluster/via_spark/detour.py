@@ -14,7 +14,7 @@ from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
 from tfos_magic.errors import StartTimeout
-from tfos_magic.spark.session import Session, is_connect
+from tfos_magic.spark.session import Session, driver_address, is_connect
 from tfos_magic.transport.agent_config import CONTACT_SECONDS
 from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.worker.relay.line import Line
@@ -24,7 +24,7 @@ log = logging.getLogger("tfos_magic.cluster")
 
 DIRECT_SECONDS = 10.0
 """After so long without an agent it is found out whether executors reach the kernel at all."""
-CLOSE_SECONDS, QUICK_SECONDS, SLOT_SECONDS = 5.0, 0.4, 10.0
+CLOSE_SECONDS, QUICK_SECONDS, TRY_SECONDS = 5.0, 0.4, 20.0
 JOB_PATIENCE, QUESTION_PATIENCE = 2000.0, 30.0
 """Jobs may wait long for other jobs; where an executor's driver ends with the kernel, it ends by that."""
 
@@ -39,12 +39,13 @@ class Detour:
     """``taken`` says whether messages go by a relay: by ``via``, or because executors do not reach the kernel. A
     relay that is lost takes the agents with it; those in their places get another."""
 
-    def __init__(self, spark: Session, membership: Membership, via: str) -> None:
+    def __init__(self, spark: Session, membership: Membership, via: str, driver_host: str = "") -> None:
         self._spark, self._membership = spark, membership
         self.taken = via == "spark"
         self._carrier = Questions(spark) if is_connect(spark) else Jobs(spark)
         self._tunnel: Tunnel | None = None
         self._endpoint = ""
+        self._driver_host = driver_host
 
     @property
     def patience(self) -> float:
@@ -74,7 +75,7 @@ class Detour:
             return False
         tell("an executor to try whether it reaches this kernel", deadline)
         with suppress(StartTimeout):  # they have their slots yet to come
-            self.taken = bool(self._carrier.ask(partial(why_unreached, kernel), SLOT_SECONDS))
+            self.taken = bool(self._carrier.ask(partial(why_unreached, kernel), TRY_SECONDS))
         return self.taken
 
     def close(self, *, quick: bool) -> None:
@@ -87,7 +88,8 @@ class Detour:
         tell("a relay for messages, on an executor", deadline)
         server_public, server_secret = zmq.curve_keypair()
         public, secret = zmq.curve_keypair()
-        work = partial(start_relay, kernel, SecretBytes(server_secret), public, self.patience)
+        driver = self._driver_host or driver_address(self._spark)
+        work = partial(start_relay, driver, SecretBytes(server_secret), public, self.patience)
         self._endpoint, line = self._carrier.ask(work, deadline - time.monotonic()).split()
         log.info("messages of the workers go by Spark, from a relay at %s", self._endpoint)
         keys = Line(line, server_public, public, SecretBytes(secret))

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from tfos_magic.spark.failures import cause_of
@@ -23,7 +24,7 @@ class Tunnel:
     """
 
     def __init__(self, carry: Carrier, line: Line, target: str, on_loss: Callable[[str], None]) -> None:
-        where = urlsplit(target)
+        where: Any = urlsplit(target)
         self._carry, self._line, self._on_loss = carry, line, on_loss
         self._connections = Connections(lambda: socket.create_connection((where.hostname, where.port)))
         self._number = 0

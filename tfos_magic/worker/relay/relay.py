@@ -28,7 +28,7 @@ from tfos_magic.worker.relay.line import END, Connections, pack, unpack
 SCHEMA = "said string"
 log = logging.getLogger("tfos_magic.worker")
 
-WAIT_SECONDS = 0.5
+WAIT_SECONDS, DISCARD = 0.5, 9
 """So long it waits for something to tell."""
 
 
@@ -84,16 +84,16 @@ class Relay:
         return pack(self._connections.read(0 if self._ending else WAIT_SECONDS))
 
 
-def start_relay(kernel: str, secret: bytes, public: bytes, patience: float) -> str:
+def start_relay(driver: str, secret: bytes, public: bytes, patience: float) -> str:
     """Start a relay beside the executor of this task, for who has the key ``public``; gives its two endpoints.
 
-    ``kernel`` is the endpoint of the kernel's own, which need not be reached.
+    ``driver`` is the address of the kernel's host as executors would have it, if they reached it.
     """
     from pyspark import TaskContext
 
     from tfos_magic.worker.detached_agent import detach
 
-    host = find_place(TaskContext.get(), kernel, 0).host
+    host = find_place(TaskContext.get(), f"tcp://{driver}:{DISCARD}", 0).host
 
     def live(executor: ExecutorLiveness, told: int) -> None:
         relay = Relay(host, secret, public, patience, executor)
