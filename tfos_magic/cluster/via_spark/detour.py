@@ -65,7 +65,8 @@ class Detour:
 
     def endpoint(self, kernel: str, deadline: float) -> str:
         """Where agents dial to reach the control socket at ``kernel``. Starts a relay where one is needed."""
-        if self.taken and self._tunnel is None:
+        if self.taken and not (self._tunnel and self._tunnel.answers(TRY_SECONDS)):
+            self.close(quick=True)
             self._start(kernel, deadline)
         return self._endpoint or kernel
 

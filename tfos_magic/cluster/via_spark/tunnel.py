@@ -27,7 +27,7 @@ class Tunnel:
         where: Any = urlsplit(target)
         self._carry, self._line, self._on_loss = carry, line, on_loss
         self._connections = Connections(lambda: socket.create_connection((where.hostname, where.port)))
-        self._number = 0
+        self._number = self._done = 0
         self._came = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tfos-tunnel", daemon=True)
@@ -37,6 +37,13 @@ class Tunnel:
     def delay(self) -> float:
         """Seconds for which nothing came through, while an exchange waits for Spark."""
         return time.monotonic() - self._came
+
+    def answers(self, seconds: float) -> bool:
+        """Whether an exchange that begins from now on comes to its end within so many ``seconds``."""
+        asked, deadline = self._number + 1, time.monotonic() + seconds
+        while self._done < asked and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(BATCH_SECONDS)
+        return self._done >= asked
 
     def close(self, seconds: float) -> bool:
         """End the relay; whether it was told to within so many ``seconds``."""
@@ -62,6 +69,6 @@ class Tunnel:
         for _ in range(2):  # the task may have lost its executor
             answer = self._carry(self._line, self._number, packed)
             if answer is not None:
-                self._came = time.monotonic()
+                self._came, self._done = time.monotonic(), self._number
                 return unpack(answer)
         raise ConnectionError("it does not answer")

@@ -128,9 +128,14 @@ def exchange(line: Line, number: int, packed: bytes) -> bytes | None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as relay:
         secure_client(relay, line.server_public, line.public, line.secret)
         unbounded(relay)
+        refused = relay.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
         relay.connect(line.endpoint)
         relay.send_multipart([number.to_bytes(8, "big"), *cut([packed])])
-        if not relay.poll(int(ANSWER_SECONDS * 1000)):
-            return None
-        answer: bytes = joined(relay.recv_multipart())[0]
+        poller = zmq.Poller()
+        for each in (relay, refused):
+            poller.register(each, zmq.POLLIN)
+        heard = relay in dict(poller.poll(int(ANSWER_SECONDS * 1000)))
+        relay.disable_monitor()
+        refused.close(0)
+        answer: bytes | None = joined(relay.recv_multipart())[0] if heard else None
         return answer
