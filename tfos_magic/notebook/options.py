@@ -204,9 +204,7 @@ map_options = grouped(
     argument("--trim", action="store_true", help="Leave the DataFrame's own columns out; rows may change in number."),
     argument("--select", type=names, default=[], help="Columns of the result to keep, with commas."),
     argument("--block-rows", type=positive, default=None, help="Rows in a block; default: what suits the cache."),
-    argument(
-        "--schema", type=unquoted, default=None, help="Outputs as DDL in quotes; then TensorFlow is not needed here."
-    ),
+    argument("--schema", type=unquoted, default=None, help="Outputs as DDL in quotes; TensorFlow is not needed then."),
     help_option,
 )
 
