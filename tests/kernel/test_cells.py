@@ -660,3 +660,17 @@ def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frame
     assert not kernel.run(SESSION.replace("rows", "others")).error
     late = kernel.run(cell)
     assert "DataFrame 'rows' is of a Spark session that was stopped: make it anew" in late.traceback
+
+
+def test_options_that_the_running_cluster_ignores_are_said_with_the_remedy(kernel: Kernel) -> None:
+    assert not kernel.run("%tfos start -n 2").error
+    told = kernel.run(train_cell("--label y --cores 2 --spool-gb 1", epochs=1))
+    assert not told.error, told.traceback
+    said = (
+        "The running cluster ignores --cores 2 (it has 1), --spool-gb 1 (it has half of the free disk). "
+        "Such options apply when a cluster starts: `%tfos stop`, then run the cell again."
+    )
+    assert said in told.text.replace("\n", " ")
+    quiet = kernel.run(train_cell("--label y --cores 1", epochs=1))
+    assert not quiet.error, quiet.traceback
+    assert "ignores" not in quiet.text

@@ -39,6 +39,15 @@ class SharedCluster:
         self.settle()
         return workers or (self.cluster.size if self.cluster is not None and self.running else default)
 
+    def suits(self, workers: int | None, servers: int | None) -> bool:
+        """Whether there is a running cluster of so many workers and at least so many servers; None is any number."""
+        cluster = self.cluster if self.running else None
+        return (
+            cluster is not None
+            and workers in (None, cluster.size)
+            and (servers is None or servers <= len(cluster.servers))
+        )
+
     def settle(self, timeout: float = SETTLE_SECONDS) -> None:
         """Return when what is being ended has ended, or after ``timeout`` seconds: a run that came now would end."""
         deadline = time.monotonic() + timeout
@@ -62,7 +71,7 @@ class SharedCluster:
         """
         cluster = self.cluster
         if cluster is not None and self.running:
-            if workers in (None, cluster.size) and (servers is None or servers <= len(cluster.servers)):
+            if self.suits(workers, servers):
                 return cluster
             if any(run.run_id != run_id for run in self.queue.runs[:1]):
                 raise ClusterError(

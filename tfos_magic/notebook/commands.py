@@ -55,6 +55,8 @@ class Commands:
         getattr(self, f"_{command}")(parse(COMMANDS[command], rest))
 
     def _start(self, args: Any) -> None:
+        for text in self.runtime.ignored(args):
+            print(f"note: {text}")
         print(describe_status(self.runtime.start(args).status()))
 
     def _status(self, args: Any) -> None:

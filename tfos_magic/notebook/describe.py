@@ -104,7 +104,7 @@ def describe_plan(
         label = "".join(f", {use.selection.role_of(name)} {name}" for name in use.selection.targets)
         order = "shuffled" if request.shuffle else "in order"
         lines.append(f"DataFrame fed: {name} ({columns}{label}), {request.batch_size} rows to a global batch, {order}.")
-    lines += captured.hints
+    lines += request.notices
     lines.append(f"Names brought back: {', '.join(request.outputs) or 'none'}.")
     lines.append(f"TensorBoard scalars: {request.log_dir or 'none'}.")
     lines += [f"The last run, {last.name}: {text}"] if last is not None and (text := advice(last)) else []

@@ -106,7 +106,11 @@ class TFOSMagics(Magics):
             private_logs=self.runtime.logs.folder,
             private_files=self.runtime.files.path,
             simple=simple_values({name: self.shell.user_ns.get(name) for name in captured.values}),
-            notices=[*captured.hints, *self.runtime.warnings_for(captured.values)],
+            notices=[
+                *captured.hints,
+                *self.runtime.warnings_for(captured.values),
+                *self.runtime.ignored(args),
+            ],
             **checkpoints_of(args, self.settings),
         )
         if args.dry_run:
@@ -146,7 +150,7 @@ class TFOSMagics(Magics):
             self.shell.user_ns,
             strategy="none",
             ranks=args.ranks,
-            notices=captured.hints,
+            notices=[*captured.hints, *self.runtime.ignored(args)],
         )
         if not self.runtime.running:
             print(f"Starting a cluster of {self.runtime.size_for(args)} workers ...", flush=True)

@@ -22,7 +22,7 @@ from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.strategies import servers_for
+from tfos_magic.notebook.strategies import AT_START, ignored_options, servers_for
 from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark.session import end_progress_bar, is_stopped, make_local_session
@@ -44,6 +44,7 @@ class Runtime:
         self.known = KnownRuns(self.shared.queue)
         self.last_run: Run | None = None
         self.known.on_new(self._note)
+        config.observe(self._warn_of_setting, names=[*config.traits(at_start=True)])
         close_at_exit(self)
 
     def known_session(self) -> Any:
@@ -106,6 +107,23 @@ class Runtime:
                 run_id=run_id,
                 wait_for_trainers=wait_for_trainers,
             )
+
+    def ignored(self, args: Any) -> list[str]:
+        """A warning, if there is cause, of options in ``args`` that the running cluster, which a run takes, ignores."""
+        cluster = self.cluster
+        if cluster is None or not self.shared.suits(self._wanted(args.workers), servers_for(args, self.config)):
+            return []
+        text = ignored_options(args, cluster.spec, cluster.encrypted)
+        return [text] if text else []
+
+    def _warn_of_setting(self, change: Any) -> None:
+        """Say that a default that was set anew is for the next cluster, where one runs that has another value."""
+        name, cluster = change["name"], self.cluster
+        if cluster is None or not self.running:
+            return
+        has = cluster.size if name == "workers" else getattr(cluster.spec, "servers" if name == "ps" else name)
+        if (change["new"] or None) != (has or None):
+            print(f"note: The running cluster ignores TFOS.{name} = {change['new']!r}. {AT_START}")
 
     def _wanted(self, workers: int | None) -> int | None:
         """How many workers a cluster must have to be taken; None is any number: the one that there is has enough."""

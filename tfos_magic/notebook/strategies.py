@@ -1,4 +1,5 @@
-"""From the magic's options to what a run is told of data, strategy and checkpoints; what does not fit is refused."""
+"""From the magic's options to what a run is told of data, strategy and checkpoints; what does not fit is refused, and
+what a running cluster ignores is said."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.capture import Captured
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.transport.messages import StrategyOptions
+
+AT_START = "Such options apply when a cluster starts: `%tfos stop`, then run the cell again."
 
 
 def options_of(args: Any) -> dict[str, Any]:
@@ -34,6 +38,47 @@ def servers_for(args: Any, config: TFOS) -> int | None:
     if args.ps is not None:
         return int(args.ps)
     return max(1, config.ps) if getattr(args, "strategy", "") == "async" else None
+
+
+def ignored_options(args: Any, spec: ClusterSpec, encrypted: bool) -> str:
+    """A warning where ``args`` ask the running cluster of ``spec`` for what a cluster takes only when it starts; else
+    an empty text. ``encrypted`` is what it decided for itself."""
+    least, most = args.workers, getattr(args.workers, "most", 0)
+    asked: dict[str, tuple[Any, Any]] = {
+        "-n": (least and (f"{least}:{most}" if most else int(least)), _extent_of(spec, least, most)),
+        "--ps": (args.ps, spec.servers),
+        "--cores": (args.cores, spec.cores),
+        "--gpus": (args.gpus, spec.gpus),
+        "--encrypt": (args.encrypt, _encrypt_of(args.encrypt, spec, encrypted)),
+        "--start-timeout": (args.start_timeout, spec.start_timeout),
+        "--spool-gb": (args.spool_gb, spec.spool_gb),
+        "--via": (args.via, spec.via),
+    }
+    ignored = [
+        f"{name} {_shown(wanted)} (it has {_shown(has)})"
+        for name, (wanted, has) in asked.items()
+        if _differ(wanted, has)
+    ]
+    return f"The running cluster ignores {', '.join(ignored)}. {AT_START}" if ignored else ""
+
+
+def _differ(wanted: Any, has: Any) -> bool:
+    return wanted is not None and wanted != has
+
+
+def _shown(value: Any) -> str:
+    return "half of the free disk" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _extent_of(spec: ClusterSpec, least: int | None, most: int) -> Any:
+    """How many workers the cluster may have, as ``-n`` says it; one that may change has no single number."""
+    if spec.most_workers:
+        return f"{spec.workers}:{spec.most_workers}"
+    return f"{spec.workers}, and stays at that" if most else least
+
+
+def _encrypt_of(asked: str | None, spec: ClusterSpec, encrypted: bool) -> str:
+    return "auto" if asked == spec.encrypt == "auto" else "on" if encrypted else "off"
 
 
 def reading_of(args: Any, config: TFOS) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_a_dry_run_names_the_masks_that_will_be_fed() -> None:
     )
     options = StrategyOptions(compression="bfloat16")
     request: Any = SimpleNamespace(
-        strategy="sync", options=options, shuffle=True, batch_size=32, outputs=[], log_dir=""
+        notices=(), strategy="sync", options=options, shuffle=True, batch_size=32, outputs=[], log_dir=""
     )
     said = describe_plan(request, captured, size=2, running=False)
     assert "2 workers, strategy sync, compression bfloat16." in said

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.cluster import shared
-from tfos_magic.cluster.workers import ClusterPhase
+from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook import runtime as runtimes
 from tfos_magic.notebook.config import TFOS
@@ -125,3 +125,67 @@ def test_names_that_a_waiting_run_brings_back_are_warned_of(runtime: Runtime) ->
     assert runtime.detached == [run]
     assert runtime.warnings_for(["rate", "model"])[0].startswith("model goes along as it is now. run 1, which has not")
     assert runtime.warnings_for(["rate"]) == []
+
+
+IGNORED = {
+    "--workers": ("-n 2:8", "-n 2:8 (it has 2, and stays at that)"),
+    "--ps": ("--ps 0", "--ps 0 (it has 1)"),
+    "--cores": ("--cores 2", "--cores 2 (it has 1)"),
+    "--gpus": ("--gpus 1", "--gpus 1 (it has 0)"),
+    "--encrypt": ("--encrypt on", "--encrypt on (it has off)"),
+    "--start-timeout": ("--start-timeout 5", "--start-timeout 5 (it has 120)"),
+    "--spool-gb": ("--spool-gb 3", "--spool-gb 3 (it has half of the free disk)"),
+}
+
+
+@pytest.fixture
+def busy(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """With a running cluster of two workers and a parameter server."""
+    monkeypatch.setattr(shared, "is_stopped", lambda session: False)
+    cluster: Any = Cluster()
+    cluster.phase, cluster.size, cluster.servers = ClusterPhase.RUNNING, 2, ("a server",)
+    cluster.spec, cluster.encrypted = ClusterSpec(workers=2, servers=1), False
+    runtime.shared.cluster = cluster
+    return runtime
+
+
+@pytest.mark.parametrize(("line", "said"), IGNORED.values())
+def test_options_that_a_running_cluster_ignores_are_warned_of(busy: Runtime, line: str, said: str) -> None:
+    (text,) = busy.ignored(parse(COMMANDS["start"], line))
+    assert text == (
+        f"The running cluster ignores {said}. Such options apply when a cluster starts: `%tfos stop`, then run the "
+        "cell again."
+    )
+
+
+def test_every_option_of_a_cluster_is_one_that_a_running_cluster_is_asked_about() -> None:
+    actions = COMMANDS["start"].parser._actions
+    assert {action.option_strings[-1] for action in actions} - {"--help"} == set(IGNORED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "-n 2 --ps 1 --cores 1 --gpus 0 --start-timeout 120", "--encrypt off", "--encrypt auto", "-n 3 --cores 2"],
+)
+def test_options_that_the_cluster_has_or_that_start_another_are_not_warned_of(busy: Runtime, line: str) -> None:
+    assert busy.ignored(parse(COMMANDS["start"], line)) == []
+
+
+def test_a_number_of_workers_that_may_change_is_told_to_who_asks_for_a_fixed_one(busy: Runtime) -> None:
+    cluster: Any = busy.cluster
+    cluster.spec, cluster.servers = ClusterSpec(workers=2, most_workers=8), ()
+    (text,) = busy.ignored(parse(COMMANDS["start"], "-n 2"))
+    assert "-n 2 (it has 2:8)" in text
+    assert busy.ignored(parse(COMMANDS["start"], "-n 2:8")) == []
+
+
+def test_a_setting_that_a_running_cluster_ignores_is_warned_of(
+    busy: Runtime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy.config.cores = 4
+    assert (
+        "The running cluster ignores TFOS.cores = 4. Such options apply when a cluster starts"
+        in capsys.readouterr().out
+    )
+    busy.config.cores, busy.config.batch_size, busy.config.workers = 1, 64, 2
+    assert capsys.readouterr().out == ""

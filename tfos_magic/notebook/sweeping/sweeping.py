@@ -39,7 +39,7 @@ def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) ->
         shell.user_ns,
         private_files=runtime.files.path,
         max_restarts=runtime.config.max_restarts if args.max_restarts is None else args.max_restarts,
-        notices=captured.hints,
+        notices=[*captured.hints, *runtime.ignored(args)],
     )
     _say(search, args)
     if not runtime.running:
