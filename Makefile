@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MLFLOW := .venv-mlflow
 DOCUMENTS := .venv-documents
 STAMP := $(VENV)/.installed
-EXTRAS := cpu,connect,mlflow,notebook,sweep,test
+EXTRAS := cpu,connect,docs,mlflow,notebook,sweep,test
 # For the tests alone, and not of an extra: what it depends on is all of tensorflow, put over tensorflow-cpu.
 LEGACY_KERAS := tf-keras>=2.21,<2.22
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
@@ -17,11 +17,12 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab lint test soak canary matrix test-fast binder pins badge clean
+.PHONY: help env java chromium demo lab docs lint test soak canary matrix test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
+	@echo "make docs       build the documentation, to be read without a network, in build/docs/html"
 	@echo "make test       lint, types and the test suite (20 to 35 minutes)"
 	@echo "make soak       what takes longer: every program of the corpus, every tutorial, every case of long tests"
 	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
@@ -55,6 +56,9 @@ demo: java $(STAMP)
 lab: java $(STAMP)
 	@$(WITH_JAVA) python -m tfos_magic.spark.class_archive || true
 	@$(WITH_JAVA) exec jupyter lab --notebook-dir=notebooks $(AS_ROOT)
+
+docs: $(STAMP)
+	@$(BIN)/python tools/docs.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

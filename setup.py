@@ -50,6 +50,7 @@ KERAS = [
 MLFLOW = ["mlflow-skinny>=3.0"]  # beside the notebook alone; the server is the user's
 SWEEP = ["cmaes>=0.10", "optuna>=4.0"]  # beside the notebook alone
 CONNECT = ["pyspark[connect]>=4.0"]
+DOCS = ["furo>=2024.8.6", "myst-parser>=4.0", "sphinx>=8.1"]
 NOTEBOOK = ["ipykernel>=6.29", "jupyterlab>=4.2", "jupyter-server-proxy>=4.4"]
 TEST = [
     "build>=1.2",
@@ -99,6 +100,7 @@ setup(
         "cpu": ["tensorflow-cpu>=2.21,<2.22", *KERAS],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22", *KERAS],
         "connect": CONNECT,
+        "docs": DOCS,
         "mlflow": MLFLOW,
         "notebook": NOTEBOOK,
         "sweep": SWEEP,

@@ -1,0 +1,182 @@
+"""The parts of the documentation's reference that are written from the code: options, settings, types, public names."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from argparse import Action
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tfos_magic.columns import schema_plan
+from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.magics import TFOSMagics
+from tfos_magic.notebook.options import CELL_MAGICS, COMMANDS
+from tfos_magic.transport.messages import StrategyOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+MAGICS = ("tfos_train", "tfos_run", "tfos_sweep", "tfos_map", "tfos_predict")
+OPTION_OF = re.compile(r" \((-\S+)\)")
+"""How the help of a setting names the option that it is the default of."""
+
+
+def magics() -> str:
+    """A section for each magic and each command of ``%tfos``, with a table of its options."""
+    about = dict(re.findall(r"^(\w+) {2,}(.*)$", inspect.getdoc(TFOSMagics.tfos) or "", re.MULTILINE))
+    parts = [_magic(f"%tfos {name}", COMMANDS[name].parser, _sentence(about[name])) for name in COMMANDS]
+    for name in MAGICS:
+        parser = getattr(TFOSMagics, name).parser
+        sign = "%%" if name in (*CELL_MAGICS, "tfos_map") else "%"
+        parts.append(_magic(f"{sign}{name}", parser, _prose(inspect.cleandoc(parser.description))))
+    return "\n".join(parts)
+
+
+def _magic(title: str, parser: Any, about: str) -> str:
+    tables = [_group(group.title, group._group_actions) for group in parser._action_groups if group._group_actions]
+    return f"## `{title}`\n\n{about}\n\n" + "\n".join(tables)
+
+
+def _group(title: str | None, actions: Iterable[Action]) -> str:
+    head = title[0].upper() + title[1:] if title and title not in ("options", "positional arguments") else "Options"
+    rows = ["| option | default | meaning |", "|---|---|---|", *map(_row, actions)]
+    return f"*{head}*\n\n" + "\n".join(rows) + "\n"
+
+
+def _row(action: Action) -> str:
+    value = "" if action.nargs == 0 else f" {_value_of(action)}"
+    names = [f"`{name}{value}`" for name in action.option_strings] or [f"`{_value_of(action)}`"]
+    return f"| {', '.join(names)} | {_default_of(action)} | {_cell(action.help or '')} |".replace("  ", " ")
+
+
+def _value_of(action: Action) -> str:
+    if action.choices:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    name = str(action.metavar or action.dest.upper())
+    return f"[{name}]" if action.nargs == "?" and action.option_strings else name
+
+
+def _default_of(action: Action) -> str:
+    setting = next((name for name, trait in TFOS.class_traits(config=True).items() if _is_default(trait, action)), "")
+    option = next((each for each in fields(StrategyOptions) if each.name == action.dest), None)
+    if setting and action.nargs != 0:
+        return f"{_code(TFOS.class_traits()[setting].default_value)} ([`TFOS.{setting}`](settings.md))"
+    if option is not None and option.default is not None:
+        return _code(option.default)
+    shown = action.default not in (None, [], "", 0, False)
+    return _code(",".join(action.default) if isinstance(action.default, list) else action.default) if shown else ""
+
+
+def _code(value: Any) -> str:
+    return "empty" if value == "" else f"`{value}`"
+
+
+def _is_default(trait: Any, action: Action) -> bool:
+    found = OPTION_OF.search(trait.help)
+    return found is not None and found[1] in action.option_strings
+
+
+def settings() -> str:
+    """A table of the configuration traits."""
+    rows = ["| setting | default | values | applies | meaning |", "|---|---|---|---|---|"]
+    for name, trait in TFOS.class_traits(config=True).items():
+        applies = "when a cluster starts" if trait.metadata.get("at_start") else "with the next cell"
+        default = _code(trait.default_value)
+        rows.append(f"| `TFOS.{name}` | {default} | {_values_of(trait)} | {applies} | {_cell(trait.help)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _values_of(trait: Any) -> str:
+    if kinds := getattr(trait, "trait_types", None):
+        return " or ".join(map(_values_of, kinds))
+    if choices := getattr(trait, "values", None):
+        return ", ".join(f"`{choice}`" for choice in choices)
+    kind = {"Unicode": "text", "Bool": "`True`, `False`", "Int": "whole number", "Float": "number"}[
+        type(trait).__name__
+    ]
+    least = getattr(trait, "min", None)
+    return f"{kind} from {least:g}" if least not in (None, float("-inf")) else kind
+
+
+def strategies() -> str:
+    """A table of the options of the strategies."""
+    rows = ["| option | in `options=` | strategies | default | meaning |", "|---|---|---|---|---|"]
+    for each in fields(StrategyOptions):
+        default = "" if each.default is None else _code(each.default)
+        owners = ", ".join(f"`{name}`" for name in each.metadata["strategies"])
+        meaning = _cell(_sentence(each.metadata["help"]))
+        rows.append(f"| `--{each.name.replace('_', '-')}` | `{each.name}` | {owners} | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def types() -> str:
+    """A table of what each type of Spark SQL becomes, by its name in schemas."""
+    rows = ["| Spark type | dtype in the cell | unit |", "|---|---|---|"]
+    rows += [f"| `{name}` | `{dtype}` | |" for name, dtype in schema_plan.NUMBERS.items()]
+    rows += ["| `decimal` | `float64` | |"]
+    rows += [f"| `{name}` | `int64` | {unit} |" for name, unit in schema_plan.UNITS.items()]
+    rows += [f"| `{name}` | `tf.string` | |" for name in schema_plan.TEXT]
+    return "\n".join(rows) + "\n"
+
+
+def params(stage: str) -> str:
+    """A table of the parameters of a stage of ``tfos_magic.ml``."""
+    from tfos_magic import ml
+
+    made = getattr(ml, stage)()
+    rows = ["| parameter | default | meaning |", "|---|---|---|"]
+    for param in made.params:
+        default = f"`{made.getOrDefault(param)}`" if made.hasDefault(param) else ""
+        rows.append(f"| `{param.name}` | {default} | {_cell(_sentence(param.doc))} |")
+    return "\n".join(rows) + "\n"
+
+
+def api(*names: str) -> str:
+    """The entries of public names, such as ``tfos_magic.TFCluster``, or of all of a module: ``tfos_magic.errors.*``."""
+    every = [each for name in names for each in (public(name[:-2]) if name.endswith(".*") else [name])]
+    return "```{eval-rst}\n" + "\n".join(map(_directive, every)) + "```\n"
+
+
+def public(module: str) -> list[str]:
+    """The public names of a module, without importing it: those of its ``__all__``, else its classes."""
+    folder = ROOT / "widgets" if module == "tfos_magic.widgets" else ROOT.joinpath(*module.split("."))
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return [f"{module}.{name}" for name in ast.literal_eval(node.value)]
+    return [f"{module}.{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _directive(name: str) -> str:
+    if not name.rpartition(".")[2][0].isupper():
+        return f".. autofunction:: {name}\n"
+    kind = "autoexception" if ".errors." in name else "autoclass"
+    return f".. {kind}:: {name}\n   :members:\n"
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown: lines that are commands become a block of code."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(f"```ipython3\n{each}\n```" if each.startswith("%") else _quoted(each) for each in paragraphs)
+
+
+def _quoted(text: str) -> str:
+    return re.sub(r"(?<![\w`])((?:%{1,2}tfos\w*|--[a-z-]+|-[a-z])\b(?:=\S+)?)", r"`\1`", text)
+
+
+def _sentence(text: str) -> str:
+    """Help as a sentence of its own."""
+    return text[0].upper() + text[1:].rstrip(".") + "."
+
+
+def _cell(text: str) -> str:
+    return _quoted(" ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*"))
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    each.__name__: each for each in (magics, settings, strategies, types, params, api)
+}
+"""What a page may name in ``<!-- generate PART … -->``."""
