@@ -24,23 +24,27 @@ python_maximum_signature_line_length = 88
 # A cell with a magic or an ellipsis is not quite Python.
 suppress_warnings = ["misc.highlighting_failure"]
 
-FIELDS = {"Parameters": "param", "Attributes": "ivar"}
 
-
-def as_fields(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Make fields of the lines ``name: text`` below "Parameters" and "Attributes" in a docstring."""
-    kind = ""
+def as_lists(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Make a list of the lines ``name: text`` below "Parameters" and "Attributes" in a docstring."""
+    listed = False
     for number, line in enumerate(list(lines)):
         if number + 1 < len(lines) and set(lines[number + 1]) == {"-"}:
-            kind, lines[number] = FIELDS[line], ""
-        elif kind and set(line) == {"-"}:
+            listed, lines[number] = True, f"{line}:"
+        elif listed and set(line) == {"-"}:
             lines[number] = ""
-        elif kind and (found := re.match(r"(\w+): ", line)):
-            lines[number] = f":{kind} {found[1]}: {line[found.end() :]}"
+        elif listed and (found := re.match(r"(\w+): ", line)):
+            lines[number] = f"*   ``{found[1]}``: {line[found.end() :]}"
         elif not line and number and lines[number - 1]:
-            kind = ""
+            listed = False
+
+
+def is_skipped(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool:
+    """Leave out the accessors of parameters of Spark ML, which a table lists."""
+    return skip or re.match(r"[gs]et[A-Z]", name) is not None
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", as_fields)
+    app.connect("autodoc-process-docstring", as_lists)
+    app.connect("autodoc-skip-member", is_skipped)

@@ -19,6 +19,25 @@ from tfos_magic.transport.messages import StrategyOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 MAGICS = ("tfos_train", "tfos_run", "tfos_sweep", "tfos_map", "tfos_predict")
+_SAVED = "objects_to_save, facts_to_save, take_saved, model_class"
+INTERNAL = {
+    "TFCluster": "grow, check_group",
+    "Run": "start, execute, request, runs, busy, mute, update, output, show",
+    "MapRun": "start, busy, mute, await_end",
+    "Missing": "columns, fill_of, pad_of",
+    "Selection": "targets, role_of, features_of",
+    "ClusterStatus": "with_busy",
+    "Sweep": "start, count, take_end",
+    "Trial": "answer, update, end, changes",
+    "KerasEstimator": f"training, {_SAVED}",
+    "KerasModel": _SAVED,
+    "KerasClassifier": _SAVED,
+    "KerasRegressor": _SAVED,
+    "DataError": "of",
+    "WorkerLost": "without_restarts",
+    "WorkerError": "told",
+}
+"""What other rooms call of a class, and its users do not."""
 OPTION_OF = re.compile(r" \((-\S+)\)")
 """How the help of a setting names the option that it is the default of."""
 
@@ -46,9 +65,9 @@ def _group(title: str | None, actions: Iterable[Action]) -> str:
 
 
 def _row(action: Action) -> str:
-    value = "" if action.nargs == 0 else f" {_value_of(action)}"
-    names = [f"`{name}{value}`" for name in action.option_strings] or [f"`{_value_of(action)}`"]
-    return f"| {', '.join(names)} | {_default_of(action)} | {_cell(action.help or '')} |".replace("  ", " ")
+    value = "" if action.nargs == 0 else f" `{_value_of(action)}`"
+    names = ", ".join(f"`{name}`" for name in action.option_strings)
+    return f"| {names}{value} | {_default_of(action)} | {_cell(action.help or '')} |".replace("  ", " ")
 
 
 def _value_of(action: Action) -> str:
@@ -151,10 +170,11 @@ def public(module: str) -> list[str]:
 
 
 def _directive(name: str) -> str:
-    if not name.rpartition(".")[2][0].isupper():
-        return f".. autofunction:: {name}\n"
+    outer, _, last = name.rpartition(".")
+    if not last[0].isupper():
+        return f".. {'automethod' if outer.rpartition('.')[2][0].isupper() else 'autofunction'}:: {name}\n"
     kind = "autoexception" if ".errors." in name else "autoclass"
-    return f".. {kind}:: {name}\n   :members:\n"
+    return f".. {kind}:: {name}\n   :members:\n   :exclude-members: {INTERNAL.get(last, '')}\n"
 
 
 def _prose(text: str) -> str:
