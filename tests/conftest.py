@@ -60,13 +60,14 @@ FOLDERS = (
     "ml",
     "ported",
     "frames",
+    "docs",
     "corpus",
     "training",
     "security",
     "packaging",
     "unit",
 )
-WITH_SPARK = FOLDERS[:8]
+WITH_SPARK = FOLDERS[:9]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
