@@ -143,7 +143,8 @@ def moved(text: str, file: str, page: str, site: Site) -> str:
         named = os.path.normpath(Path(file).parent / path) if path else file
         if named.startswith(PICTURES):
             return f"{link[1]}{up}pictures{named.removeprefix(PICTURES)}{link[3]}"
-        place = site.places.get((named, anchor))
+        page_named = named.removeprefix("docs/")
+        place = page_named if page_named in site.pages else site.places.get((named, anchor))
         if place is None:
             raise ValueError(f"{file} links to {target!r}, which no page of docs/ includes")
         return f"{link[1]}{up}{place}{'#' + anchor if anchor else ''}{link[3]}"
