@@ -99,7 +99,7 @@ def expand(text: str, page: str, site: Site) -> str:
         if kind == "generate":
             return docs_reference.PARTS[what.split()[0]](*what.split()[1:])
         found = moved(section(what, title), what, page, site)
-        return found if re.search(r"^# ", text + found, re.MULTILINE) else raised(found)
+        return found if marker.start() or re.search(r"^# ", found, re.MULTILINE) else raised(found)
 
     return MARKER.sub(put, text)
 

@@ -76,6 +76,12 @@ def test_every_setting_has_an_entry_with_its_default(pages: dict[str, str]) -> N
         assert ("when a cluster starts" in row) == bool(trait.metadata.get("at_start"))
 
 
+def test_the_guide_to_workers_names_all_that_needs_a_new_cluster(pages: dict[str, str]) -> None:
+    table = pages["how-to/workers.md"].partition("## What needs a new cluster")[2]
+    names = {action.option_strings[0] for action in PARSERS["%tfos start"]._actions} - {"--help"}
+    assert not [name for name in names if not re.search(rf"`{name}\b", table)]
+
+
 def test_every_option_of_a_strategy_has_an_entry(pages: dict[str, str]) -> None:
     for each in fields(StrategyOptions):
         assert f"| `{each.name}` |" in pages["reference/strategies.md"]
@@ -112,11 +118,30 @@ def public_names() -> Iterator[str]:
 
 
 def test_every_section_of_the_guide_and_every_tutorial_is_on_one_page(docs: ModuleType, pages: dict[str, str]) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (HERE / "docs").rglob("*.md")]
+    named = [title for text in texts for _, file, title in docs.MARKER.findall(text) if file == "GUIDE.md"]
+    assert len(named) == len(set(named))
+    places = docs.gather().places
     for title in re.findall(r"^## (.+)$", docs.without_code(docs.read("GUIDE.md")), re.MULTILINE):
-        heading = re.compile(rf"^##? {re.escape(title)}$", re.MULTILINE)
-        assert sum(bool(heading.search(text)) for path, text in pages.items() if "tutorials/" not in path) == 1, title
+        page = pages[places["GUIDE.md", docs.slug(title)]]
+        assert re.search(rf"^##? {re.escape(title)}$", page, re.MULTILINE), title
     for path in (HERE / "notebooks").glob("*.ipynb"):
         assert pages[f"tutorials/{path.stem}.md"].startswith("# ")
+
+
+def test_every_page_has_one_title_and_no_heading_twice_that_is_linked_to(
+    docs: ModuleType, pages: dict[str, str]
+) -> None:
+    for path, text in pages.items():
+        assert len(re.findall(r"^# ", docs.without_code(text), re.MULTILINE)) == 1, path
+        anchors = docs.anchors_of(text)
+        linked = {
+            target.partition("#")[2]
+            for other in pages.values()
+            for _, target, _ in docs.LINK.findall(other)
+            if path in target
+        }
+        assert not [anchor for anchor in linked if anchors.count(anchor) > 1], path
 
 
 def test_every_link_within_the_site_leads_somewhere(docs: ModuleType, pages: dict[str, str]) -> None:
