@@ -61,7 +61,12 @@ def _magic(title: str, parser: Any, about: str) -> str:
 def _group(title: str | None, actions: Iterable[Action]) -> str:
     head = title[0].upper() + title[1:] if title and title not in ("options", "positional arguments") else "Options"
     rows = ["| option | default | meaning |", "|---|---|---|", *map(_row, actions)]
-    return f"*{head}*\n\n" + "\n".join(rows) + "\n"
+    return f"*{head}*\n\n{_table(rows)}"
+
+
+def _table(rows: Iterable[str]) -> str:
+    """The rows as a table whose code does not break within a name."""
+    return ":::{container} options\n" + "\n".join(rows) + "\n:::\n"
 
 
 def _row(action: Action) -> str:
@@ -104,7 +109,7 @@ def settings() -> str:
         applies = "when a cluster starts" if trait.metadata.get("at_start") else "with the next cell"
         default = _code(trait.default_value)
         rows.append(f"| `TFOS.{name}` | {default} | {_values_of(trait)} | {applies} | {_cell(trait.help)} |")
-    return "\n".join(rows) + "\n"
+    return _table(rows)
 
 
 def _values_of(trait: Any) -> str:
@@ -127,7 +132,7 @@ def strategies() -> str:
         owners = ", ".join(f"`{name}`" for name in each.metadata["strategies"])
         meaning = _cell(_sentence(each.metadata["help"]))
         rows.append(f"| `--{each.name.replace('_', '-')}` | `{each.name}` | {owners} | {default} | {meaning} |")
-    return "\n".join(rows) + "\n"
+    return _table(rows)
 
 
 def types() -> str:
