@@ -25,13 +25,19 @@ import keras
 model = {SMALL}
 model.compile("sgd", "mse")
 """,
-    "GUIDE.md": """
+    "GUIDE.md": '''
 %tfos stop
 import keras
-from tfos_magic import TFCluster
+import tfos_magic
+cell_text = """
+import keras
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(train)
+"""
 train = train.withColumnRenamed("y", "digit")
 df = spark.createDataFrame([(1.0, [1.0, 2.0], 1), (2.0, [3.0], 2)], "x double, v array<double>, key int")
-""",
+''',
 }
 """What a page takes for granted, by the pages in their order."""
 LITTLE = [page for page in BEFORE if page != "GUIDE.md"]
@@ -50,7 +56,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 
 
 @pytest.mark.parametrize("page", [*LITTLE, pytest.param("GUIDE.md", marks=pytest.mark.soak)])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_blocks_of_a_page_run(kernel: Kernel, project: Path, page: str) -> None:
     before = kernel.run(f"{SESSION}\n{BEFORE[page]}")
     assert not before.error, before.traceback
