@@ -6,10 +6,12 @@ import json
 from pkgutil import resolve_name
 from typing import Any
 
+from IPython.core.magic_arguments import argument, construct_parser, magic_arguments
 from IPython.display import display
 
 from tfos_magic.cluster.preflight import examine
 from tfos_magic.errors import UsageError
+from tfos_magic.limits import above_zero, positive
 from tfos_magic.notebook.describe import (
     describe_feeds,
     describe_finding,
@@ -19,7 +21,15 @@ from tfos_magic.notebook.describe import (
 )
 from tfos_magic.notebook.netbench.bundle import bundle
 from tfos_magic.notebook.netbench.command import model_of, seconds_computed
-from tfos_magic.notebook.options import COMMANDS, help_of, parse
+from tfos_magic.notebook.options import (
+    Decorator,
+    cluster_options,
+    grouped,
+    help_of,
+    help_option,
+    parse,
+    servers_option,
+)
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.texts import unquoted
@@ -33,6 +43,62 @@ from tfos_magic.processes.temporary_folder import left_behind, remove
 from tfos_magic.tensorboard.server_process import embed
 
 COMPARED = 8
+
+
+def command_parser(name: str, *decorators: Decorator) -> Any:
+    """A stand-in function with a parser, for one command of ``%tfos``."""
+
+    def command(line: str) -> None: ...
+
+    command.__name__, command.__doc__ = name, None
+    decorated = grouped(magic_arguments(), *decorators, help_option)(command)
+    decorated.__doc__ = None  # where the first parser has left its help
+    decorated.parser = construct_parser(decorated)  # type: ignore[attr-defined]
+    decorated.parser.prog = name.lstrip("%").replace("_", " ")  # type: ignore[attr-defined]
+    return decorated
+
+
+COMMANDS = {
+    "start": command_parser("%tfos_start", cluster_options, servers_option),
+    "status": command_parser(
+        "%tfos_status",
+        argument("--json", action="store_true", help="Print JSON."),
+        argument("-o", "--output", default=None, help="Name for the same as a dict; prints nothing."),
+    ),
+    "logs": command_parser(
+        "%tfos_logs",
+        argument("-w", "--worker", type=int, default=None, help="One rank only."),
+        argument("--tail", type=positive, default=50, help="Lines of each worker."),
+    ),
+    "stop": command_parser(
+        "%tfos_stop", argument("--force", action="store_true", help="Cancel the Spark job without asking the workers.")
+    ),
+    "scale": command_parser(
+        "%tfos_scale", argument("workers", type=positive, help="How many workers the cluster is to have.")
+    ),
+    "netbench": command_parser(
+        "%tfos_netbench",
+        argument("model", nargs="?", default=None, help="Keras model of the notebook, or bytes of gradients, as 64MB."),
+        argument("--seconds", type=above_zero, default=5.0, help="Seconds for each pair of workers; a minute in all."),
+        argument("-o", "--output", default=None, help="Name for what was measured."),
+    ),
+    "runs": command_parser("%tfos_runs"),
+    "compare": command_parser(
+        "%tfos_compare", argument("runs", nargs="*", metavar="RUN", help="Names or numbers of runs; default: the last.")
+    ),
+    "dashboard": command_parser(
+        "%tfos_dashboard", argument("--sidebar", action="store_true", help="Beside the notebook, not under the cell.")
+    ),
+    "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
+    "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
+    "tensorboard": command_parser(
+        "%tfos_tensorboard",
+        argument("logdir", nargs="?", default=None, help="Log directory; default: that of the last run."),
+        argument("--height", type=positive, default=600, help="Height of the frame in pixels."),
+        argument("--link", action="store_true", help="Show a link instead of a frame."),
+        argument("--stop", action="store_true", help="End TensorBoard."),
+    ),
+}
 
 
 class Commands:

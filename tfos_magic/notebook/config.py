@@ -45,9 +45,9 @@ class TFOS(Configurable):
     heartbeat_timeout = Float(20.0, min=3.0, help="Seconds of silence after which a worker is lost.").tag(
         config=True, at_start=True
     )
-    idle_timeout = Float(0.0, min=0.0, help="Seconds without a run after which a cluster ends; 0: it stays.").tag(
-        config=True, at_start=True
-    )
+    idle_timeout = Float(
+        0.0, min=0.0, help="Seconds without a run after which a cluster ends (--idle-timeout); 0: it stays."
+    ).tag(config=True, at_start=True)
     driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(
         config=True, at_start=True
     )

@@ -7,7 +7,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
-from IPython.core.magic_arguments import argument, argument_group, construct_parser, magic_arguments
+from IPython.core.magic_arguments import argument, argument_group, magic_arguments
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
@@ -44,6 +44,7 @@ cluster_options = grouped(
     ),
     argument("--via", choices=["spark"], default=None, help="Messages by Spark alone: no executor dials this kernel."),
     argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
+    argument("--idle-timeout", type=float, default=None, help="Seconds without a run after which the cluster ends."),
     argument(
         "--spool-gb",
         type=above_zero,
@@ -241,59 +242,3 @@ def help_of(function: Any) -> str:
     text = str(function.parser.format_help()).removeprefix("::").lstrip("\n")
     name = function.__name__
     return text.replace(f"%{name}", f"%%{name}", 1) if name in CELL_MAGICS else text
-
-
-def command_parser(name: str, *decorators: Decorator) -> Any:
-    """A stand-in function with a parser, for one command of ``%tfos``."""
-
-    def command(line: str) -> None: ...
-
-    command.__name__, command.__doc__ = name, None
-    decorated = grouped(magic_arguments(), *decorators, help_option)(command)
-    decorated.__doc__ = None  # where the first parser has left its help
-    decorated.parser = construct_parser(decorated)  # type: ignore[attr-defined]
-    decorated.parser.prog = name.lstrip("%").replace("_", " ")  # type: ignore[attr-defined]
-    return decorated
-
-
-COMMANDS = {
-    "start": command_parser("%tfos_start", cluster_options, servers_option),
-    "status": command_parser(
-        "%tfos_status",
-        argument("--json", action="store_true", help="Print JSON."),
-        argument("-o", "--output", default=None, help="Name for the same as a dict; prints nothing."),
-    ),
-    "logs": command_parser(
-        "%tfos_logs",
-        argument("-w", "--worker", type=int, default=None, help="One rank only."),
-        argument("--tail", type=positive, default=50, help="Lines of each worker."),
-    ),
-    "stop": command_parser(
-        "%tfos_stop", argument("--force", action="store_true", help="Cancel the Spark job without asking the workers.")
-    ),
-    "scale": command_parser(
-        "%tfos_scale", argument("workers", type=positive, help="How many workers the cluster is to have.")
-    ),
-    "netbench": command_parser(
-        "%tfos_netbench",
-        argument("model", nargs="?", default=None, help="Keras model of the notebook, or bytes of gradients, as 64MB."),
-        argument("--seconds", type=above_zero, default=5.0, help="Seconds for each pair of workers; a minute in all."),
-        argument("-o", "--output", default=None, help="Name for what was measured."),
-    ),
-    "runs": command_parser("%tfos_runs"),
-    "compare": command_parser(
-        "%tfos_compare", argument("runs", nargs="*", metavar="RUN", help="Names or numbers of runs; default: the last.")
-    ),
-    "dashboard": command_parser(
-        "%tfos_dashboard", argument("--sidebar", action="store_true", help="Beside the notebook, not under the cell.")
-    ),
-    "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
-    "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
-    "tensorboard": command_parser(
-        "%tfos_tensorboard",
-        argument("logdir", nargs="?", default=None, help="Log directory; default: that of the last run."),
-        argument("--height", type=positive, default=600, help="Height of the frame in pixels."),
-        argument("--link", action="store_true", help="Show a link instead of a frame."),
-        argument("--stop", action="store_true", help="End TensorBoard."),
-    ),
-}

@@ -151,7 +151,7 @@ class Runtime:
             gpus=self.config.gpus if args.gpus is None else args.gpus,
             start_timeout=args.start_timeout or self.config.start_timeout,
             heartbeat_timeout=self.config.heartbeat_timeout,
-            idle_timeout=self.config.idle_timeout,
+            idle_timeout=self.config.idle_timeout if args.idle_timeout is None else args.idle_timeout,
             most_workers=getattr(args.workers, "most", 0),
             nccl=self.config.nccl,
             via=args.via or self.config.via,

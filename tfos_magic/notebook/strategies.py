@@ -52,7 +52,8 @@ def ignored_options(args: Any, spec: ClusterSpec, encrypted: bool) -> str:
         "--encrypt": (args.encrypt, _encrypt_of(args.encrypt, spec, encrypted)),
         "--start-timeout": (args.start_timeout, spec.start_timeout),
         "--spool-gb": (args.spool_gb, spec.spool_gb),
-        "--via": (args.via, spec.via),
+        "--idle-timeout": (args.idle_timeout, spec.idle_timeout),
+        "--via": (args.via, spec.via or "the control socket"),
     }
     ignored = [
         f"{name} {_shown(wanted)} (it has {_shown(has)})"

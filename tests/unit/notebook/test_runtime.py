@@ -12,8 +12,9 @@ from tfos_magic.cluster import shared
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook import runtime as runtimes
+from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
-from tfos_magic.notebook.options import COMMANDS, parse
+from tfos_magic.notebook.options import parse
 from tfos_magic.notebook.runtime import Runtime
 
 
@@ -135,6 +136,8 @@ IGNORED = {
     "--encrypt": ("--encrypt on", "--encrypt on (it has off)"),
     "--start-timeout": ("--start-timeout 5", "--start-timeout 5 (it has 120)"),
     "--spool-gb": ("--spool-gb 3", "--spool-gb 3 (it has half of the free disk)"),
+    "--idle-timeout": ("--idle-timeout 600", "--idle-timeout 600 (it has 0)"),
+    "--via": ("--via spark", "--via spark (it has the control socket)"),
 }
 
 

@@ -4,9 +4,10 @@ import pytest
 
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
+from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
-from tfos_magic.notebook.options import COMMANDS, parse
+from tfos_magic.notebook.options import parse
 from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of, servers_for
 
 
