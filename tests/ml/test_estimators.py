@@ -324,7 +324,7 @@ def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
         more = asked.copy({asked.epochs: 3}).fit(df)
     assert more.summary.history["loss"][:1] == first.summary.history["loss"]
     assert len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(UsageError, match="has had 3 epochs, and 2 are asked for"):
+    with pytest.raises(UsageError, match="has trained 3 epochs, more than the 2 asked for"):
         asked.copy({asked.epochs: 2}).fit(df)
 
 

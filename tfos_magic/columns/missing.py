@@ -117,7 +117,7 @@ def _fits(rule: Rule, dtype: str) -> bool:
 
 def _must_fit(rule: Rule, names_column: bool, dtype: str, option: str) -> bool:
     if names_column:
-        raise DataError(f"{option} {rule.column}={rule.value}: column {rule.column!r} holds {dtype}, which that is not")
+        raise DataError(f"{option} {rule.column}={rule.value}: column {rule.column!r} holds {dtype}: give such a value")
     return False
 
 

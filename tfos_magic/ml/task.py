@@ -95,8 +95,8 @@ class Training:
         model, done = values["model"], max(map(len, values["history"].values()), default=0)
         if done > self.asked.epochs:
             raise UsageError(
-                f"The run in {self.folder} has had {done} epochs, and {self.asked.epochs} are asked for: ask for as "
-                "many, or leave resume out."
+                f"The run in {self.folder} has trained {done} epochs, more than the {self.asked.epochs} asked for: set "
+                f"epochs={done} or more, or leave resume out."
             )
         if isinstance(model, ModelWeights):
             model = model.read_archive()

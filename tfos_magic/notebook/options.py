@@ -89,7 +89,9 @@ checkpoint_options = grouped(
     argument("--checkpoint-every", type=positive, default=None, help="Steps between checkpoints; default: one epoch."),
     argument("--keep", type=positive, default=None, help="Checkpoints that stay, newest first; default 3."),
     argument("--resume", action="store_true", help="Go on from the newest checkpoint in --checkpoint-dir."),
-    argument("--max-restarts", type=counting, default=None, help="Lost workers after which a run is given up."),
+    argument(
+        "--max-restarts", type=counting, default=None, help="Lost workers that a run goes on after; one more ends it."
+    ),
 )
 
 data_options = grouped(

@@ -28,7 +28,12 @@ sweep_options = grouped(
     argument("--resume", action="store_true", help="Go on with the study until it has --trials in all."),
     argument("--workers-per-trial", type=positive, default=1, help="Workers that train a trial together; default: 1."),
     argument("--fail-fast", action="store_true", help="End the sweep with the first trial that fails."),
-    argument("--max-restarts", type=counting, default=None, help="Lost workers after which a trial is given up."),
+    argument(
+        "--max-restarts",
+        type=counting,
+        default=None,
+        help="Lost workers that a trial begins again after; one more fails it.",
+    ),
     data_options,
     cluster_options,
     argument_group("what is shown"),
