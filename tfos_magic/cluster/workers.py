@@ -185,6 +185,9 @@ def describe_exit(exited: TrainerExited) -> str:
     return f"was killed by signal {exited.signal} ({name}{_SUSPICION.get(name, '')})"
 
 
+RELAY = "the relay of its messages"
+
+
 def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> WorkerLost:
     """The loss of the one that was silent first, and of those that said why they ended none before the others.
 
@@ -196,6 +199,8 @@ def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> W
         how = f"did not answer for {silent:.0f} s"
     elif worker.farewell:
         how = f"was ended from outside ({lost})"
+    elif RELAY in lost:
+        how = f"was lost with {RELAY}, on an executor"
     else:
         how = "was lost, its executor or the Spark task in it having died"
     return WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))

@@ -13,6 +13,7 @@ from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.startup import tell
 from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
+from tfos_magic.cluster.workers import RELAY
 from tfos_magic.errors import StartTimeout
 from tfos_magic.spark.session import Session, driver_address, is_connect
 from tfos_magic.transport.agent_config import CONTACT_SECONDS
@@ -101,4 +102,4 @@ class Detour:
         self._tunnel, self._endpoint = None, ""
         self._membership.delay = lambda: 0.0
         for slot in range(self._membership.size):
-            self._membership.lose(f"the relay of its messages, on an executor, was lost ({reason})", slot)
+            self._membership.lose(f"{RELAY}, on an executor, was lost ({reason})", slot)
