@@ -245,6 +245,7 @@ def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], conte
         "feeds": {name: list(mark) for name, mark in context.feeds.items()},
         "setting": dict(context.checkpoints.setting),
         "batches": loop.data.batches,
+        "ranks": context.collectives.size,
         "random": dict(context.random),
     }
     if position.step and fit.opening is not None:

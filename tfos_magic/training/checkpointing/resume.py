@@ -66,7 +66,8 @@ class Recorded:
         variables = snapshot.variables(loop.model)
         snapshot.check_layout(shared.details["layout"], variables)
         if fit.position.step:
-            _check_batches(fit.position, shared.details["batches"], loop.data.batches)
+            same = shared.details.get("ranks") in (None, self._collectives.size)
+            _check_batches(fit.position, shared.details["batches"], loop.data.batches, same)
         arrays = checkpoint.arrays if checkpoint else shared.arrays
         for i, variable in enumerate(variables):
             if f"v{i}" in arrays:
@@ -128,8 +129,13 @@ def broadcast_bytes(collectives: Collectives, data: bytes) -> bytes:
     return bytes(collectives.broadcast([tf.constant(padded)])[0].numpy().tobytes()[:length])
 
 
-def _check_batches(position: Position, then: Sequence[int | None], now: Sequence[int | None]) -> None:
-    """Raise :class:`TrainingError` where the steps before ``position`` had other rows than the batches now."""
+def _check_batches(position: Position, then: Sequence[int | None], now: Sequence[int | None], same_ranks: bool) -> None:
+    """Raise :class:`TrainingError` where the steps before ``position`` had other rows than the batches now.
+
+    A batch of fed rows is a rank's share, of which another number of ranks has another size of the same whole.
+    """
+    if not same_ranks:
+        then, now = then[:1], now[:1]
     if all(a is None or b is None or a == b for a, b in zip(then, now, strict=True)):
         return
     raise TrainingError(
