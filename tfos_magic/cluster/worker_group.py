@@ -178,12 +178,21 @@ class WorkerGroup(TrainerGroup):
             deadline, lost = time.monotonic() + self.start_timeout, self.membership.missing()
             self._agents.clear(lost)
             left = [rank for rank in range(self.size) if rank not in lost]
-            may_shrink = self.spec.most_workers and len(left) >= self.spec.workers
-            if may_shrink and not self._agents.await_room(len(lost), SLOT_SECONDS):
-                self._go_on_with(left)
-                return
+            if self.spec.most_workers and left and not self._agents.await_room(len(lost), SLOT_SECONDS):
+                more = max(0, self.spec.workers - len(left), min(len(lost), self._agents.free()))
+                if not more or self._agents.await_room(more, deadline - time.monotonic()):
+                    self._go_on_with(left)
+                    self._grow(len(left) + more, deadline)
+                    return
             self._agents.relaunch(lost, self._control, deadline)
             self.feeds.move([worker.agent.feed for worker in self.workers], lost)
+
+    def _grow(self, workers: int, deadline: float) -> None:
+        """Have so many workers, where that is more than there are."""
+        assert self._control is not None
+        if workers > self.size:
+            self._agents.grow(workers, self._control, deadline)
+            self._go_on_with(range(workers))
 
     def take_size(self) -> str:
         wanted, self.wanted = self.wanted, None
@@ -198,11 +207,10 @@ class WorkerGroup(TrainerGroup):
     def resize(self, workers: int) -> None:
         """Have so many workers, of which those that were there stay. Nothing runs meanwhile; what was fed is to be fed
         again. Where Spark has no room for more, all stays as it was."""
-        assert self._control is not None
         self.relaunch()
-        if workers > self.size:
-            self._agents.grow(workers, self._control, time.monotonic() + self.start_timeout)
-        self._go_on_with(range(workers))
+        self._grow(workers, time.monotonic() + self.start_timeout)
+        if workers < self.size:
+            self._go_on_with(range(workers))
 
     def _go_on_with(self, ranks: Sequence[int]) -> None:
         """Have the workers of these ranks alone, renumbered in this order, to whom all is fed again."""

@@ -266,13 +266,19 @@ def take_size(cluster: TrainerGroup, state: RunState) -> None:
     state.resize(cluster.size)
 
 
-def await_trainers(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
-    """Wait for trainers that still load TensorFlow, drawing meanwhile; ``state`` gets to know who they are."""
+def await_trainers(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> bool:
+    """Wait for trainers that still load TensorFlow, drawing meanwhile; ``state`` gets to know who they are.
+
+    False where the cluster has lost workers meanwhile and goes on without them, so that all is to be fed again.
+    """
     if not cluster.ready:
         draw()
         cluster.wait_ready()
+    if cluster.size != len(state.workers):
+        return False
     state.generation = cluster.membership.generation
     for known, worker in zip(state.workers, cluster.workers, strict=True):
         known.host, known.pid = worker.agent.host, worker.pid
         known.device = worker.ready.device if worker.ready else ""
     state.servers = [WorkerState(each.rank, each.agent.host, each.pid, state="serving") for each in cluster.servers]
+    return True

@@ -152,7 +152,7 @@ class Execution:
                 self._prepare_restart(loss)
 
     def _attempt(self) -> bool:
-        """Feed what the cell names and run it once on every rank that is to; True where it left before its end."""
+        """Feed what the cell names and run it once on every rank that is to; True where it is to be attempted anew."""
         revive(self._cluster, self.state, self._draw)
         take_size(self._cluster, self.state)
         ranks = self.request.ranks_of(self._cluster.size)
@@ -161,8 +161,7 @@ class Execution:
         try:
             before = self._store.feeds if self._store is not None else {}
             feeds = feed_all(self._cluster, self.request.frames, self.state, self._draw, before)
-            await_trainers(self._cluster, self.state, self._draw)
-            return self._run_cell(feeds, ranks)
+            return not await_trainers(self._cluster, self.state, self._draw) or self._run_cell(feeds, ranks)
         except WorkerError:
             if streams.failure is None:
                 raise
