@@ -117,7 +117,7 @@ def take_picture(
         elapsed=duration(state.elapsed),
         remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
-        position=_awaiting(state) or position(state) or _preparing(state),
+        position=awaiting(state) or position(state) or _preparing(state),
         metrics=_metrics(state),
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
@@ -166,7 +166,7 @@ def _preparing(state: RunState) -> str:
     return _PREPARING.get(state.phase, "")
 
 
-def _awaiting(state: RunState) -> str:
+def awaiting(state: RunState) -> str:
     """What is waited for; where that takes long, for how long it was, and is at most."""
     awaited, now = state.awaited, state.clock()
     if awaited is None or state.phase not in (RunPhase.STARTING, RunPhase.FEEDING, RunPhase.RUNNING):

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.notebook.views.card import show_card
-from tfos_magic.notebook.views.picture import epoch_text, feed_text, summary
+from tfos_magic.notebook.views.picture import SAY_SECONDS, awaiting, epoch_text, feed_text, summary
 from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
 
@@ -67,6 +67,7 @@ class _Events:
         self._notices = 0
         self._epochs = 0
         self._first: dict[str, float] | None = None
+        self._waited = 0.0
 
     def feeds(self, state: RunState) -> list[str]:
         new = [feed for feed in state.feeds.values() if (feed.done or feed.reused) and feed.name not in self._feeds]
@@ -77,6 +78,14 @@ class _Events:
         notices = told(state)
         new, self._notices = notices[self._notices :], len(notices)
         return [f"note: {text}" for text in new]
+
+    def waits(self, state: RunState) -> list[str]:
+        """Each wait that takes some seconds, once."""
+        awaited = state.awaited
+        if awaited is None or awaited.since == self._waited or state.clock() - awaited.since < SAY_SECONDS:
+            return []
+        self._waited = awaited.since
+        return [text] if (text := awaiting(state)) else []
 
     def epochs(self, state: RunState) -> list[str]:
         first = state.history[0] if state.history else None
@@ -90,8 +99,9 @@ class TextView(View):
     """Prints a run.
 
     On a terminal one line is redrawn, with notices and text of the cell above it. Elsewhere (nbclient, papermill, a
-    pipe, a log file) there is one line at the start, one per DataFrame fed, per epoch and per notice, and one at the
-    end: never more, however long the run. With ``card`` the end is the static card, whose plain text is that last line.
+    pipe, a log file) there is one line at the start, one per DataFrame fed, per epoch, per notice and per wait of some
+    seconds, and one at the end: never more, however long the run. With ``card`` the end is the static card, whose plain
+    text is that last line.
     """
 
     def __init__(self, stream: TextIO | None = None, *, card: bool = False) -> None:
@@ -128,8 +138,8 @@ class TextView(View):
             self._screen.line(summary(state))
 
     def _print_events(self, state: RunState) -> None:
-        notices = self._events.notices(state)
-        lines = notices if self._live else [*self._events.feeds(state), *notices, *self._events.epochs(state)]
+        events, notices = self._events, self._events.notices(state)
+        lines = notices if self._live else [*events.feeds(state), *notices, *events.waits(state), *events.epochs(state)]
         for line in lines:
             self._screen.line(line)
 

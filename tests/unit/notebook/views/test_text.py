@@ -55,6 +55,27 @@ def test_off_a_terminal_there_is_one_line_per_event_however_long_the_run() -> No
     assert not re.search("[\r\x1b]", "\n".join(lines[1]))
 
 
+def test_off_a_terminal_a_wait_of_some_seconds_is_told_once() -> None:
+    now, stream = 100.0, io.StringIO()
+    state = RunState("r", "run", "sync", [], started=now, clock=lambda: now)
+    view = TextView(stream)
+    view.open(state)
+    for second in range(12):
+        now = 100.0 + second
+        state.wait_for(f"agents: {second // 6} of 2", 160.0)
+        view.update(state)
+    now += 1
+    state.wait_for("")
+    state.wait_for("rows that Spark has yet to compute")
+    view.update(state)
+    now += 5
+    view.update(state)
+    assert stream.getvalue().splitlines()[1:] == [
+        "waiting for agents: 0 of 2 (3.0 s, at most 57 s more)",
+        "waiting for rows that Spark has yet to compute (5.0 s)",
+    ]
+
+
 def test_a_second_fit_in_the_cell_is_told_from_its_first_epoch() -> None:
     stream = io.StringIO()
     state = new_state()
