@@ -24,27 +24,12 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from hosts import START_SECONDS, daemon
+from hosts import CELL, START_SECONDS, daemon
 from network import Link, Network, available
 
 from tfos_magic.cluster.runs.request import Observer
 
 MASTER, DRIVER, BLOCKS, CONNECT = 7077, 7078, 7079, 15002
-CELL = """
-import time
-import keras
-import numpy as np
-
-class Slowly(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        time.sleep(0.2)
-
-keras.utils.set_random_seed(3)
-model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
-model.compile("adam", "mse")
-history = model.fit(train, epochs=epochs, verbose=0, callbacks=[Slowly()])
-weights = model.get_weights()
-"""
 
 
 class Panel(Observer):

@@ -49,7 +49,7 @@ class Slowly(keras.callbacks.Callback):
 keras.utils.set_random_seed(3)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
 model.compile("adam", "mse")
-model.fit(train, epochs=4, verbose=0, callbacks=[Slowly()])
+history = model.fit(train, epochs=epochs, verbose=0, callbacks=[Slowly()])
 weights = model.get_weights()
 """
 
@@ -220,6 +220,7 @@ def _run(hosts: Hosts, train: Any, done: str, act: Callable[[], None]) -> tuple[
         results = hosts.cluster.run(
             CELL,
             frames={"train": train},
+            names={"epochs": EPOCHS},
             label="y",
             batch_size=16,
             shuffle=False,

@@ -58,13 +58,9 @@ def ignored_options(args: Any, spec: ClusterSpec, encrypted: bool) -> str:
     ignored = [
         f"{name} {_shown(wanted)} (it has {_shown(has)})"
         for name, (wanted, has) in asked.items()
-        if _differ(wanted, has)
+        if wanted is not None and wanted != has
     ]
     return f"The running cluster ignores {', '.join(ignored)}. {AT_START}" if ignored else ""
-
-
-def _differ(wanted: Any, has: Any) -> bool:
-    return wanted is not None and wanted != has
 
 
 def _shown(value: Any) -> str:

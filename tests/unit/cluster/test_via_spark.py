@@ -14,17 +14,14 @@ from urllib.parse import urlsplit
 import pytest
 import zmq
 
+from tests.unit.control import Inbox, config_of
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
 from tfos_magic.spark.liveness import ExecutorLiveness
-from tfos_magic.transport.agent_config import AgentConfig
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.identity import Identity
-from tfos_magic.transport.messages import CheckpointPart, Heartbeat, Message, Output, TrainerExited
+from tfos_magic.transport.messages import CheckpointPart, Heartbeat, Output, TrainerExited
 from tfos_magic.worker.relay.line import END, Line, exchange, pack, unpack
 from tfos_magic.worker.relay.relay import Relay
-
-Inbox = queue.SimpleQueue[tuple[bytes, Message]]
 
 
 class Place:
@@ -48,18 +45,6 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return queue.SimpleQueue()
-
-
-@pytest.fixture
-def server(inbox: Inbox) -> Iterator[ControlServer]:
-    made = ControlServer("127.0.0.1", 0, lambda peer, message: inbox.put((peer, message)))
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def lost() -> queue.SimpleQueue[str]:
     return queue.SimpleQueue()
 
@@ -72,18 +57,7 @@ def tunnel(place: Place, server: ControlServer, lost: queue.SimpleQueue[str]) ->
 
 
 def _client(place: Place, server: ControlServer) -> ControlClient:
-    keys = server.issue("job")
-    return ControlClient(
-        AgentConfig(
-            place.relay.endpoint,
-            keys.server_public,
-            keys.public,
-            keys.secret,
-            "token",
-            Identity("worker-0.tfos", "", "", ""),
-            job="job",
-        )
-    )
+    return ControlClient(config_of(server, place.relay.endpoint))
 
 
 def _until(done: Callable[[], object], client: ControlClient, seconds: float = 20) -> None:

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
-
-from tfos_magic.transport.agent_config import AgentConfig
+from tests.unit.control import config_of
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.identity import Identity
-
-
-def _config(server: ControlServer) -> AgentConfig:
-    keys = server.issue("job")
-    return AgentConfig(
-        server.endpoint,
-        keys.server_public,
-        keys.public,
-        keys.secret,
-        "token",
-        Identity("worker-0.tfos", "", "", ""),
-        job="job",
-    )
-
-
-@pytest.fixture
-def server() -> Iterator[ControlServer]:
-    made = ControlServer("127.0.0.1", 0, lambda peer, message: None)
-    yield made
-    made.close()
 
 
 def _await_event(client: ControlClient) -> None:
@@ -39,7 +15,7 @@ def _await_event(client: ControlClient) -> None:
 
 
 def test_a_kernel_that_was_not_met_yet_counts_as_busy_and_one_that_is_gone_does_not(server: ControlServer) -> None:
-    client = ControlClient(_config(server))
+    client = ControlClient(config_of(server))
     assert client.answered
     while client.out_of_reach:
         _await_event(client)
@@ -51,7 +27,7 @@ def test_a_kernel_that_was_not_met_yet_counts_as_busy_and_one_that_is_gone_does_
 
 
 def test_seconds_in_which_the_agent_did_not_run_do_not_count(server: ControlServer) -> None:
-    client = ControlClient(_config(server))
+    client = ControlClient(config_of(server))
     time.sleep(0.2)
     before = client.out_of_reach
     client.excuse(0.2)
@@ -63,7 +39,7 @@ def test_seconds_in_which_the_agent_did_not_run_do_not_count(server: ControlServ
 
 def test_an_agent_that_never_met_the_kernel_names_both_addresses_and_the_remedy(server: ControlServer) -> None:
     server.close()
-    client = ControlClient(_config(server))
+    client = ControlClient(config_of(server))
     assert not client.monitor.poll(1000)
     where = server.endpoint.removeprefix("tcp://")
     said = client.describe_loss("alpha", 30)
@@ -74,7 +50,7 @@ def test_an_agent_that_never_met_the_kernel_names_both_addresses_and_the_remedy(
 
 
 def test_an_agent_that_has_met_the_kernel_says_how_long_it_was_gone(server: ControlServer) -> None:
-    client = ControlClient(_config(server))
+    client = ControlClient(config_of(server))
     while client.out_of_reach:
         _await_event(client)
     assert client.describe_loss("alpha", 5) == "the kernel has been out of reach for 5 s"

@@ -9,30 +9,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 import zmq
 
+from tests.unit.control import Inbox
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.control_server import TOGETHER, AgentKeys, ControlServer
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
-
-Inbox = queue.SimpleQueue[tuple[bytes, Message]]
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    return queue.SimpleQueue()
-
-
-@pytest.fixture
-def server(inbox: Inbox) -> Iterator[ControlServer]:
-    made = ControlServer("127.0.0.1", 0, lambda peer, message: inbox.put((peer, message)))
-    yield made
-    made.close()
 
 
 def _dial(
