@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import posixpath
 import re
@@ -39,12 +39,17 @@ VARIABLES = re.compile(r'"((?:TFOS_(?!TEST)|spark\.tfos\.)[\w.]*\w)"')
 
 @pytest.fixture(scope="module")
 def docs() -> Iterator[ModuleType]:
-    """``tools/docs.py``, as its own folder's scripts see it."""
+    """``tools/docs.py``, by a name of its own, and beside it what it imports from its folder."""
+    spec = importlib.util.spec_from_file_location("tools_docs", HERE / "tools" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HERE / "tools"))
-        yield importlib.import_module("docs")
-    for name in ("docs", "docs_reference"):
-        sys.modules.pop(name, None)
+        patch.setitem(sys.modules, spec.name, module)  # where its dataclasses look their annotations up
+        spec.loader.exec_module(module)
+        yield module
+    sys.modules.pop("docs_reference", None)
 
 
 @pytest.fixture(scope="module")
