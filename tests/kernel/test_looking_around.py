@@ -109,7 +109,7 @@ def test_the_network_is_measured_and_an_interrupt_ends_that_with_the_workers_ali
     assert not result.error, result.traceback
     (shown,) = [shown for shown in result.displays if "<svg" in shown.get("text/html", "")]
     assert "shared memory" in shown["text/plain"]
-    assert "A step under sync exchanges 1.0 MB of gradients in " in shown["text/plain"]
+    assert " to exchange 1.0 MB of gradients" in shown["text/plain"]
     assert kernel.run("print(bench.pairs[0].workers)").text.strip() == "(0, 1)"
     running = kernel.submit("%tfos netbench --seconds 50")
     kernel.finish(running, until="round 1 of 1: workers 0-1")

@@ -63,7 +63,9 @@ class MapRun:
         return len(self.runs)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self.result(index) for index in range(len(self.runs)))
+        """Results in order. When the last one is there, the workers are free again."""
+        yield from (self.result(index) for index in range(len(self.runs)))
+        self._over.wait(STOP_SECONDS)
 
     def __repr__(self) -> str:
         ended = sum(run.done for run in self.runs)

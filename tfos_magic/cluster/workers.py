@@ -194,6 +194,7 @@ def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> W
     ``lost`` is what is known of the first of them.
     """
     worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
+    others = ", ".join(f"{other.rank} on {other.agent.host}" for other in missing if other is not worker)
     silent = time.monotonic() - worker.seen
     if silent > heartbeat_timeout:
         how = f"did not answer for {silent:.0f} s"
@@ -203,6 +204,7 @@ def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> W
         how = f"was lost with {RELAY}, on an executor"
     else:
         how = "was lost, its executor or the Spark task in it having died"
+    how += f"; so was worker {others}" if others else ""
     return WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
 
 
@@ -212,15 +214,16 @@ def death_of(worker: Worker, exited: TrainerExited) -> WorkerLost:
     return WorkerLost(worker.rank, worker.agent.host, f"{describe_exit(exited)} while it was starting", output=tail)
 
 
-def status_of(worker: Worker) -> WorkerStatus:
-    """The worker as one line."""
+def status_of(worker: Worker, lost: bool = False) -> WorkerStatus:
+    """The worker as one line; one that is ``lost`` keeps its place until another one takes it."""
+    state = "ready" if worker.ready and not worker.ready.error else "loading TensorFlow"
     return WorkerStatus(
         rank=worker.rank,
         host=worker.agent.host,
         pid=worker.pid,
         agent_pid=worker.agent.pid,
         device=worker.ready.device if worker.ready else "",
-        state="ready" if worker.ready and not worker.ready.error else "loading TensorFlow",
+        state="lost" if lost else state,
         memory=worker.beat.trainer_rss,
         spool=worker.beat.spool_bytes,
         role=worker.role,

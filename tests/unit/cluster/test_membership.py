@@ -46,6 +46,7 @@ def test_the_agent_that_said_nothing_is_named_and_not_one_that_said_why_it_ended
     with pytest.raises(WorkerLost, match=r"Worker 1 on alpha was lost(?s:.*)last words") as caught:
         membership.check_agents()
     assert caught.value.rank == 1
+    assert "; so was worker 0 on alpha." in str(caught.value)
     assert membership.phase is ClusterPhase.RUNNING
 
 
@@ -134,6 +135,20 @@ def test_an_agent_that_another_part_had_replaced_is_lost_to_the_part_that_had_it
         part.check_agents()
     part.renew()
     part.check_agents()
+
+
+def test_a_worker_that_is_lost_is_shown_as_lost_until_another_takes_its_place() -> None:
+    membership = _running()
+    membership.lose("its Spark job ended", 1)
+    assert [worker.state for worker in membership.status("local").workers] == ["ready", "lost"]
+    membership.gather({1: "job-2"})
+    assert [worker.state for worker in membership.status("local").workers] == ["ready", "lost"]
+    membership.note(b"job-2-a", _register(1, "job-2"))
+    membership.await_agents(1, "tcp://alpha:1")
+    assert [worker.state for worker in membership.status("local").workers] == ["loading TensorFlow"] * 2
+    membership.note(b"job-0-a", TrainerReady(1, 0, 200))
+    membership.note(b"job-2-a", TrainerReady(1, 1, 300))
+    assert [worker.state for worker in membership.status("local").workers] == ["ready", "ready"]
 
 
 def test_an_agent_that_could_not_be_replaced_is_missing_still() -> None:

@@ -76,7 +76,7 @@ def plan_bench(hosts: Sequence[str], model: Any, seconds: float) -> Plan:
     Raises :class:`UsageError` for one worker alone, for seconds that are none and for a ``model`` that is none.
     """
     if len(hosts) < 2:
-        raise UsageError("One worker has nobody to exchange anything with: cluster.scale(2) makes another one.")
+        raise UsageError("One worker has nobody to exchange anything with: %tfos scale 2 or cluster.scale(2) adds one.")
     if not seconds > 0:
         raise UsageError(f"seconds is {seconds!r}: give a number greater than 0.")
     gradients = gradients_of(model)

@@ -78,7 +78,8 @@ def _of_sums(bench: NetBench) -> str:
     if not bench.sums:
         return "How long a step's gradients take: %tfos netbench MODEL, or bytes, such as %tfos netbench 64MB."
     if bench.share < 1:
-        return f"Of the gradients {bench.share:.0%} were summed, and the seconds multiplied: the network is slow."
+        part = f"{bench.share:.0%}" if bench.share >= 0.01 else "less than 1%"
+        return f"Only {part} of the gradients were summed, so as not to take too long; the seconds are scaled up."
     return ""
 
 

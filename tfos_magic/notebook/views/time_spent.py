@@ -70,11 +70,14 @@ def faster(
 
     An average every 16 steps takes a sixteenth.
     """
-    half = f"--compression bfloat16 about {words(computing + halved)}, " if halved < WORTH_HALVING * exchange else ""
+    half = (
+        f"about {words(computing + halved)} with --compression bfloat16, or "
+        if halved < WORTH_HALVING * exchange
+        else ""
+    )
     return (
-        f"By these figures {half}--strategy local --sync-every {SYNC_EVERY} about "
-        f"{words(computing + exchange / SYNC_EVERY)} would do for {what}; the weights are then not those of one "
-        "process."
+        f"By these figures {what} would take {half}about {words(computing + exchange / SYNC_EVERY)} with --strategy "
+        f"local --sync-every {SYNC_EVERY}; the weights are then not those of one process."
     )
 
 
@@ -83,10 +86,10 @@ def step_advice(exchange: float, halved: float, step: int, computing: float | No
 
     ``computing`` are the seconds that such a step computes; where they are not known, it is said which ones matter.
     """
-    told = f"A step under sync exchanges {size(step)} of gradients in {moment(exchange)}"
+    told = f"A step under sync takes {moment(exchange)} to exchange {size(step)} of gradients"
     if computing is None:
         least = exchange * (1 - WORTH_SAYING) / WORTH_SAYING
-        told += f", a fifth of its time or more where it computes for {moment(least)} or less"
+        told += f", which is a fifth of its time or more if it computes for {moment(least)} or less"
         return f"{told}. {faster(0.0, exchange, halved, moment, 'the same exchange')}"
     whole = computing + exchange
     told += f"; one of the last run computes {moment(computing)}, so the exchange takes {percent(exchange / whole)}"
