@@ -102,6 +102,40 @@ def test_pruned_trials_are_those_that_optuna_prunes_and_end_early_and_the_best_m
     assert [trial for trial in sweep.trials if trial.values] == [sweep.best_trial]
 
 
+FILES = """
+import os, time
+x = tfos.suggest_float("x", 0, 1)
+for name in ("mine.txt", PLACE):
+    with open(name, "w") as file:
+        file.write(str(x))
+time.sleep(0.5)
+score = float(open("mine.txt").read() == str(x) and os.listdir() == ["mine.txt"])
+"""
+
+
+def test_trials_side_by_side_have_a_working_directory_each_and_what_others_see_too_is_told(
+    cluster: TFCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    elsewhere = tmp_path / "theirs.txt"
+    sweep = cluster.sweep(FILES.replace("PLACE", repr(str(elsewhere))), trials=4, metric="score")
+    assert [trial.value for trial in sweep.wait(120).trials] == [1.0] * 4
+    assert os.listdir() == []
+    assert elsewhere.exists()
+    assert any(f"A trial writes {elsewhere}, and so do other trials" in notice for notice in sweep.notices)
+    assert any("deleted at its end" in notice for notice in sweep.notices)
+    assert repr(sweep.trials[0]).startswith("<trial ")
+
+
+def test_points_of_a_grid_that_differ_only_in_what_is_not_asked_for_are_told(cluster: TFCluster) -> None:
+    cell = "score = tfos.suggest_int('a', 0, 1)\nif score:\n    score += tfos.suggest_int('b', 0, 1)"
+    sweep = cluster.sweep(cell, trials=0, metric="score", sampler="grid")
+    assert sorted(trial.value for trial in sweep.wait(120).trials) == [0.0, 0.0, 1.0, 2.0]
+    (notice,) = sweep.notices
+    assert notice.startswith("Not every trial asks for b,")
+
+
 @pytest.mark.soak
 def test_every_trial_reads_all_rows_which_are_fed_once_and_a_function_is_searched_over_too(
     cluster: TFCluster, local_session: SparkSession
@@ -137,6 +171,24 @@ def test_a_stored_study_goes_on_until_it_has_all_trials(cluster: TFCluster, tmp_
         cluster.sweep(SPACE, trials=5, resume=True, **kept)
     with pytest.raises(UsageError, match="workers_per_trial is 3, and the cluster has 2"):
         cluster.sweep(SPACE, trials=5, metric="score", workers_per_trial=3)
+
+
+def test_two_sweeps_in_one_study_have_its_trials_together_and_the_better_of_another_is_told(
+    cluster: TFCluster, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {"metric": "score", "storage": f"sqlite:///{tmp_path}/study.db", "study_name": "ours"}
+    other = optuna.create_study(study_name="ours", storage=kept["storage"], direction="maximize")
+    theirs = [other.ask() for _ in range(2)]  # under way
+    cell = "import time\ntime.sleep(1)\nscore = tfos.suggest_float('x', 0, 1)"
+    sweep = cluster.sweep(cell, trials=4, resume=True, workers_per_trial=2, **kept)
+    while sweep.best_trial is None:
+        time.sleep(0.01)
+    other.tell(theirs[0], 2.0)
+    study = sweep.wait(120)
+    assert len(study.trials) == 4
+    assert (sweep.count("complete"), sweep.count("stopped")) == (2, 2)
+    assert any("has its 4 trials, with those of other kernels" in notice for notice in sweep.notices)
+    assert any("with score 2. This sweep's best" in notice for notice in sweep.notices)
 
 
 FAILING = """

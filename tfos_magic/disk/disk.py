@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import NamedTuple
 
 from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.disk.downloads import shared_downloads
@@ -40,7 +41,8 @@ class Disk:
         """Work where the cell is to work until the block ends; gives the rank's own view, where it has one.
 
         That is the notebook's directory, if it is on this host. Of ranks that train together, all but rank 0 see copies
-        of it and of the folders for temporary files and for Keras's data. ``notice`` is told what differs from that.
+        of it and of the folders for temporary files and for Keras's data; rank 0 of a trial, beside which others run
+        the same cell, sees a copy of the directory. ``notice`` is told what differs from that.
         """
         self._here = here = is_here(cell.place)
         directory = cell.place["directory"] if here else self._outside
@@ -48,7 +50,7 @@ class Disk:
         with ExitStack() as stack:
             stack.callback(os.chdir, self._outside)
             view = None
-            if self._rank > 0 and not cell.apart:
+            if (self._rank > 0 or cell.asks) and not cell.apart:
                 view = self._view(stack, directory, temporary, notice)
                 directory = view.directory
                 stack.enter_context(listed_as(view.order_of))
@@ -59,7 +61,11 @@ class Disk:
             self._begun = os.getcwd()
             stack.enter_context(self._downloads(cell.run_id, view))
             self._open_modules(stack, cell, directory)
-            yield view
+            try:
+                yield view
+            finally:
+                if self._rank == 0 and view is not None and view.has_written():
+                    notice(_WITH_THE_TRIAL)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -87,12 +93,16 @@ class Disk:
         tidy()
 
     def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> SnapshotView:
+        spared = [self._private, self._shared]
+        if self._rank == 0:
+            writer, places, spared = _TRIAL, [], [*spared, temporary, _keras_folder()]
+        else:
+            writer, places = _Writer(f"Worker {self._rank}"), _others(directory, temporary)
         if self._may_mount:
-            places, kept = _others(directory, temporary), [self._private, self._shared]
             with suppress(OSError):  # there is no more that such a system allows
-                elsewhere = _Elsewhere(self._rank, [self._private, self._shared], notice, _FOLDERS)
-                return stack.enter_context(mounted(directory, places, kept, elsewhere))
-        elsewhere = _Elsewhere(self._rank, [self._shared, _keras_folder()], notice, _RELATIVE)
+                elsewhere = _Elsewhere(writer, spared, notice, writer.apart)
+                return stack.enter_context(mounted(directory, places, [self._private, self._shared], elsewhere))
+        elsewhere = _Elsewhere(writer, [self._shared, _keras_folder()], notice, _RELATIVE)
         return stack.enter_context(copied(directory, self._private, elsewhere))
 
     def _downloads(self, run_id: str, view: SnapshotView | None) -> AbstractContextManager[None]:
@@ -117,18 +127,38 @@ class Disk:
 
 _RELATIVE = (
     "it may not mount a view of its own, so that only files with relative paths, and those of tempfile, are apart. "
-    "Write relative paths, or"
+    "Write relative paths"
 )
-_FOLDERS = (
-    "only files below the working directory, the one above it, /tmp, /var/tmp and ~/.keras are apart. Write there, or"
+_WITH_THE_TRIAL = (
+    "Each trial has its own copy of the working directory, and files that it writes there are deleted at its end: "
+    "bring values back with -o, or write to a folder elsewhere, under a name that differs from trial to trial."
+)
+
+
+class _Writer(NamedTuple):
+    """Who writes, besides whom, what is apart where it may mount, and how nobody is in another's way elsewhere."""
+
+    who: str
+    others: str = "others of its host"
+    apart: str = (
+        "only files below the working directory, the one above it, /tmp, /var/tmp and ~/.keras are apart. Write there"
+    )
+    remedy: str = "let rank 0 write alone (if tfos.rank() == 0)"
+
+
+_TRIAL = _Writer(
+    "A trial",
+    "other trials",
+    "only files below the working directory are apart, and deleted at its end. Write there",
+    "use a name that differs from trial to trial",
 )
 
 
 class _Elsewhere:
-    """Tells once that a file which all ranks see was written, but in folders that are ``spared``; ``which`` are not."""
+    """Tells once of a file written where all see it, but for folders that are ``spared``; ``which`` are not shared."""
 
-    def __init__(self, rank: int, spared: Sequence[str], notice: Callable[[str], None], which: str) -> None:
-        self._rank, self._notice, self._which, self._notice_given = rank, notice, which, False
+    def __init__(self, writer: _Writer, spared: Sequence[str], notice: Callable[[str], None], which: str) -> None:
+        self._writer, self._notice, self._which, self._notice_given = writer, notice, which, False
         self._spared = tuple(os.path.join(folder, "") for folder in spared if folder)
 
     def __call__(self, path: str) -> None:
@@ -136,8 +166,8 @@ class _Elsewhere:
             return
         self._notice_given = True
         self._notice(
-            f"Worker {self._rank} writes {path}, and so do others of its host at the same time: {self._which} "
-            "let rank 0 write alone (if tfos.rank() == 0)."
+            f"{self._writer.who} writes {path}, and so do {self._writer.others} at the same time: {self._which}, or "
+            f"{self._writer.remedy}."
         )
 
 

@@ -34,7 +34,7 @@ class SnapshotView:
     """The ``snapshots`` that stand for folders since ``opened`` (ns since the epoch, by the disk's clock).
 
     ``directory`` is the working one; ``folders`` are those below which this process's files are its own. ``covers``
-    says whether the folders are at their own paths.
+    says whether the folders are at their own paths; what is written to them is in ``layers`` then.
     """
 
     snapshots: Sequence[Snapshot]
@@ -42,6 +42,7 @@ class SnapshotView:
     folders: Sequence[str]
     opened: int
     covers: bool
+    layers: str = ""
 
     def owns(self, path: str) -> bool:
         """Whether a file that this process writes to ``path`` is its own."""
@@ -49,6 +50,18 @@ class SnapshotView:
             return False
         real = os.path.join(os.path.realpath(os.path.expanduser(path)), "")
         return real.startswith(tuple(os.path.join(folder, "") for folder in self.folders))
+
+    def has_written(self) -> bool:
+        """Whether this process has written to the folders, but for hidden files and compiled modules at their tops."""
+        written = (
+            [f"{self.layers}/{layer}/upper" for layer in _LISTDIR(self.layers)] if self.covers else [self.directory]
+        )
+        return any(
+            _newer(os.path.join(folder, name), self.opened)
+            for folder in written
+            for name in _LISTDIR(folder)
+            if not name.startswith((".", "__pycache__"))
+        )
 
     def refresh(self) -> None:
         """Take over files that came to the folders, or changed there, and that this process did not write itself."""
@@ -135,7 +148,7 @@ def mounted(
             stack.callback(mounts.detach, folder)
         stack.enter_context(guarded(known, elsewhere, links=any(snapshot.pointing for snapshot in snapshots)))
         stack.enter_context(renames_across_mounts())
-        yield SnapshotView(snapshots, directory, known, opened, covers=True)
+        yield SnapshotView(snapshots, directory, known, opened, covers=True, layers=f"{room}/layers")
 
 
 @contextlib.contextmanager

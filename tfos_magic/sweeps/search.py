@@ -102,9 +102,14 @@ class Search:
                 raise UsageError(
                     f"There is a study {name!r} already: --resume goes on with it, --study names another."
                 ) from None
-        if study.direction.name.lower() != self.direction:
+            except Exception as error:  # of SQLAlchemy, of its driver, or of Optuna
+                if not isinstance(self.storage, str):
+                    raise
+                raise UsageError(_without_storage(self.storage, error)) from error
+        if (found := study.direction.name.lower()) != self.direction:
             raise UsageError(
-                f"The study {name!r} is to {study.direction.name.lower()}: add --direction to go on with it."
+                f"The study {name!r} is to {found}, not to {self.direction}: --direction {found} goes on with it, "
+                "--study names another."
             )
         if (known := study.user_attrs.get(METRIC, self.metric)) != self.metric:
             raise UsageError(
@@ -179,6 +184,13 @@ def ended_trials(study: optuna.Study) -> int:
     return sum(trial.state != failed or trial.user_attrs.get(ERROR, STOPPED) != STOPPED for trial in ended)
 
 
+def taken_trials(study: optuna.Study) -> int:
+    """How many trials of a study count, those among them that kernels which live have under way."""
+    running = optuna_module().trial.TrialState.RUNNING
+    under_way = [trial for trial in study.get_trials(deepcopy=False) if trial.state == running]
+    return ended_trials(study) + sum(not _is_gone(trial.user_attrs.get(OWNER, "")) for trial in under_way)
+
+
 def take_up(study: optuna.Study) -> int:
     """Have those trials tried again, with what was chosen for them, that were stopped, or that a kernel of this machine
     had under way when it ended; gives how many."""
@@ -225,6 +237,13 @@ def _values_of(suggestion: Suggestion) -> list[Any]:
     if suggestion.step is None and not suggestion.whole:
         raise UsageError(f"A grid needs values to try for {suggestion.name!r}: give it a step, or choices.")
     return suggestion.steps if suggestion.step is not None else replace(suggestion, step=1, log=False).steps
+
+
+def _without_storage(storage: str, error: Exception) -> str:
+    """Why there is no study at a URL, of which no password is shown."""
+    why = str(error).strip().split("\n", 1)[0]
+    told = re.sub(r"//[^/@]*@", "//…@", f"A study cannot be kept at {storage}: {why}")
+    return f"{told.rstrip('.')}. Give a URL of a database, such as sqlite:///study.db in a folder that is there."
 
 
 @contextmanager

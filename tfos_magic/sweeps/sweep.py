@@ -14,7 +14,7 @@ from tfos_magic.cluster.runs.run import STOP_SECONDS
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import CaptureError, ClusterError, DataError, FeedError, TrialError, UsageError, WorkerLost
 from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, text_of
-from tfos_magic.sweeps.search import Search, ended_trials, take_up
+from tfos_magic.sweeps.search import Search, ended_trials, take_up, taken_trials
 from tfos_magic.sweeps.trial import Searching, Trial
 from tfos_magic.values import pack
 
@@ -32,6 +32,8 @@ class TrialRuns(MapRun):
     def _execute(self, index: int) -> None:
         values: dict[str, Any] = {}
         error: BaseException | None = None
+        if not self.stopping and not self.sweep.reserve(self.sweep.trials[index]):
+            self.runs[index].ask_to_stop()
         try:
             values = self.runs[index].execute()
         except BaseException as failure:  # told in the table
@@ -219,6 +221,15 @@ class Sweep:
         """The study's trials, as ``study.trials_dataframe()`` gives them."""
         return self.study.trials_dataframe()
 
+    def reserve(self, trial: Trial) -> bool:
+        """Give a trial its number where others may search in the study too; False where they have all that are left."""
+        if self.search.storage is None:
+            return True
+        if taken_trials(self.study) < self.search.size:
+            return trial.trial is not None
+        self._searching.say(f"The study has its {self.search.size} trials, with those of other kernels.")
+        return False
+
     def take_end(self, trial: Trial, values: dict[str, Any], error: BaseException | None) -> None:
         """Take how a trial ended, and end the sweep where the failure is of all, or the first is to end it."""
         self._ended = time.monotonic()
@@ -230,6 +241,19 @@ class Sweep:
             self._heed(trial, error)
         if self._searching.exhausted and not self.stopping:
             self.runs.abort()
+        if all(each.verdict for each in self.trials):
+            self._tell_of_better()
+
+    def _tell_of_better(self) -> None:
+        """Let the user know of a better trial that another kernel has had meanwhile."""
+        mine = self.best_trial
+        if mine is None or self.study.best_trial.number in {trial.number for trial in self.trials}:
+            return
+        better = self.study.best_trial
+        self._searching.say(
+            f"The best trial of the study is number {better.number}, of another kernel, with {self.search.metric} "
+            f"{better.value:g}. This sweep's best, and the model that it gives, is number {mine.number}."
+        )
 
     def _heed(self, trial: Trial, error: BaseException | None) -> None:
         is_of_all = isinstance(error, DataError | FeedError | ClusterError) and not isinstance(error, WorkerLost)

@@ -92,6 +92,11 @@ class Trial(Observer):
         self.changes = 0
         """Grows with what is shown of it."""
 
+    def __repr__(self) -> str:
+        number = "" if self.number is None else f" {self.number}"
+        value = "" if self.value is None else f", {self._searching.search.metric} {self.value:g}"
+        return f"<trial{number}: {self.verdict or self.run.phase.value}{value}, {self.params}>"
+
     @property
     def number(self) -> int | None:
         """Its number in the study, from 0; None before it begins."""
@@ -200,6 +205,11 @@ class Trial(Observer):
         self._tell("failed", "FAIL")
 
     def _complete(self, value: float, values: dict[str, Any]) -> None:
+        if unasked := self._searching.search.grid.keys() - self._chosen:
+            self._searching.say(
+                f"Not every trial asks for {', '.join(sorted(unasked))}, and points of the grid that differ only there "
+                "are trained again and again: --sampler tpe or random, with --trials, chooses only what is asked for."
+            )
         best = self._searching.beats(value)
         self.value = value
         self._tell("complete", "COMPLETE", value)

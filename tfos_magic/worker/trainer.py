@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_magic.disk import mounts, trust
 from tfos_magic.lean import gc_paused
-from tfos_magic.processes.child_process import RANK_VARIABLE, Link, die_with_parent
+from tfos_magic.processes.child_process import Link, die_with_parent
 from tfos_magic.transport.messages import (
     Alive,
     Answer,
@@ -278,8 +278,8 @@ class Trainer:
 def main(link: int) -> None:
     """Run a trainer in this process, which has no threads yet; ``link`` is the file descriptor of its link."""
     die_with_parent()
-    # Before there are threads, which would keep the mounts of before. Rank 0 works on the disk as it is.
-    may_mount = os.environ[RANK_VARIABLE] != "0" and mounts.separate()
+    # Before there are threads, which would keep the mounts of before.
+    may_mount = mounts.separate()
     os.environ["MPLBACKEND"] = FIGURES_BACKEND  # the notebook's own, where it was inherited, needs the notebook
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -12,7 +12,18 @@ import pytest
 
 from tfos_magic.errors import UsageError
 from tfos_magic.sweeps import search as searches
-from tfos_magic.sweeps.search import AGAIN, ERROR, OWNER, STOPPED, Search, direction_of, ended_trials, suggest, take_up
+from tfos_magic.sweeps.search import (
+    AGAIN,
+    ERROR,
+    OWNER,
+    STOPPED,
+    Search,
+    direction_of,
+    ended_trials,
+    suggest,
+    take_up,
+    taken_trials,
+)
 from tfos_magic.sweeps.trial import Searching
 from tfos_magic.values.suggestions import Suggestion
 
@@ -102,11 +113,22 @@ def test_a_study_that_is_there_goes_on_only_where_that_is_asked_for(tmp_path: Pa
     first.tell(first.ask(), 1.0)
     with pytest.raises(UsageError, match="--resume goes on with it"):
         Search(2, "loss", storage=storage).study()
-    with pytest.raises(UsageError, match="is to minimize: add --direction"):
+    with pytest.raises(UsageError, match="is to minimize, not to maximize: --direction minimize goes on"):
         Search(2, "accuracy", storage=storage, resume=True).study()
     with pytest.raises(UsageError, match="is of loss, not of mse: --metric loss goes on with it"):
         Search(2, "mse", storage=storage, resume=True).study()
-    assert ended_trials(Search(2, "loss", storage=storage, resume=True).study()) == 1
+    study = Search(2, "loss", storage=storage, resume=True).study()
+    assert ended_trials(study) == 1
+    study.ask()  # of a program that is not ours
+    assert taken_trials(study) == 2
+
+
+@pytest.mark.parametrize("storage", ["nonsense://me:secret@host/x", "sqlite:////no/such/folder/x.db"])
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(storage: str) -> None:
+    with pytest.raises(UsageError, match=r"A study cannot be kept at .*Give a URL of a database") as caught:
+        Search(1, "loss", storage=storage).study()
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
