@@ -76,7 +76,7 @@ class Agents:
             self._await_slots(workers + self._spec.servers, time.monotonic(), released=self.cores)
 
     def _await_slots(self, agents: int, deadline: float, **how: Any) -> None:
-        await_slots(self._spark, agents, self._spec.cores, deadline, waiting=lambda what: tell(what, deadline), **how)
+        await_slots(self._spark, agents, self._spec.cores, deadline, waiting=tell, **how)
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""

@@ -1,17 +1,23 @@
-"""What a cluster that is being started waits for, told to the run, or whoever else, that asked for it."""
+"""What is waited for, above all while a cluster starts, told to the run, or whoever else, that asked for it."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from threading import Condition
+from threading import Condition, Thread
+from typing import TypeVar
 
 Hearer = Callable[[str, float], object]
 """Is given what is waited for, and until when at most, in seconds of :func:`time.monotonic`."""
+Value = TypeVar("Value")
 CHECK_SECONDS = 0.25
+SAY_SECONDS = 3.0
+"""A wait that is shorter is not worth a line of text."""
 _hearer: ContextVar[Hearer | None] = ContextVar("tfos-startup", default=None)
 
 
@@ -23,6 +29,29 @@ def heard_by(hearer: Hearer) -> Iterator[None]:
         yield
     finally:
         _hearer.reset(token)
+
+
+class Waits:
+    """A hearer that prints, from three seconds on, what is waited for: once for each wait, numbers aside.
+
+    It prints to ``sys.stdout``, or to ``sys.stderr`` with ``aside``.
+    """
+
+    def __init__(self, *, aside: bool = False) -> None:
+        self._aside, self._begun, self._said = aside, time.monotonic(), ""
+
+    def __call__(self, what: str, until: float = math.inf) -> None:
+        now, kind = time.monotonic(), what.partition(":")[0]
+        if kind == self._said or now - self._begun < SAY_SECONDS:
+            return
+        self._said = kind
+        left = f" (at most {until - now:.0f} s more)" if now < until < math.inf else ""
+        print(f"waiting for {what}{left}", file=sys.stderr if self._aside else sys.stdout, flush=True)
+
+
+def heard_somewhere(hearer: Hearer) -> AbstractContextManager[None]:
+    """As :func:`heard_by`, where nobody hears yet."""
+    return nullcontext() if _hearer.get() else heard_by(hearer)
 
 
 def tell(what: str, until: float = math.inf) -> None:
@@ -42,3 +71,19 @@ def wait_until(changed: Condition, is_over: Callable[[], bool], seconds: float, 
             changed.wait(CHECK_SECONDS)
             text = what()
         tell(text, deadline)
+
+
+def tell_while(what: str, until: float, work: Callable[[], Value]) -> Value:
+    """What ``work()`` gives, in a thread that an interrupt leaves; tell meanwhile that ``what`` is waited for."""
+    made: Future[Value] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    Thread(target=run, name="tfos-told", daemon=True).start()
+    while not wait([made], CHECK_SECONDS).done:
+        tell(what, until)
+    return made.result()

@@ -28,7 +28,6 @@ from tfos_magic.transport.identity import FEEDER, Authority
 from tfos_magic.transport.messages import Message, Shutdown
 from tfos_magic.transport.secret import Secret
 
-EXECUTOR_PATIENCE = 15.0
 STOP_TIMEOUT = 10.0
 QUICK_STOP_TIMEOUT = 1.5
 SLOT_SECONDS = 5.0
@@ -105,7 +104,7 @@ class WorkerGroup(TrainerGroup):
         deadline = time.monotonic() + self.start_timeout
         self._check_allocation()
         self._decide_encryption()
-        self._agents.await_slots(min(deadline, time.monotonic() + EXECUTOR_PATIENCE))
+        self._agents.await_slots(deadline)
         if self.spec.most_workers:
             self.size = self.membership.size = self._largest(self._agents.free())
         try:

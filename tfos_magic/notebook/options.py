@@ -43,7 +43,12 @@ cluster_options = grouped(
         help="Encrypt what crosses hosts; auto: where the session's settings ask for it.",
     ),
     argument("--via", choices=["spark"], default=None, help="Messages by Spark alone: no executor dials this kernel."),
-    argument("--start-timeout", type=float, default=None, help="Seconds the cluster may take to come up."),
+    argument(
+        "--start-timeout",
+        type=float,
+        default=None,
+        help="Seconds the cluster may take to come up; 15 where Spark's executors have too few cores, free or not.",
+    ),
     argument("--idle-timeout", type=float, default=None, help="Seconds without a run after which the cluster ends."),
     argument(
         "--spool-gb",

@@ -17,6 +17,8 @@ from tfos_magic.spark.session import (
 )
 
 POLL_SECONDS = 0.2
+JOIN_SECONDS = 15.0
+"""So long executors may take to join: Spark that has too few cores after that has no more to come."""
 
 
 def await_slots(
@@ -28,26 +30,31 @@ def await_slots(
     patient: bool = False,
     released: int = 0,
     feeding: int = 1,
-    waiting: Callable[[str], object] = lambda what: None,
+    waiting: Callable[[str, float], object] = lambda what, until: None,
 ) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
     Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
-    have just been cancelled may still be ending. ``released`` cores are about to be free. ``feeding`` is 0 where no
-    slot is needed for feeding. Raises :class:`StartTimeout` with the numbers. Nothing is checked on a Connect session,
-    which does not tell its slots. With dynamic allocation tasks that wait bring executors, and only the most that there
-    may be is looked at. ``waiting`` is told what is waited for.
+    have just been cancelled may still be ending. Where there are executors, but too few cores, free or not, and no more
+    have joined for ``JOIN_SECONDS``, that is refused, too. ``released`` cores are about to be free. ``feeding`` is 0
+    where no slot is needed for feeding. Raises :class:`StartTimeout` with the numbers. Nothing is checked on a Connect
+    session, which does not tell its slots. With dynamic allocation tasks that wait bring executors, and only the most
+    that there may be is looked at. ``waiting`` is told what is waited for, and until when.
     """
     if is_dynamic(spark):
         _check_most(spark, workers, cores, feeding)
         return
+    asked, known, joining = workers * cores + feeding, 0, time.monotonic() + JOIN_SECONDS
     while (total := total_cores(spark)) is not None:
         free = total - busy_cores(spark) + released
-        if free >= workers * cores + feeding:
+        if free >= asked:
             return
-        if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > deadline:
+        if total > known:
+            known, joining = total, time.monotonic() + JOIN_SECONDS
+        limit = min(deadline, joining) if 0 < total < asked and not patient else deadline
+        if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > limit:
             raise StartTimeout(_missing_slots(spark, workers, cores, total, free, feeding))
-        waiting(f"free slots of Spark: {max(free, 0)} of {workers * cores + feeding}")
+        waiting(f"free slots of Spark: {max(free, 0)} of {asked}", limit)
         time.sleep(POLL_SECONDS)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tfos_magic.cluster.cluster import TFCluster as Cluster
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase, RunState
-from tfos_magic.cluster.startup import heard_by
+from tfos_magic.cluster.startup import Waits, heard_by
 from tfos_magic.errors import ClusterError, FeedError, TFOSError, UsageError
 from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.spark.session import is_dynamic
@@ -19,7 +19,6 @@ from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
 from tfos_magic.tensorflowonspark.feeding import Feeding
 from tfos_magic.tensorflowonspark.TFSparkNode import Plan
-from tfos_magic.tensorflowonspark.waiting import Waiting
 from tfos_magic.transport.messages import AS_WRITTEN
 
 QUEUES = ("input", "output", "error")
@@ -220,7 +219,7 @@ def run(
     # With dynamic allocation there are more slots for whoever asks, and none for a worker that seems idle.
     held = is_dynamic(spark)
     cluster = Cluster(spark, workers=num_executors, gpus=gpus, start_timeout=reservation_timeout, hold_slots=held)
-    with heard_by(Waiting()):
+    with heard_by(Waits(aside=True)):
         cluster.start()
     try:
         hosts = [worker.agent.host for worker in cluster.workers]

@@ -12,10 +12,10 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.cluster.cluster import TFCluster as Cluster
+from tfos_magic.cluster.startup import Waits
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_batches, deal_rows
 from tfos_magic.spark.session import cancel_tag, is_dataframe, job_tag
-from tfos_magic.tensorflowonspark.waiting import Waiting
 from tfos_magic.transport.messages import EndStream
 
 LOOK_SECONDS = 0.1
@@ -109,7 +109,10 @@ def _catch_up(query: Any, deadline: float) -> None:
         with suppress(Exception):  # the query's own, which it keeps
             query.processAllAvailable()
 
-    thread, waiting = threading.Thread(target=process, name="tfos-stream", daemon=True), Waiting()
+    thread, waiting = (
+        threading.Thread(target=process, name="tfos-stream", daemon=True),
+        Waits(aside=True),
+    )
     thread.start()
     while thread.is_alive() and time.monotonic() < deadline:
         waiting("the rows that a stream has for the programs")

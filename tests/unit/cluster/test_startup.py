@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from tfos_magic.cluster.startup import heard_by, tell, wait_until
+import pytest
+
+from tfos_magic.cluster.startup import Waits, heard_by, heard_somewhere, tell, tell_while, wait_until
 
 
 def test_what_is_waited_for_is_told_until_it_is_there() -> None:
@@ -50,3 +52,32 @@ def test_waiting_ends_in_time_and_who_hears_does_so_without_the_lock() -> None:
     assert began < deadlines[0] == deadlines[-1] <= began + 5.3
     assert free
     assert all(free)
+
+
+def test_what_blocks_is_done_in_a_thread_of_its_own_and_told_again_and_again() -> None:
+    told: list[str] = []
+    with heard_by(lambda what, until: told.append(what)), heard_somewhere(Waits()):
+        name = tell_while("a while", 9.0, lambda: time.sleep(0.8) or threading.current_thread().name)
+        with pytest.raises(TimeoutError, match="its own"):
+            tell_while("an error", 9.0, lambda: _raise(TimeoutError("its own")))
+    assert name != threading.current_thread().name
+    assert told.count("a while") > 1
+
+
+def _raise(error: Exception) -> str:
+    raise error
+
+
+def test_each_wait_of_some_seconds_is_printed_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with heard_somewhere(Waits()):
+        for seconds in (0.0, 2.0, 3.5, 4.0):
+            now[0] = 100.0 + seconds
+            tell(f"free slots of Spark: {seconds:.0f} of 9", 130.0)
+        tell("a relay")
+    assert capsys.readouterr().out == (
+        "waiting for free slots of Spark: 4 of 9 (at most 26 s more)\nwaiting for a relay\n"
+    )

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tfos_magic.cluster import startup
 from tfos_magic.errors import FeedError
-from tfos_magic.tensorflowonspark import feeding, waiting
+from tfos_magic.tensorflowonspark import feeding
 from tfos_magic.tensorflowonspark.feeding import Feeding
 
 
@@ -86,12 +87,12 @@ def test_a_stream_is_stopped_when_what_it_has_is_fed() -> None:
 def test_rows_of_a_stream_that_the_programs_have_not_had_are_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(startup, "SAY_SECONDS", 0.0)
     fed, query = made(), Query(5)
     fed._queries.append(query)
     fed.end(0.3)
     assert query.calls == ["stopped"]
     assert capsys.readouterr().err.splitlines() == [
-        "TFCluster waits for the rows that a stream has for the programs",
+        "waiting for the rows that a stream has for the programs",
         "A stream had more rows when shutdown() ended it: the programs have not had them.",
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
+from tfos_magic.cluster import startup
 from tfos_magic.cluster.runs.request import Printer
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import UsageError
@@ -17,7 +17,6 @@ CELL = "from tfos_magic.training.netbench.measure import measure\nfound = measur
 PAIR_SECONDS = 5.0
 TOTAL_SECONDS = 60.0
 TENSOR_BYTES = 4 << 20
-QUIET_SECONDS = 3.0
 MEMORY = "shared memory"  # as the wire is called that crosses no host, and is not encrypted
 
 
@@ -60,14 +59,11 @@ class Waits(Printer):
     """Prints what the first worker prints, and after some seconds what is waited for before that."""
 
     def __init__(self) -> None:
-        self._begun, self._told = time.monotonic(), ""
+        self._hear = startup.Waits()
 
     def update(self, state: RunState) -> None:
-        waits = state.phase in (RunPhase.QUEUED, RunPhase.STARTING)
-        what = state.awaited.what if state.awaited is not None else "the workers"
-        if waits and what != self._told and time.monotonic() - self._begun > QUIET_SECONDS:
-            self._told = what
-            print(f"waiting for {what} ...", flush=True)
+        if state.phase in (RunPhase.QUEUED, RunPhase.STARTING):
+            self._hear(state.awaited.what if state.awaited is not None else "the workers")
 
 
 def plan_bench(hosts: Sequence[str], model: Any, seconds: float) -> Plan:

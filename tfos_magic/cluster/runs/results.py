@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from importlib import metadata
+from functools import partial
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 from tfos_magic.cluster.runs.request import RETURNED, RunRequest
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.cluster.startup import tell_while
 from tfos_magic.errors import CaptureError, RunInterrupted, RunStopped, UsageError, WorkerError
 from tfos_magic.frames.inference.trained import note_features
 from tfos_magic.quiet import quiet_tensorflow
@@ -129,6 +133,7 @@ class RunResults:
         for parcel in parcels:
             try:
                 data, *buffers = [self._buffers[rank, number] for number in parcel["buffers"]]
+                _load_keras(data)
                 with quiet_tensorflow():
                     values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
@@ -148,6 +153,13 @@ class RunResults:
             weights.archive, weights.file = b"", str(path)
             text += f", and as the file {path} ({name}.file)"
         self._state.notices.append(f"{text}.")
+
+
+def _load_keras(data: bytearray) -> None:
+    """Load Keras where pickled values name it, which takes seconds: with that told."""
+    if "keras" not in sys.modules and b"keras" in data and kernels_keras():
+        with quiet_tensorflow():
+            tell_while("TensorFlow to load beside the notebook", math.inf, partial(import_module, "keras"))
 
 
 def _reason(error: Exception) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import zmq
 
 from tfos_magic.cluster.membership import Membership
-from tfos_magic.cluster.startup import tell
+from tfos_magic.cluster.startup import tell_while
 from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
 from tfos_magic.cluster.workers import RELAY
@@ -75,9 +76,9 @@ class Detour:
         """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``."""
         if self.taken or self._membership.await_first(min(DIRECT_SECONDS, deadline - time.monotonic())):
             return False
-        tell("an executor to try whether it reaches this kernel", deadline)
         with suppress(StartTimeout):  # they have their slots yet to come
-            self.taken = bool(self._carrier.ask(partial(why_unreached, kernel), TRY_SECONDS))
+            what = "an executor to try whether it reaches this kernel"
+            self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
         return self.taken
 
     def close(self, *, quick: bool) -> None:
@@ -87,16 +88,19 @@ class Detour:
             self._carrier.cancel()
 
     def _start(self, kernel: str, deadline: float) -> None:
-        tell("a relay for messages, on an executor", deadline)
         server_public, server_secret = zmq.curve_keypair()
         public, secret = zmq.curve_keypair()
         driver = self._driver_host or driver_address(self._spark)
         work = partial(start_relay, driver, SecretBytes(server_secret), public, self.patience)
-        self._endpoint, line = self._carrier.ask(work, deadline - time.monotonic()).split()
+        said = self._ask("a relay for messages, on an executor", work, deadline - time.monotonic())
+        self._endpoint, line = said.split()
         log.info("messages of the workers go by Spark, from a relay at %s", self._endpoint)
         keys = Line(line, server_public, public, SecretBytes(secret))
         self._tunnel = tunnel = Tunnel(self._carrier, keys, kernel, self._on_loss)
         self._membership.delay = lambda: tunnel.delay
+
+    def _ask(self, what: str, work: Callable[[], str], seconds: float) -> str:
+        return tell_while(what, time.monotonic() + seconds, partial(self._carrier.ask, work, seconds))
 
     def _on_loss(self, reason: str) -> None:
         self._tunnel, self._endpoint = None, ""
