@@ -90,7 +90,7 @@ class Agents:
         control.forget(self._membership.gather({slot: job.tag for slot, job in jobs.items()}))
         for job in jobs.values():
             job.start()
-        if self.detour.take(control.endpoint, deadline):
+        if self.detour.take(control.endpoint, deadline, control.log):
             self._membership.give_up(slots)
             self._cancel(slots)
             self.await_slots(deadline)

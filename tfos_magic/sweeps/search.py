@@ -31,7 +31,10 @@ METRIC = "tfos_metric"
 
 STOPPED = "stopped before its end"
 
-_FALLING = re.compile(r"loss|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)")
+_NEGATED = re.compile(r"(^|_)(neg|negative|minus|inverse)_")
+_FALLING = re.compile(
+    r"loss(?!less)|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)"
+)
 _GROWING = re.compile(
     r"acc|auc|precision|recall|f1|fbeta|iou|io_u|(^|_)r2(_|$)|score|similarity|dice|ndcg|specific|sensitiv"
 )
@@ -155,10 +158,11 @@ def optuna_module() -> Any:
 def direction_of(metric: str) -> str:
     """What is better of a metric, as its name says. Raises :class:`UsageError` where it does not."""
     name = metric.lower()
-    if _FALLING.search(name):
-        return "minimize"
-    if _GROWING.search(name):
-        return "maximize"
+    if not _NEGATED.search(name):
+        if _FALLING.search(name):
+            return "minimize"
+        if _GROWING.search(name):
+            return "maximize"
     raise UsageError(
         f"Whether more of {metric!r} is better, its name does not tell: add --direction maximize or minimize."
     )

@@ -52,7 +52,7 @@ class ControlServer:
         self._outbox: WakeQueue[tuple[bytes, list[bytes], bool] | None] = WakeQueue()
         self._deliveries: dict[bytes, Redelivery] = {}
         self._context = zmq.Context()
-        self._log = LogOnce(log)
+        self.log = self._log = LogOnce(log)
         server_public, server_secret = zmq.curve_keypair()
         self.public, self._secret = server_public, SecretBytes(server_secret)
         self._known = KnownKeys()

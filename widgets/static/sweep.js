@@ -138,7 +138,7 @@ function trialTable(data, look, choose) {
   return {
     root: node("div", "", {}, empty, box, said),
     draw(trials, top) {
-      [known, best] = [trials, top];
+      [known, best] = [top ? [top, ...trials.filter((trial) => trial !== top)] : trials, top];
       names = [...new Set(known.flatMap((trial) => Object.keys(trial.params)))];
       fill(head, ["trial", ...names, "state", "epoch", data.get("metric"), ""], () => node("th", "", { scope: "col" }), (item, name) => {
         write(item, short(name, LONG));

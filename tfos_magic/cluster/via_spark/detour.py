@@ -18,6 +18,7 @@ from tfos_magic.cluster.workers import RELAY
 from tfos_magic.errors import StartTimeout
 from tfos_magic.spark.session import Session, driver_address, is_connect
 from tfos_magic.transport.agent_config import CONTACT_SECONDS
+from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.secret import SecretBytes
 from tfos_magic.worker.relay.line import Line
 from tfos_magic.worker.relay.relay import start_relay, why_unreached
@@ -72,11 +73,12 @@ class Detour:
             self._start(kernel, deadline)
         return self._endpoint or kernel
 
-    def take(self, kernel: str, deadline: float) -> bool:
-        """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``."""
+    def take(self, kernel: str, deadline: float, log: LogOnce) -> bool:
+        """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``, whose
+        ``log`` tells of no connection that only tried that."""
         if self.taken or self._membership.await_first(min(DIRECT_SECONDS, deadline - time.monotonic())):
             return False
-        with suppress(StartTimeout):  # they have their slots yet to come
+        with suppress(StartTimeout), log.muted():  # they have their slots yet to come
             what = "an executor to try whether it reaches this kernel"
             self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
         return self.taken

@@ -61,25 +61,30 @@ def _matters(sweep: Sweep) -> str:
 
 
 def _table(sweep: Sweep) -> str:
-    """The trials by number: all of few; of many the best, and those that failed."""
+    """The trials, the best of them on top: all of few, by number; of many the best ones, in their order."""
     begun = [trial for trial in sweep.trials if has_begun(trial) and trial.number is not None]
     if not begun:
         return ""
-    shown = sorted(_first(sweep, begun), key=lambda trial: trial.number or 0)
+    first = _first(sweep, begun)
+    shown = first[:ROWS] if len(begun) > ROWS else sorted(begun, key=lambda each: (each is not first[0], each.number))
     names = list(dict.fromkeys(name for trial in shown for name in trial.params))
     head = ["", "trial", *names, "state", "epoch", sweep.search.metric]
     rows = [[_mark(sweep, trial), *_cells(trial, names)] for trial in shown]
-    more = len(begun) - len(shown)
-    return html_table([head, *rows]) + (f"<p>{escape(count_of(more, 'further trial'))}.</p>" if more else "")
+    more = f"{count_of(len(begun) - len(shown), 'further trial')}: study.trials_dataframe() has all."
+    return html_table([head, *rows]) + (f"<p>{escape(more)}</p>" if len(begun) > len(shown) else "")
 
 
 def _first(sweep: Sweep, trials: list[Trial]) -> list[Trial]:
+    """Those that ended well by their metric, the best first, then those that failed, then all others."""
     sign = -1 if sweep.search.direction == "maximize" else 1
 
-    def place(trial: Trial) -> tuple[bool, float]:
-        return trial.verdict not in ("complete", "failed"), sign * (trial.value if trial.value is not None else 0.0)
+    order = {"complete": 0, "failed": 1}
 
-    return sorted(trials, key=place)[:ROWS]
+    def place(trial: Trial) -> tuple[bool, int, float]:
+        value = trial.value if trial.value is not None else 0.0
+        return trial is not sweep.best_trial, order.get(trial.verdict, 2), sign * value
+
+    return sorted(trials, key=place)
 
 
 def _mark(sweep: Sweep, trial: Trial) -> str:

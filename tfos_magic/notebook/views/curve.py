@@ -11,6 +11,7 @@ from tfos_magic.notebook.views.charts import Chart, Line
 from tfos_magic.notebook.views.wording import duration, number
 
 WIDTH, HEIGHT = 224.0, 92.0
+DIGITS = 7
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 6.0, 6.0, 16.0
 
 _TRAINING = 'stroke="#1976d2" style="stroke:var(--jp-brand-color1,#1976d2)"'
@@ -55,7 +56,7 @@ class _Frame:
             for y in (TOP, bottom)
         )
         ends = ((TOP + 4, self._high), (bottom, self._low))
-        marks = [(LEFT - 4, at, "end", number(float(f"{value:.3g}"))) for at, value in ends]
+        marks = [(LEFT - 4, at, "end", _short(value)) for at, value in ends]
         marks += [(LEFT, HEIGHT - 4, "start", unit(self._first)), (WIDTH - RIGHT, HEIGHT - 4, "end", unit(self._last))]
         texts = (f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
         return f'{rules}<g fill="currentColor" fill-opacity="0.75">{" ".join(texts)} </g>'
@@ -79,6 +80,13 @@ class _Frame:
     def _y(self, y: float) -> float:
         span = self._high - self._low
         return TOP + (HEIGHT - TOP - BOTTOM) * ((self._high - y) / span if span else 0.5)
+
+
+def _short(value: float) -> str:
+    """Three digits, with a power of ten where they would not fit beside the axis: ``4.92e-4``."""
+    text = number(float(f"{value:.3g}"))
+    digits, _, power = f"{value:.2e}".partition("e")
+    return text if len(text) <= DIGITS else f"{digits}e{int(power)}"
 
 
 def _label(chart: Chart) -> str:
