@@ -36,6 +36,15 @@ DYNAMIC = {
 }
 
 
+SLOWLY = """
+import keras, numpy as np, time
+slowly = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.2))
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 1)), np.ones((8, 1)), epochs=1000, verbose=0, callbacks=[slowly])
+"""
+
+
 def main(master: str, folder: Path) -> dict[str, Any]:
     spark = SparkSession.builder.master(master).config(map=DYNAMIC | EXECUTORS).getOrCreate()
     outcome: dict[str, Any] = {"executors": [executors(spark)]}
@@ -50,6 +59,10 @@ def main(master: str, folder: Path) -> dict[str, Any]:
         outcome["executors"].append(executors(spark))
         again = run(cluster, "pass", folder / "nothing", **data)
         outcome["stayed"] = before == [worker.agent.pid for worker in cluster.workers]
+    with TFCluster(spark, workers=1, most_workers=2) as elastic:
+        growing = elastic.submit(SLOWLY)
+        outcome["grown"] = reached(lambda: elastic.size == 2)
+        growing.stop()
     outcome["emptied"] = reached(lambda: executors(spark) == 0)
     idle = TFCluster(spark, workers=1, idle_timeout=IDLE_SECONDS).start()
     outcome["ended"] = reached(lambda: idle.phase is ClusterPhase.STOPPED)

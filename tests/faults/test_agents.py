@@ -193,7 +193,7 @@ def test_dynamic_allocation_brings_executors_keeps_those_of_workers_and_gets_bac
     assert outcome["restarts"] == 1
     assert outcome["furthest"] <= 1e-5
     assert set(outcome["hosts"]) <= {"127.0.0.2", "127.0.0.3"}
-    assert [outcome[what] for what in ("shrunk", "stayed", "emptied", "ended")] == [True] * 4
+    assert [outcome[what] for what in ("shrunk", "stayed", "grown", "emptied", "ended")] == [True] * 5
     assert outcome["reason"] == "no run came for 4 s (idle_timeout)"
     assert outcome["count"] == 9
 

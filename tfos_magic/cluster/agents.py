@@ -20,6 +20,7 @@ from tfos_magic.cluster.workers import ClusterSpec, Worker
 from tfos_magic.errors import StartTimeout
 from tfos_magic.spark.encryption import Encryption
 from tfos_magic.spark.failures import cause_of, has_ended, with_remedy
+from tfos_magic.spark.invitation import Invitation
 from tfos_magic.spark.locations import home_of
 from tfos_magic.spark.session import (
     Session,
@@ -58,6 +59,7 @@ class Agents:
         self._token, self._authority = token, authority
         self._numbers = itertools.count()
         self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
+        self.invitation = Invitation(spark)
         self.detour = Detour(spark, membership, spec.via, spec.driver_host)
 
     @property

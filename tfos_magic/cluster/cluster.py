@@ -173,12 +173,16 @@ class TFCluster(WorkerGroup):
             self.resize(workers)
 
     def grow(self) -> None:
-        """Have the run that goes on take as many workers as Spark has room for, ``most_workers`` at most."""
+        """Have the run that goes on take as many workers as Spark has room for, ``most_workers`` at most, and ask for
+        that room where Spark makes it."""
         run = next(iter(self.queue.runs), None)
         if run is None or isinstance(run, MapRun) or self.wanted is not None or self.size >= self.spec.most_workers:
             return
         if run.request.boundary and (size := self._largest(self.size + self._agents.free())) > self.size:
             self.wanted = size
+        elif run.request.boundary:
+            feeding = 1
+            self._agents.invitation.send((self.spec.most_workers - self.size) * self.spec.cores + feeding)
 
     def _begin_anew(self) -> None:
         made = type(self)(self.spark, **asdict(self.spec))

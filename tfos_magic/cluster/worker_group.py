@@ -283,6 +283,7 @@ class WorkerGroup(TrainerGroup):
         if control is None:
             return
         forget(self)
+        self._agents.invitation.withdraw()
         if not force:
             for peer in self.membership.peers:
                 control.send(peer, Shutdown())

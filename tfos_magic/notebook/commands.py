@@ -38,6 +38,7 @@ from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.tables import run_table
 from tfos_magic.notebook.views.time_spent import advice
 from tfos_magic.notebook.views.view import show_again
+from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.processes.temporary_folder import left_behind, remove
 from tfos_magic.tensorboard.server_process import embed
@@ -169,8 +170,9 @@ class Commands:
         if self.runtime.cluster is None or not self.runtime.running:
             raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
         self.runtime.cluster.scale(args.workers)
-        if self.runtime.cluster.wanted is not None:
-            print(f"The run goes on with {args.workers} workers from its next checkpoint on, which it takes now.")
+        if self.runtime.cluster.wanted not in (None, self.runtime.cluster.size):
+            workers = count_of(args.workers, "worker")
+            print(f"The run goes on with {workers} from its next checkpoint on, which it takes now.")
         print(describe_status(self.runtime.cluster.status()))
 
     def _netbench(self, args: Any) -> None:

@@ -12,13 +12,14 @@ from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.checkpoints.store import CheckpointStore
+from tfos_magic.checkpoints.store import FLUSH_SECONDS, CheckpointStore
 from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, restart_notice, revive, take_size
 from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
+from tfos_magic.cluster.startup import tell_while
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
@@ -92,8 +93,10 @@ class Execution:
             self._cluster.notices = []
             self._persevere()
             self._close_store()
-            self._end(RunPhase.DONE)
-            return self._results.values()
+            try:
+                return self._results.values()
+            finally:
+                self._end(RunPhase.DONE)
         except (KeyboardInterrupt, StopAsked):
             self._end(RunPhase.STOPPED)
             raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
@@ -136,7 +139,7 @@ class Execution:
     def _close_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            store.close()
+            tell_while("the last checkpoint to be written", time.monotonic() + FLUSH_SECONDS, store.close)
         self._take_notices()
 
     def _persevere(self) -> None:
