@@ -24,7 +24,8 @@ def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any 
     Without a ``kind`` it is what :func:`format_of` says.
     ``schema`` (an Arrow schema, or a mapping from names to Arrow types or their names) takes the place of what a
     TFRecord or CSV file, or the name of a folder, seems to hold. Folders such as ``day=3`` are columns. Raises
-    :class:`DataError` where nothing is there, a path is named twice, folders differ in their columns, or the format is not known.
+    :class:`DataError` where nothing is there, a path is named twice, folders differ in their columns, or the format is
+    not known.
     """
     if kind is not None and kind not in FORMATS:
         raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
