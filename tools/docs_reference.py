@@ -13,9 +13,9 @@ from typing import Any
 
 from tfos_magic.columns import schema_plan
 from tfos_magic.notebook.commands import COMMANDS
-from tfos_magic.notebook.config import TFOS
+from tfos_magic.notebook.config import TFOS, setting_of
 from tfos_magic.notebook.magics import TFOSMagics
-from tfos_magic.notebook.options import CELL_MAGICS
+from tfos_magic.notebook.options import CELL_MAGICS, default_of
 from tfos_magic.transport.messages import StrategyOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,8 +39,6 @@ INTERNAL = {
     "WorkerError": "told",
 }
 """What other rooms call of a class, and its users do not."""
-OPTION_OF = re.compile(r" \((-\S+)\)")
-"""How the help of a setting names the option that it is the default of."""
 
 
 def magics() -> str:
@@ -84,23 +82,15 @@ def _value_of(action: Action) -> str:
 
 
 def _default_of(action: Action) -> str:
-    setting = next((name for name, trait in TFOS.class_traits(config=True).items() if _is_default(trait, action)), "")
-    option = next((each for each in fields(StrategyOptions) if each.name == action.dest), None)
-    if setting and action.nargs != 0:
+    setting = setting_of(action.option_strings)
+    if setting and action.default is None and action.nargs != 0:
         return f"{_code(TFOS.class_traits()[setting].default_value)} ([`TFOS.{setting}`](settings.md))"
-    if option is not None and option.default is not None:
-        return _code(option.default)
-    shown = action.default not in (None, [], "", 0, False)
-    return _code(",".join(action.default) if isinstance(action.default, list) else action.default) if shown else ""
+    default = default_of(action)
+    return "" if default in (None, "", 0, False) else _code(default)
 
 
 def _code(value: Any) -> str:
     return "empty" if value == "" else f"`{value}`"
-
-
-def _is_default(trait: Any, action: Action) -> bool:
-    found = OPTION_OF.search(trait.help)
-    return found is not None and found[1] in action.option_strings
 
 
 def settings() -> str:

@@ -14,10 +14,7 @@ from tests.object_store import object_store
 MARKED = re.compile(r"^<!-- run -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])"
 BEFORE = {
-    "README.md": """
-row = F.transform(F.sequence(F.lit(1), F.lit(16)), lambda i: F.rand(3).cast("float")).alias("pixels")
-spark.range(256).select(row, (F.col("id") % 10).cast("int").alias("digit")).write.parquet("digits.parquet")
-""",
+    "README.md": "",
     "docs/how-to/install.md": "",
     "docs/reference/settings.md": "",
     "docs/how-to/resume.md": f"""

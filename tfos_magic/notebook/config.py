@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from traitlets import Bool, Enum, Float, Int, Unicode, Union
 from traitlets.config import Configurable
 
@@ -65,3 +68,14 @@ class TFOS(Configurable):
     spool_dir = Unicode("", help="Directory of the executors for fed rows; empty: Spark's or the system's.").tag(
         config=True, at_start=True
     )
+
+
+_OPTION = re.compile(r" \((-\S+)\)")
+"""How the help of a setting names the option that it is the default of."""
+
+
+def setting_of(flags: Sequence[str]) -> str:
+    """The setting that is the default of the option with these ``flags``; empty where there is none."""
+    settings = TFOS.class_traits(config=True).items()
+    named = {name: _OPTION.search(trait.help) for name, trait in settings}
+    return next((name for name, found in named.items() if found is not None and found[1] in flags), "")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Action
 from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
-from IPython.core.magic_arguments import argument, argument_group, magic_arguments
+from IPython.core.magic_arguments import MagicHelpFormatter, argument, argument_group, magic_arguments
 
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
+from tfos_magic.notebook.config import TFOS, setting_of
 from tfos_magic.notebook.texts import extent, for_column, names, of_unknown, pair, ranks, unquoted
 from tfos_magic.notebook.views.choice import CHOICES
 from tfos_magic.transport.messages import STRATEGIES, StrategyOptions
@@ -49,7 +51,12 @@ cluster_options = grouped(
         default=None,
         help="Seconds the cluster may take to come up; 15 where Spark's executors have too few cores, free or not.",
     ),
-    argument("--idle-timeout", type=float, default=None, help="Seconds without a run after which the cluster ends."),
+    argument(
+        "--idle-timeout",
+        type=float,
+        default=None,
+        help="Seconds without a run after which the cluster ends; 0: it stays.",
+    ),
     argument(
         "--spool-gb",
         type=above_zero,
@@ -244,8 +251,29 @@ def parse(function: Any, line: str) -> Any:
 CELL_MAGICS = ("tfos_train", "tfos_run", "tfos_sweep")
 
 
+def default_of(action: Action) -> Any:
+    """What an option is where it is not given; None, or empty, where that is nothing."""
+    option = next((each for each in fields(StrategyOptions) if each.name == action.dest), None)
+    if action.default is None and action.nargs != 0 and (setting := setting_of(action.option_strings)):
+        return TFOS.class_traits()[setting].default_value
+    if option is not None:
+        return option.default
+    return ",".join(action.default) if isinstance(action.default, list) else action.default
+
+
+class _WithDefaults(MagicHelpFormatter):
+    """Help that tells the default of each option that has one."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text, default = action.help or "", default_of(action)
+        tells = "default" in text or default in (None, "") or isinstance(default, bool)
+        shown = f"{default:g}" if isinstance(default, float) else str(default).replace("%", "%%")
+        return text if tells else f"{text.removesuffix('.')}; default: {shown}."
+
+
 def help_of(function: Any) -> str:
     """The help text of a magic, without the mark-up that IPython puts before it."""
+    function.parser.formatter_class = _WithDefaults
     text = str(function.parser.format_help()).removeprefix("::").lstrip("\n")
     name = function.__name__
     return text.replace(f"%{name}", f"%%{name}", 1) if name in CELL_MAGICS else text
