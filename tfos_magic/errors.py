@@ -80,7 +80,7 @@ class WorkerLost(ClusterError):
 
     def without_restarts(self, max_restarts: int, checkpoint_dir: str) -> WorkerLost:
         """The same loss, with what became of the run's ``max_restarts`` and what to do now."""
-        said = "It was not restarted, for --max-restarts is 0"
+        said = "It was not restarted because --max-restarts is 0"
         if max_restarts:
             times = f"{max_restarts} time{'s' * (max_restarts > 1)}"
             said = f"It had been restarted {times}, which is all that --max-restarts allows"

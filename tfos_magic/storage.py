@@ -58,7 +58,7 @@ def refuse_missing_bucket(system: Any, path: str) -> None:
         ) from None
     except Exception as error:  # every client library has errors of its own
         raise DataError(
-            f"the bucket {bucket!r} cannot be looked at: {error}. See that the store runs, and that its address and "
+            f"the bucket {bucket!r} cannot be checked: {error}. See that the store runs, and that its address and "
             "the credentials are right"
         ) from error
 

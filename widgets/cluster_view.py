@@ -37,7 +37,7 @@ class ClusterView(Part):
     def __init__(self, cluster: TFCluster | None = None, **traits: Any) -> None:
         if cluster is not None and not hasattr(cluster, "queue"):
             raise UsageError(
-                f"{type(cluster).__name__} is no cluster: give a TFCluster, or none for that of the magics."
+                f"{type(cluster).__name__} is not a cluster: give a TFCluster, or nothing for that of the magics."
             )
         self.cluster = cluster
         self._error = self._busy = ""

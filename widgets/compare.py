@@ -54,7 +54,7 @@ class Compare(Part):
     @traitlets.validate("runs")
     def _all_checked(self, proposal: Any) -> Any:
         if None in proposal.value:
-            raise UsageError("None is no run: leave it out.")
+            raise UsageError("None is not a run: leave it out.")
         refuse_others(*proposal.value)
         return proposal.value
 

@@ -34,15 +34,15 @@ def refuse_others(*runs: Any) -> None:
         refuse_several(run)
         if run is not None and not hasattr(run, "run_id"):
             raise UsageError(
-                f"{type(run).__name__} is no run: give what submit() or --detach gives, or what a decorated function's "
-                "submit() does."
+                f"{type(run).__name__} is not a run: give what submit() or --detach gives, or what a decorated "
+                "function's submit() does."
             )
 
 
 def refuse_several(runs: Any) -> None:
     """Raise :class:`UsageError` for what has runs and is none, as a map is."""
     if hasattr(runs, "runs") and not hasattr(runs, "state"):
-        raise UsageError(f"{type(runs).__name__} is no run, it has several: give one of its .runs.")
+        raise UsageError(f"{type(runs).__name__} is not a run but has several: give one of its .runs.")
 
 
 class Part(anywidget.AnyWidget):
@@ -112,7 +112,7 @@ class Part(anywidget.AnyWidget):
                 log.exception("An observer of %r of a %s failed.", trait, type(self).__name__)
 
     def close(self) -> None:
-        """Show nothing more. The run goes on."""
+        """Show nothing more. The run continues."""
         if self.data is not None and self.comm is not None:
             self.data.unobserve(self._follow, "picture")
         super().close()

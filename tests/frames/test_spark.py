@@ -341,7 +341,7 @@ def _numpy_step(points: Any, centres: Any) -> Any:
 
 
 def test_output_names_are_checked_against_the_columns(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="'x' is already a column"):
+    with pytest.raises(UsageError, match="'x' is the name of a column"):
         tfs.map_blocks(lambda x: {"x": x}, doubles(spark, 2, 1))
     assert tfs.map_blocks(lambda x: {"x": x}, doubles(spark, 2, 1), trim=True).columns == ["x"]
 

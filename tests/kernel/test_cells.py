@@ -474,7 +474,7 @@ def test_the_cluster_gets_the_size_that_a_cell_asks_for_when_the_run_before_has_
     assert not kernel.run(train_cell("--label y --detach", epochs=100_000)).error
     busy = kernel.run("%tfos start -n 3")
     assert busy.error == "ClusterError"
-    assert "is busy with a run, and cannot get another size" in busy.traceback
+    assert "is busy with a run, and cannot be resized" in busy.traceback
     assert not kernel.run("run.stop()").error
 
 
@@ -659,7 +659,7 @@ def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frame
     kernel.run("%tfos stop\nspark.stop()")
     assert not kernel.run(SESSION.replace("rows", "others")).error
     late = kernel.run(cell)
-    assert "DataFrame 'rows' is of a Spark session that was stopped: make it anew" in late.traceback
+    assert "DataFrame 'rows' belongs to a stopped Spark session: create it again" in late.traceback
 
 
 def test_options_that_the_running_cluster_ignores_are_said_with_the_remedy(kernel: Kernel) -> None:

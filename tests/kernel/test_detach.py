@@ -25,7 +25,7 @@ def test_the_notebook_is_free_while_a_detached_run_trains_and_its_handle_gives_t
     result = kernel.run("print(len(run['history'].history['loss']), run['model'].count_params(), run.done)")
     assert result.text.strip() == "3 25 True", result.traceback
     assert "history" not in kernel.run("print([n for n in ('history', 'model') if n in globals()])").text
-    assert "was not asked back" in kernel.run("run['weights']").traceback
+    assert "was not requested" in kernel.run("run['weights']").traceback
 
 
 def test_what_a_detached_run_prints_goes_to_the_cell_that_started_it_and_to_no_other(kernel: Kernel) -> None:

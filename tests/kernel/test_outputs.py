@@ -268,7 +268,7 @@ sys.modules.update(hidden)
 print(keras.saving.load_model(model.file).layers[0].kernel.numpy().tolist() == model["sequential/last/kernel"].tolist())
 """)
     assert not result.error, result.traceback
-    assert "no TensorFlow beside the notebook: model came back as its weights" in result.text
+    assert "Python has no TensorFlow: model came back as its weights" in result.text
     assert not checked.error, checked.traceback
     assert checked.text.splitlines() == [
         "['sequential/last/bias', 'sequential/last/kernel'] ndarray ['loss'] 0o600",

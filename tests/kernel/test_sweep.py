@@ -38,7 +38,7 @@ def test_a_cell_is_searched_over_and_leaves_the_study_and_the_best_model(kernel:
 
 def test_what_cannot_be_is_refused_before_anything_is_started(kernel: Kernel) -> None:
     for line, told in {
-        "--trials 3": "Say what is searched for",
+        "--trials 3": "Say what to optimise",
         "--trials 3 --metric loss -o best": "calls fit of by a name",
         "--trials 3 --metric loss --pruner asah": "Did you mean 'asha'?",
         "--trials 3 --metric loss -o nothing": "which the cell does not define",

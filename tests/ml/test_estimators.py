@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
     "text weights": (
         {"modelFn": classes, "labelCol": "two", "weightCol": "kind"},
         DataError,
-        "'kind' weighs rows, and is no column of numbers",
+        "'kind' is to weight rows, but is not numeric",
     ),
     "several columns": (
         {"modelFn": classes, "labelCol": "two", "featuresCols": ["a", "b"]},
@@ -296,7 +296,7 @@ def test_parameters_are_told_copied_and_refused() -> None:
         KerasClassifier(epoch=3)
     with pytest.raises(UsageError, match="modelParams are what modelFn makes a model of"):
         KerasClassifier(model=classes({}), modelParams={"outputs": 2}).training(None)
-    with pytest.raises(UsageError, match="list is no DataFrame of Spark"):
+    with pytest.raises(UsageError, match="list is not a Spark DataFrame"):
         KerasClassifier(modelFn=classes).fit([1, 2])
     wrong = {
         "epochs": -1,

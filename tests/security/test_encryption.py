@@ -235,7 +235,7 @@ def _told(**settings: str) -> Finding:
 def test_the_doctor_tells_what_sparks_settings_mean_for_the_keys() -> None:
     off = _told()
     assert "off for a cluster started now (no setting" in off.text
-    assert "who reads Spark's RPC has them" in off.text
+    assert "anyone who can read Spark's RPC has them" in off.text
     alone = _told(authenticate="true")
     assert "on for a cluster started now (spark.authenticate)" in alone.text
     assert "spark.network.crypto.enabled" in alone.fix

@@ -130,7 +130,7 @@ def test_what_cannot_change_size_is_refused_and_goes_on(cluster: TFCluster) -> N
     with pytest.raises(StartTimeout, match=r"9 workers and 1 feed slot asked, \d slots free"):
         cluster.scale(9)
     run = cluster.submit("import time; time.sleep(2)", strategy="none")
-    with pytest.raises(ClusterError, match="goes on: wait for it or stop it, then scale the cluster"):
+    with pytest.raises(ClusterError, match="is still running: wait for it or stop it, then scale the cluster"):
         cluster.scale(1)
     run.wait(60)
     assert cluster.size == 2

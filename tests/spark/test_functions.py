@@ -216,7 +216,7 @@ def test_runs_end_with_their_cluster_and_it_takes_no_other_then(
         runs = [made.submit("import time\nwhile True: time.sleep(0.01)") for _ in range(2)]
         made.wait_ready()
     assert [run.phase.value for run in runs] == ["stopped", "stopped"]
-    with pytest.raises(ClusterError, match="takes no run, for it is stopped"):
+    with pytest.raises(ClusterError, match="accepts no run because it is stopped"):
         made.submit("x = 1")
 
 
@@ -243,7 +243,7 @@ def test_a_cluster_goes_on_with_another_number_of_workers(local_session: SparkSe
             made.scale(3.0)  # type: ignore[arg-type]
         run = made.submit("import time\nwhile True: time.sleep(0.01)", name="long")
         made.scale(2)  # of which a run that does not train knows nothing
-        with pytest.raises(ClusterError, match="long goes on: wait for it or stop it, then release"):
+        with pytest.raises(ClusterError, match="long is still running: wait for it or stop it, then release"):
             made.release(frame)
         run.stop()
         assert made.size == 3

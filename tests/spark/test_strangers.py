@@ -137,7 +137,7 @@ def test_rows_are_taken_of_nobody_without_a_certificate_of_the_cluster_and_its_t
             _put(FeedAccess("wrong", known), socket_alone)
         with pytest.raises(flight.FlightUnauthenticatedError):
             _put(FeedAccess("wrong", known), elsewhere)
-        with pytest.raises(FeedError, match="no feed of tfos_magic"):  # it is heard, and is none
+        with pytest.raises(FeedError, match="not a feed of tfos_magic"):  # it is heard, and is none
             _put(FeedAccess(token, known), elsewhere)
         for identity in (foreign, nameless):
             with pytest.raises(flight.FlightUnavailableError):
@@ -221,5 +221,5 @@ def test_every_port_of_ours_is_bound_to_one_interface(cluster: TFCluster) -> Non
 def test_sums_over_ports_that_nothing_guards_are_refused_where_what_crosses_hosts_is_encrypted(
     local_session: SparkSession,
 ) -> None:
-    with pytest.raises(ClusterError, match=r"(?s)ports that nothing guards.*leave nccl out, or set encrypt=False"):
+    with pytest.raises(ClusterError, match=r"(?s)over unprotected ports.*leave nccl out, or set encrypt=False"):
         TFCluster(local_session, workers=2, nccl=True, encrypt=True).start()

@@ -219,7 +219,7 @@ def test_a_trial_that_fails_costs_no_other_and_tells_where_and_why(cluster: TFCl
     with pytest.raises(TrialError, match=r"Trial \d \(x \d\): ValueError on worker 0"):
         fast.wait(120)
     assert fast.count("failed") <= 2
-    with pytest.raises(TrialError, match="No trial of this sweep ended well"):
+    with pytest.raises(TrialError, match="No trial of this sweep succeeded"):
         cluster.sweep("raise ValueError('no')", trials=2, metric="score").wait(120)
     with pytest.raises(TrialError, match="It reported no 'score': its metrics are none"):
         cluster.sweep("x = 1", trials=1, metric="score").wait(120)

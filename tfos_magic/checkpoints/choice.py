@@ -71,7 +71,7 @@ class Choice:
         if self.newest is None:
             self._begin_anew()
         else:
-            self._damages.tell("The part that it ended is trained anew.")
+            self._damages.tell("The part that it ended is trained again.")
 
     def _look_at(self, entry: Entry, fits: set[int]) -> tuple[Checkpoint, bytes] | None:
         """An entry that is used. None where it is not, or damaged."""

@@ -180,5 +180,5 @@ class CheckpointStore:
             self.newest, self._failed = position, ""
         except ClusterError as error:
             if str(error) != self._failed:
-                self._notify(f"{error} The run goes on.")
+                self._notify(f"{error} The run continues.")
             self._failed = str(error)

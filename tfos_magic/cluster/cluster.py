@@ -248,11 +248,11 @@ class TFCluster(WorkerGroup):
     def _check_running(self) -> None:
         if self.phase is not ClusterPhase.RUNNING:
             why = f" ({self.membership.reason})" if self.membership.reason else ""
-            raise ClusterError(f"The cluster takes no run, for it is {self.phase.value}{why}: start() one.")
+            raise ClusterError(f"The cluster accepts no run because it is {self.phase.value}{why}: start() one.")
 
     def _check_idle(self, then: str) -> None:
         if runs := self.queue.runs:
-            raise ClusterError(f"{runs[0].name} goes on: wait for it or stop it, then {then}.")
+            raise ClusterError(f"{runs[0].name} is still running: wait for it or stop it, then {then}.")
 
     @staticmethod
     def feed_stream(df: Any, **query: Any) -> StreamingSource:

@@ -118,7 +118,7 @@ class MapRun:
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait for all items and give their results in order; raises what :meth:`result` raises for the first."""
         if not self.await_end(timeout):
-            raise TimeoutError(f"{self!r} after {timeout:g} s; it goes on.")
+            raise TimeoutError(f"{self!r} after {timeout:g} s; it is still running.")
         return list(self)
 
     def await_end(self, timeout: float | None = None) -> bool:

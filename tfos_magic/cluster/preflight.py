@@ -100,13 +100,13 @@ def _encryption(spark: Any, requested_cluster: ClusterSpec) -> Finding:
         spec = requested_cluster
         decided = encryption_of(spark, spec.encrypt, spec.spool_dir, spec.spool_gb)
     except ClusterError as error:
-        return Finding("encryption", "what is asked for does not go together", str(error))
+        return Finding("encryption", "the requested options contradict each other", str(error))
     reason = decided.why or "no setting of the session asks for it"
     rows = f"; fed rows stay in memory, for {DISK_SETTING}" if decided.spool_dir == MEMORY else ""
     text = f"between hosts {'on' if decided.network else 'off'} for a cluster started now ({reason}){rows}"
     if hides_tasks(spark) or sessions.master_of(spark).startswith("local["):
         return Finding("encryption", text)
-    readable = "the cluster's keys travel in Spark's tasks, and who reads Spark's RPC has them"
+    readable = "the cluster's keys travel in Spark's tasks, and anyone who can read Spark's RPC has them"
     settings = "set spark.authenticate and spark.network.crypto.enabled to true, or spark.ssl.rpc.enabled"
     if decided.network:
         return Finding("encryption", text, f"{readable}: {settings}")
@@ -123,7 +123,7 @@ def _room(spark: Any, requested_cluster: ClusterSpec) -> Iterator[Finding]:
 def _slots(spark: Any, requested_cluster: ClusterSpec) -> Finding:
     total, needed = sessions.total_cores(spark), requested_cluster.slots
     if total is None:
-        return Finding("slots", "a Connect session does not tell; a start waits for them")
+        return Finding("slots", "unknown on a Connect session; a start waits for them")
     free = total - sessions.busy_cores(spark)
     if sessions.is_dynamic(spark):
         return _slots_to_come(spark, needed, total)

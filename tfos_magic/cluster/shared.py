@@ -76,7 +76,7 @@ class SharedCluster:
             if any(run.run_id != run_id for run in self.queue.runs[:1]):
                 raise ClusterError(
                     f"The cluster of {cluster.size} workers and {len(cluster.servers)} parameter servers is busy with "
-                    "a run, and cannot get another size: wait for the run, or stop it."
+                    "a run, and cannot be resized: wait for the run, or stop it."
                 )
         made = make()
         if cluster is not None and self.running:
@@ -105,5 +105,5 @@ SHARED = SharedCluster()
 def current_cluster() -> TFCluster:
     """The cluster of magics, of decorated functions and of estimators. Raises :class:`ClusterError` without one."""
     if SHARED.cluster is None or not SHARED.running:
-        raise ClusterError("There is no cluster: %tfos start makes one, and so does whatever trains.")
+        raise ClusterError("There is no cluster: %tfos start starts one, and so does every cell that trains.")
     return SHARED.cluster

@@ -145,7 +145,7 @@ class WorkerGroup(TrainerGroup):
         decided = encryption_of(self.spark, self.spec.encrypt, self.spec.spool_dir, self.spec.spool_gb)
         if decided.network and self.nccl:
             raise ClusterError(
-                f"nccl sends gradients over ports that nothing guards, and what crosses hosts is to be encrypted "
+                f"nccl sends gradients over unprotected ports, and traffic between hosts is to be encrypted "
                 f"({decided.why}): leave nccl out, or set encrypt=False on a network of your own alone."
             )
         self.encrypted = decided.network

@@ -18,7 +18,7 @@ from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, Tr
 
 LOG_LINES, LINE_CHARACTERS, OUTPUT_LINES = 500, 10_000, 10
 LEAST_HEARTBEAT_TIMEOUT = 3.0
-_SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for want of memory"}
+_SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for lack of memory"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ClusterSpec:
                 "A cluster needs at least 1 worker with at least 1 core: check -n, --ps, --cores and --gpus."
             )
         if self.encrypt not in (True, False, "auto"):
-            raise ClusterError(f"encrypt must be True, False or 'auto', and is {self.encrypt!r}.")
+            raise ClusterError(f"encrypt must be True, False or 'auto', not {self.encrypt!r}.")
         if self.most_workers and (self.most_workers < self.workers or self.servers or not self.hold_slots):
             raise ClusterError(
                 f"most_workers is {self.most_workers}: it goes with no fewer than {self.workers} workers, with no "
@@ -63,7 +63,7 @@ class ClusterSpec:
             raise ClusterError("idle_timeout is in seconds: 0 or more, and 0 keeps an idle cluster.")
         if self.heartbeat_timeout < LEAST_HEARTBEAT_TIMEOUT:
             raise ClusterError(
-                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: signs of life come once in a second."
+                f"heartbeat_timeout must be {LEAST_HEARTBEAT_TIMEOUT:.0f} or more: heartbeats come once a second."
             )
 
     @property
@@ -203,7 +203,7 @@ def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> W
     elif RELAY in lost:
         how = f"was lost with {RELAY}, on an executor"
     else:
-        how = "was lost, its executor or the Spark task in it having died"
+        how = "was lost because its executor or its Spark task died"
     how += f"; so was worker {others}" if others else ""
     return WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
 

@@ -47,5 +47,5 @@ def _by_content(file: DataFile) -> str:
     except OSError as error:
         raise DataError(f"{file.url} cannot be read: {error}") from error
     if begins != _MAGIC:
-        raise DataError(f"{file.url} is no Parquet file, and its name tells no other format: say {_CHOICE}")
+        raise DataError(f"{file.url} is not a Parquet file, and its name tells no other format: say {_CHOICE}")
     return "parquet"

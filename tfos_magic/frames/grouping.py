@@ -51,9 +51,7 @@ def _refuse_taken(program: Program, keys: tuple[str, ...]) -> None:
     folded = {key.casefold() for key in keys}
     taken = [spec.name for spec in program.inputs if spec.name.casefold() in folded]
     if taken:
-        raise UsageError(
-            f"output {taken[0]!r} is already a column, a key of the groups: feed_dict gives it another name"
-        )
+        raise UsageError(f"output {taken[0]!r} is the name of a group key: feed_dict gives it another name")
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,6 @@ def _refuse_taken(outputs: Sequence[ColumnSpec], passed: Sequence[str]) -> None:
     for spec in outputs:
         if spec.name.casefold() in taken:
             raise UsageError(
-                f"output {spec.name!r} is already a column ({taken[spec.name.casefold()]!r}): name it otherwise, drop "
-                "the column first, or say trim=True, which leaves the columns out"
+                f"output {spec.name!r} is the name of a column ({taken[spec.name.casefold()]!r}): name it otherwise, "
+                "drop the column first, or use trim=True, which leaves the columns out"
             )

@@ -132,7 +132,7 @@ def _column_parameters(function: TensorFunction, constants: Mapping[str, Any] | 
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        raise UsageError(f"{function!r} is no function whose parameters can be read: wrap it in a lambda") from None
+        raise UsageError(f"{function!r} is not a function whose parameters can be read: wrap it in a lambda") from None
     unknown = [name for name in constants or {} if name not in parameters]
     if unknown:
         raise UsageError(f"constants has {unknown[0]!r}, which the function does not take: {_takes(list(parameters))}")

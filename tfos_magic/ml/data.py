@@ -32,7 +32,7 @@ class Rows:
 
     def __init__(self, frame: Any) -> None:
         if not is_dataframe(frame):
-            raise UsageError(f"{type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one.")
+            raise UsageError(f"{type(frame).__name__} is not a Spark DataFrame: spark.createDataFrame(…) makes one.")
         if frame.isStreaming:
             raise UsageError(
                 "This DataFrame is a stream, which has no end: fit on what a query has written, or train on it in a "
@@ -57,7 +57,7 @@ class Rows:
         if re.search(r"date|timestamp|interval|\btime\b", kind):
             raise DataError(f"Column {label!r} is of {kind}, and labels are numbers: cast it, as to seconds.")
         if weight and not isinstance(self.frame.schema[weight].dataType, NumericType):
-            raise DataError(f"Column {weight!r} weighs rows, and is no column of numbers.")
+            raise DataError(f"Column {weight!r} is to weight rows, but is not numeric.")
         if new := [name for name in names if name not in self._checked]:
             _check_values(self.frame, new, weight)
             self._checked.update(new)

@@ -74,7 +74,7 @@ def _to_strategy(value: Any) -> str:
 def _to_callbacks(value: Any) -> list[Any]:
     callbacks = TypeConverters.toList(value)
     if others := [each for each in callbacks if not hasattr(each, "set_model")]:
-        raise TypeError(f"{others[0]!r} is no callback of Keras.")
+        raise TypeError(f"{others[0]!r} is not a Keras callback.")
     return callbacks
 
 

@@ -44,7 +44,7 @@ class TFOS(Configurable):
         config=True
     )
     keep_checkpoints = Int(3, min=1, help="Checkpoints that stay (--keep).").tag(config=True)
-    max_restarts = Int(2, min=0, help="Lost workers that a run goes on after (--max-restarts); one more ends it.").tag(
+    max_restarts = Int(2, min=0, help="Lost workers that a run survives (--max-restarts); the next loss ends it.").tag(
         config=True
     )
     heartbeat_timeout = Float(20.0, min=3.0, help="Seconds of silence after which a worker is lost.").tag(

@@ -47,7 +47,7 @@ def predict_line(args: Any, namespace: Mapping[str, Any]) -> Any:
     if args.frame not in namespace:
         raise UsageError(f"the notebook has no name {args.frame!r}: make the DataFrame in an earlier cell.")
     if args.model not in namespace and not Path(args.model).exists():
-        raise UsageError(f"{args.model!r} is no model of the notebook, and no path that is there.")
+        raise UsageError(f"{args.model!r} is neither a model in the notebook nor an existing path.")
     return tfs.predict(
         namespace.get(args.model, args.model),
         namespace[args.frame],

@@ -102,7 +102,7 @@ checkpoint_options = grouped(
     argument("--keep", type=positive, default=None, help="Checkpoints that stay, newest first; default 3."),
     argument("--resume", action="store_true", help="Go on from the newest checkpoint in --checkpoint-dir."),
     argument(
-        "--max-restarts", type=counting, default=None, help="Lost workers that a run goes on after; one more ends it."
+        "--max-restarts", type=counting, default=None, help="Lost workers that a run survives; the next loss ends it."
     ),
 )
 

@@ -66,13 +66,13 @@ class Search:
     def __post_init__(self) -> None:
         optuna_module()
         if not self.metric:
-            raise UsageError("Say what is searched for: --metric val_accuracy, or metric='val_accuracy'.")
+            raise UsageError("Say what to optimise: --metric val_accuracy, or metric='val_accuracy'.")
         if self.direction not in ("", *DIRECTIONS):
             raise UsageError(f"direction is {self.direction!r}: give maximize or minimize.")
         if self.resume and self.storage is None:
-            raise UsageError("A study goes on from where it is kept: add --storage sqlite:///study.db.")
+            raise UsageError("--resume needs the study's storage: add --storage sqlite:///study.db.")
         if isinstance(self.trials, bool) or not isinstance(self.trials, int) or self.trials < (self.sampler != "grid"):
-            raise UsageError(f"trials is {self.trials!r}: say how many, as --trials 40.")
+            raise UsageError(f"trials is {self.trials!r}: give a number, such as --trials 40.")
         object.__setattr__(self, "direction", self.direction or direction_of(self.metric))
 
     @property
@@ -231,7 +231,7 @@ def _object(what: str, given: Any, kind: type, names: tuple[str, ...]) -> Any:
         return given
     if given in names:
         return None
-    hint = did_you_mean(str(given), names, f"There are {', '.join(names)}, and objects of Optuna's in a name of yours.")
+    hint = did_you_mean(str(given), names, f"There are {', '.join(names)}, or a name that holds an Optuna object.")
     raise UsageError(f"There is no {what} {given!r}. {hint}")
 
 

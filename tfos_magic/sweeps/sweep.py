@@ -154,7 +154,7 @@ class Sweep:
         """What ended it before its time, or why none of its trials is of use; None while it goes on well."""
         failed = [trial for trial in self.trials if trial.verdict == "failed"]
         if self._failure is None and self.done and failed and not self.count("complete", "pruned"):
-            why = f"{failed[0].error}\n\nNo trial of this sweep ended well.{self._earlier()}"
+            why = f"{failed[0].error}\n\nNo trial of this sweep succeeded.{self._earlier()}"
             return TrialError(failed[0].number or 0, failed[0].params, why)
         return self._failure
 
@@ -193,7 +193,7 @@ class Sweep:
             return self.values[name]
         known = [trial for trial in self.study.get_trials(deepcopy=False) if trial.value is not None]
         if not known:
-            raise CaptureError("No trial has ended well, so that there is no best model.")
+            raise CaptureError("No trial has succeeded, so there is no best model.")
         number, mine = self.study.best_trial.number, {trial.number for trial in self.trials}
         why = "did not come" if number in mine else "was not kept: it is of an earlier sweep"
         raise CaptureError(
@@ -208,7 +208,7 @@ class Sweep:
         as a whole, such as :class:`DataError`; and TimeoutError after ``timeout`` seconds.
         """
         if not self.runs.await_end(timeout):
-            raise TimeoutError(f"{self!r} after {timeout:g} s; it goes on.")
+            raise TimeoutError(f"{self!r} after {timeout:g} s; it is still running.")
         if (error := self.error) is not None:
             raise error
         return self.study
@@ -278,7 +278,7 @@ def sweep_of(
 ) -> Sweep:
     """The sweep of a ``cell`` or function, with the fields of a :class:`Search` and the ``options`` of a run."""
     if kept := [name for name in ("checkpoint_dir", "observer") if options.get(name)]:
-        raise UsageError(f"A sweep has no {kept[0]}: its trials are many. A trial that loses its worker begins again.")
+        raise UsageError(f"A sweep has no {kept[0]}: a trial that loses its worker starts again.")
     asked = tuple(options.get("outputs", ()))
     model = model_of(cell) if isinstance(cell, str) else RETURNED
     outputs = outputs_of(cell, search["metric"], asked, model) if isinstance(cell, str) else asked

@@ -60,7 +60,7 @@ class EventMirror:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             name = part.path[:PATH_CHARACTERS]
             self._state.notices.append(
-                f"The cell's event files for TensorBoard are not kept any more: {name}: {reason}."
+                f"The cell's event files for TensorBoard are no longer copied: {name}: {reason}."
             )
 
     def _check_count(self) -> None:

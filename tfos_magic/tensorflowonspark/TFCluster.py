@@ -210,7 +210,7 @@ def run(
 
     roles = deal_roles(num_executors, num_ps, master_node, eval_node)
     if driver_ps_nodes:
-        raise UsageError("Parameter servers on the driver are not to be had: leave driver_ps_nodes out.")
+        raise UsageError("Parameter servers on the driver are not supported: leave driver_ps_nodes out.")
     if eval_node and input_mode != InputMode.TENSORFLOW:
         raise UsageError("An evaluator reads its data itself: eval_node goes with InputMode.TENSORFLOW.")
     ship(sc)

@@ -85,7 +85,7 @@ _SPELLED = {"ps": "PS", "tfrecord": "TFRecord"}
 _DOC = {
     "batch_size": "rows of a batch",
     "cluster_size": "nodes of the cluster",
-    "driver_ps_nodes": "parameter servers on the driver: not to be had",
+    "driver_ps_nodes": "parameter servers on the driver: not supported",
     "epochs": "how many times the rows are fed",
     "export_dir": "where the program exports its SavedModel",
     "grace_secs": "seconds that the program has after its last row",

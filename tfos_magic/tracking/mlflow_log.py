@@ -79,7 +79,7 @@ class MlflowLog:
             self._work.put((self._end, run.state, dict(run.result)))
             self._work.put(None)
             if not self._over.wait(END_SECONDS) and not self.problem:
-                self.problem = f"does not answer for {END_SECONDS:g} s; what is left is logged when it does"
+                self.problem = f"has not answered for {END_SECONDS:g} s; what is left is logged when it does"
         if self.problem and not self._told:
             self._told = True
             text = f"Not logged in MLflow ({self._mlflow.get_tracking_uri()}): {self.problem}."

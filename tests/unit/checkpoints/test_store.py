@@ -366,7 +366,7 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(tmp_path: Path, monk
         assert labels(store) == ["fit0-epoch4-step0"]
     assert len(notices) == 1
     assert "No space left on device" in notices[0]
-    assert "The run goes on" in notices[0]
+    assert "The run continues" in notices[0]
     assert not list(tmp_path.rglob("*.partial"))
 
 

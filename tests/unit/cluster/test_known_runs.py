@@ -38,7 +38,7 @@ def test_runs_are_found_by_name_and_number_and_others_refused() -> None:
         queue.join(made)
     assert heard == known.runs == [runs[0], runs[2], runs[3]]
     assert known.find("run 2") is runs[2]
-    with pytest.raises(UsageError, match=r"2 runs are called 'run 1': say which by its number in %tfos runs, 1, 3\."):
+    with pytest.raises(UsageError, match=r"2 runs are called 'run 1': choose one by its number in %tfos runs, 1, 3\."):
         known.find("run 1")
     assert known.find("1") is runs[0]
     with pytest.raises(UsageError, match=r"no run 'run2'\. Did you mean 'run 2'\?"):

@@ -213,7 +213,7 @@ def test_a_trainer_that_cannot_load_says_why_and_is_not_taken_for_lost() -> None
     ("exited", "words"),
     [
         (TrainerExited(1, 0, 0, 9, ""), "was killed by signal 9 (SIGKILL, perhaps out of memory)"),
-        (TrainerExited(1, 0, 0, 6, ""), "was killed by signal 6 (SIGABRT, perhaps for want of memory)"),
+        (TrainerExited(1, 0, 0, 6, ""), "was killed by signal 6 (SIGABRT, perhaps for lack of memory)"),
         (TrainerExited(1, 0, 0, 11, ""), "was killed by signal 11 (SIGSEGV)"),
         (TrainerExited(1, 0, 3, 0, ""), "ended with exit code 3"),
         (

@@ -65,12 +65,12 @@ def test_the_names_that_were_asked_back_are_there_when_the_run_has_ended() -> No
     begin = threading.Event()
     run = run_of(lambda _: {"model": 1} if begin.wait(10) else {}).start()
     assert not run.done
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it is still running"):
         run.wait(0.01)
     begin.set()
     assert run["model"] == run.result["model"] == 1
     assert dict(run.result) == run.wait() == {"model": 1}
-    with pytest.raises(UsageError, match="'weights' was not asked back"):
+    with pytest.raises(UsageError, match="'weights' was not requested"):
         run["weights"]
 
 

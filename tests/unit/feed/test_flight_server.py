@@ -138,7 +138,7 @@ def test_a_stream_that_breaks_off_keeps_the_receiver_serving_and_is_never_commit
 
 @pytest.mark.parametrize("command", [b"", b"\xff\x00", b"[]", b'{"feed_id": "f"}'])
 def test_a_stream_without_a_proper_command_is_refused(receiver: FeedFlightServer, command: bytes) -> None:
-    with pytest.raises(flight.FlightServerError, match="no feed of tfos_magic"):
+    with pytest.raises(flight.FlightServerError, match="not a feed of tfos_magic"):
         put(receiver, BEARER, command=command)
 
 

@@ -56,7 +56,7 @@ def test_groups_of_pandas_are_aggregated_by_their_keys() -> None:
     assert tfs.aggregate(total, frame[:0].groupby("k")).to_dict("list") == {"k": [], "x": []}
     with pytest.raises(UsageError, match="by columns that it has"):
         tfs.aggregate(total, frame.groupby(frame["x"] % 2))
-    with pytest.raises(UsageError, match="'x' is already a column, a key"):
+    with pytest.raises(UsageError, match="'x' is the name of a group key"):
         tfs.aggregate(total, frame.groupby("x"))
 
 
@@ -250,7 +250,7 @@ def test_explain_shows_dtypes_and_shapes() -> None:
 MAPPING_ERRORS = {
     "column missing": (lambda y: {"z": y}, {}, DataError, "no column 'y'"),
     "dtype mismatch": (lambda x: {"z": x + tf.constant(1, tf.int32)}, {}, UsageError, "int32.*x: float64"),
-    "output is a column": (lambda x: {"X": x}, {}, UsageError, "'X' is already a column"),
+    "output is a column": (lambda x: {"X": x}, {}, UsageError, "'X' is the name of a column"),
     "output twice": (lambda x: [("z", x), ("Z", x)], {}, UsageError, "the output 'Z' twice"),
     "no names": (lambda x: x + 1, {}, UsageError, "return its outputs by name"),
     "rows disagree": (lambda x: {"z": x[:1]}, {}, UsageError, "'z' has 1 rows for a block of 10.*trim=True"),

@@ -70,7 +70,7 @@ def test_a_schema_is_given_in_quotes() -> None:
         ("{'z': 3}", "df", "names no column: the DataFrame has x, y"),
         ("{'z': x", "df", "not valid Python"),
         ("{'z': x}", "df --select q", "--select: there is no column 'q'"),
-        ("{'x': x}", "df", "'x' is already a column"),
+        ("{'x': x}", "df", "'x' is the name of a column"),
         ("{'z': x}", "df --tirm", "Did you mean '--trim'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_line_predicts_with_a_model_of_the_notebook_or_a_path(tmp_path: Path) 
     [
         ("model", "needs a model and a DataFrame"),
         ("model nope", "no name 'nope'"),
-        ("nope df", "'nope' is no model of the notebook"),
+        ("nope df", "'nope' is neither a model in the notebook"),
     ],
 )
 def test_a_prediction_that_cannot_be_is_told(line: str, message: str) -> None:

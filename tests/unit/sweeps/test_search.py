@@ -56,7 +56,7 @@ def test_the_name_of_a_metric_tells_what_is_better_of_it(metric: str, direction:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": ""}, "Say what is searched for"),
+        ({"metric": ""}, "Say what to optimise"),
         ({"metric": "goodness"}, "its name does not tell: add --direction"),
         ({"metric": "neg_log_loss"}, "its name does not tell: add --direction"),
         ({"metric": "lossless_ratio"}, "its name does not tell: add --direction"),
@@ -64,7 +64,7 @@ def test_the_name_of_a_metric_tells_what_is_better_of_it(metric: str, direction:
         ({"sampler": "tep"}, "There is no sampler 'tep'. Did you mean 'tpe'?"),
         ({"pruner": 3}, "There is no pruner 3"),
         ({"resume": True}, "add --storage"),
-        ({"trials": 0}, "say how many"),
+        ({"trials": 0}, "give a number, such as --trials 40"),
         ({"sampler": "grid"}, "A grid is made of calls like"),
         ({"sampler": "grid", "text": "tfos.suggest_float('x', 0, 1)"}, "give it a step, or choices"),
     ],

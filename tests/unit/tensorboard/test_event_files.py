@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_said_once(mirror, tmp_path: Path) ->
     copies.take(part())
     copies.take(part(offset=4))
     assert len(state.notices) == 1
-    assert "are not kept any more" in state.notices[0]
+    assert "are no longer copied" in state.notices[0]
 
 
 def test_a_file_that_the_folder_of_runs_has_already_gets_no_copy(mirror, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> 
     if not lost:
         return
     if not state.replaying:
-        state.notices.append(f"The cluster had lost workers while nothing ran ({lost}): they are started anew.")
+        state.notices.append(f"The cluster had lost workers between runs ({lost}): they are being restarted.")
     draw()
     try:
         cluster.revive()

@@ -86,13 +86,13 @@ class KnownRuns:
         if len(places) > 1:
             numbers = ", ".join(str(place + 1) for place in places)
             raise UsageError(
-                f"{len(places)} runs are called {name!r}: say which by its number in %tfos runs, {numbers}."
+                f"{len(places)} runs are called {name!r}: choose one by its number in %tfos runs, {numbers}."
             )
         if places:
             return self._runs[places[0]]
         if name.isdigit() and 1 <= int(name) <= len(self._runs):
             return self._runs[int(name) - 1]
-        hint = did_you_mean(name, [run.name for run in self._runs], "%tfos runs lists what there is.")
+        hint = did_you_mean(name, [run.name for run in self._runs], "%tfos runs lists them.")
         raise UsageError(f"There is no run {name!r}. {hint}")
 
     def _add(self, queued: Any) -> None:

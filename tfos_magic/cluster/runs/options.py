@@ -156,7 +156,7 @@ def map_requests(
     if not isinstance(cell, str):
         called = next(iter(inspect.signature(cell).parameters), ITEM)
     if called in values or called in options.get("frames", ()):
-        raise UsageError(f"{called!r} is the item's name: call the value in names or frames by another one.")
+        raise UsageError(f"{called!r} is the item's name: rename the value in names or frames.")
     request = request_of(cell, names={**values, called: None}, **options)
     if isinstance(checkpoint_dir, str):
         checkpoint_dir = [checkpoint_dir and f"{checkpoint_dir}/{index}" for index in range(len(items))]

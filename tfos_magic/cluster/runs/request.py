@@ -99,7 +99,7 @@ def switch(name: str, value: Any) -> bool:
 def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NOTHING_MISSING) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
     if is_dataframe(frame) and is_stopped(frame.sparkSession):
-        raise DataError(f"DataFrame {name!r} is of a Spark session that was stopped: make it anew in the present one.")
+        raise DataError(f"DataFrame {name!r} belongs to a stopped Spark session: create it again in the current one.")
     if not hasattr(frame, "schema"):
         raise DataError(
             f"DataFrame {name!r} is {type(frame).__name__}: give a DataFrame of Spark, pandas or polars, an Arrow "
@@ -117,7 +117,7 @@ def open_store(request: RunRequest, notify: Callable[[str], None]) -> Checkpoint
     if request.alone:
         return None
     if request.resume and not request.checkpoint_dir:
-        raise UsageError("a run can go on only from a checkpoint directory: say which, with checkpoint_dir.")
+        raise UsageError("resume needs a checkpoint directory: set checkpoint_dir.")
     return CheckpointStore(request.checkpoint_dir, request.keep_checkpoints, resume=request.resume, notify=notify)
 
 

@@ -145,7 +145,7 @@ class RunResults:
 
     def _note_weights(self, name: str, weights: ModelWeights) -> None:
         """Put the model's archive into a file that only this user can read."""
-        text = f"There is no TensorFlow beside the notebook: {name} came back as its weights, a dict of arrays"
+        text = f"The notebook's Python has no TensorFlow: {name} came back as its weights, a dict of arrays"
         if archive := weights.archive:
             path = Path(tempfile.mkdtemp(prefix="tfos-model-")) / f"{name}.keras"
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -164,7 +164,7 @@ def _load_keras(data: bytearray) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ImportError):
-        return f"the notebook's Python has not what it is made of ({error}); install that beside the notebook"
+        return f"the notebook's Python lacks what it is made of ({error}); install that in the notebook's environment"
     return f"{type(error).__name__}: {error}"
 
 
@@ -179,7 +179,7 @@ class RunResult(Mapping[str, Any]):
         if name in values:
             return values[name]
         there = ", ".join(self._end.result()) or "nothing"  # raises what ended the run, if anything did
-        raise UsageError(f"{name!r} was not asked back: add it to -o, or to outputs. There is {there}.")
+        raise UsageError(f"{name!r} was not requested: add it to -o, or to outputs. There is {there}.")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values())

@@ -177,7 +177,7 @@ class Run(Observer):
                 raise
         finally:
             self._waiting -= 1
-        raise TimeoutError(f"{self.name} has not ended within {timeout:g} s; it goes on.")
+        raise TimeoutError(f"{self.name} has not ended within {timeout:g} s; it is still running.")
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the run at its next step, and wait for that; where ``timeout`` seconds are not enough, end its workers.

@@ -91,7 +91,7 @@ def _refuse_parts(cluster: TrainerGroup, name: str, what: str) -> None:
     """Refuse what only all workers of a cluster together can read."""
     if cluster.feed_world:
         raise DataError(
-            f"DataFrame {name!r} {what}, and cluster.map gives each item all rows: take cluster.run instead."
+            f"DataFrame {name!r} {what}, and cluster.map gives each item all rows: use cluster.run instead."
         )
 
 

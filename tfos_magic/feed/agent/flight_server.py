@@ -219,7 +219,7 @@ class _Server(flight.FlightServerBase):
         self._note(context)
         with _flight_errors():
             if (call := RowsCall.decode(descriptor.command)) is None:
-                raise FeedError("rows came without the name of a program's queue: it is no feed of tfos_magic")
+                raise FeedError("rows came without the name of a program's queue: it is not a feed of tfos_magic")
             queue, cancelled = self._channels.queue(call.channel, call.queue), context.is_cancelled
             if not call.answers:
                 _put_rows(queue, call, reader, cancelled)

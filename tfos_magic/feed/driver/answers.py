@@ -54,7 +54,7 @@ class Answers:
         with self._changed:
             ended = self._changed.wait_for(lambda: not missing() or feed_id not in self._given, ANSWER_TIMEOUT)
             if feed_id not in self._given:
-                raise FeedError("the workers were replaced during the feed: run the cell again to feed anew")
+                raise FeedError("the workers were replaced during the feed: run the cell again to feed the rows again")
             if not ended:
                 raise FeedError(
                     f"{len(missing())} of {len(due)} workers did not answer {kind.__name__} within "

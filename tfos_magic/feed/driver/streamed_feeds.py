@@ -33,7 +33,7 @@ from tfos_magic.transport.messages import (
 
 HELD_TIMEOUT = 24 * 3600.0
 JOIN_SECONDS = 5.0
-_ADVICE = "What was trained on them is not to be had again. Write the rows to Parquet and feed those."
+_ADVICE = "What was trained on them cannot be reproduced. Write the rows to Parquet and feed those."
 
 
 class StreamedFeeds:

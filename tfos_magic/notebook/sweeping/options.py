@@ -32,7 +32,7 @@ sweep_options = grouped(
         "--max-restarts",
         type=counting,
         default=None,
-        help="Lost workers that a trial begins again after; one more fails it.",
+        help="Lost workers that a trial begins again after; the next loss fails it.",
     ),
     data_options,
     cluster_options,

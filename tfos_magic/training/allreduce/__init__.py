@@ -21,8 +21,8 @@ def astray(ranks: object) -> str:
     """What to say when peers came to another operation than this rank."""
     return (
         f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let "
-        "all take the same number of steps: count them, as a loop by the clock ends after other ones on each worker, "
-        "or let all go by what tfos.broadcast() gives"
+        "all take the same number of steps: count them, as a loop timed by the clock takes different numbers on "
+        "each worker, or let all go by what tfos.broadcast() gives"
     )
 
 

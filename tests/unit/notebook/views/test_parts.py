@@ -333,11 +333,11 @@ def test_an_observer_that_raises_holds_no_part_up(sent: Sent, caplog: pytest.Log
 
 def test_what_is_no_run_is_refused_and_a_run_may_follow(sent: Sent) -> None:
     part = Progress()
-    with pytest.raises(UsageError, match="int is no run"):
+    with pytest.raises(UsageError, match="int is not a run"):
         part.run = 3
     part.run = ToldRun().go_on()
     assert part.phase == "done"
-    with pytest.raises(UsageError, match="None is no run"):
+    with pytest.raises(UsageError, match="None is not a run"):
         Compare([None])
 
 
@@ -376,11 +376,11 @@ def test_a_launcher_takes_lambdas_wherever_they_stand(sent: Sent) -> None:
 
 def test_what_is_no_run_or_cluster_is_refused_in_one_line(sent: Sent, capfd: pytest.CaptureFixture[str]) -> None:
     for part in (Progress, Curves, RunPanel, Compare):
-        with pytest.raises(UsageError, match="int is no run"):
+        with pytest.raises(UsageError, match="int is not a run"):
             part(3)
-        with pytest.raises(UsageError, match=r"SimpleNamespace is no run, it has several: give one of its \.runs"):
+        with pytest.raises(UsageError, match=r"SimpleNamespace is not a run but has several: give one of its \.runs"):
             part(SimpleNamespace(runs=[], run_id="a map"))
-    with pytest.raises(UsageError, match="int is no cluster"):
+    with pytest.raises(UsageError, match="int is not a cluster"):
         ClusterView(3)  # type: ignore[arg-type]
     gc.collect()
     assert "Exception ignored" not in capfd.readouterr().err

@@ -75,6 +75,6 @@ def whole(feed_id: str, report: FeedReport, attached: list[Any], copies: int) ->
     """The feed that all workers hold their shares of, so many times."""
     rows, rest = divmod(sum(answer.rows for answer in attached), copies)
     if rows != report.rows or rest:
-        raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again to feed anew")
+        raise FeedError(f"Spark sent {report.rows} rows and the workers hold {rows}: run the cell again")
     size = sum(answer.bytes for answer in attached)
     return SpooledFeed(feed_id, rows, size, report.seconds, columns_of(report.schema), digests=report.digests)
