@@ -17,7 +17,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab docs lint test soak canary matrix test-fast binder pins badge clean
+.PHONY: help env java chromium demo lab docs dist lint test soak canary matrix test-fast binder pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -29,6 +29,7 @@ help:
 	@echo "make matrix     smoke tests with each Spark from 4.0 on, the oldest and the newest Keras; ONLY=pyspark-4.0 runs one"
 	@echo "make test-fast  unit tests (under a minute)"
 	@echo "make lint       ruff and mypy"
+	@echo "make dist       build wheel and source archive in dist/, check them, and load the extension from the wheel"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
 	@echo "make pins       pin anew, in binder/environment.yml, what Binder installs"
 	@echo "make badge      print the Binder badge of this clone, from where it was cloned"
@@ -59,6 +60,9 @@ lab: java $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python tools/docs.py
+
+dist: $(STAMP)
+	@$(BIN)/python tools/dist.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -71,6 +71,7 @@ TEST = [
     "pytest-xdist>=3.6",
     "ruff>=0.17,<0.18",  # its formatter's style may change from one minor version to the next
     "s3fs>=2024.2",
+    "twine>=6.1",
     "scikit-learn>=1.5",
     "setuptools>=64",
     "types-psutil",
@@ -116,7 +117,10 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
     ],

@@ -17,6 +17,7 @@ from tfos_magic.notebook.describe import (
     describe_finding,
     describe_orphans,
     describe_status,
+    report_of,
     status_dict,
 )
 from tfos_magic.notebook.netbench.bundle import bundle
@@ -90,7 +91,12 @@ COMMANDS = {
     "dashboard": command_parser(
         "%tfos_dashboard", argument("--sidebar", action="store_true", help="Beside the notebook, not under the cell.")
     ),
-    "doctor": command_parser("%tfos_doctor", cluster_options, servers_option),
+    "doctor": command_parser(
+        "%tfos_doctor",
+        cluster_options,
+        servers_option,
+        argument("--report", action="store_true", help="Print it as text to paste into an issue, with versions."),
+    ),
     "clean": command_parser("%tfos_clean", argument("--yes", action="store_true", help="End what was found.")),
     "tensorboard": command_parser(
         "%tfos_tensorboard",
@@ -219,8 +225,12 @@ class Commands:
         for finding in examine(
             self.runtime.known_session(), self.runtime.requested_cluster(args), self.runtime.running
         ):
-            print(describe_finding(finding), flush=True)
+            if not args.report:
+                print(describe_finding(finding), flush=True)
             findings.append(finding)
+        if args.report:
+            print(report_of(findings))
+            return
         bad = sum(bool(finding.fix) for finding in findings)
         print(f"{bad} of {len(findings)} need a fix." if bad else "All is well.")
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import platform
+import re
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 from tfos_magic.cluster.preflight import Finding
@@ -19,6 +26,11 @@ from tfos_magic.notebook.views.worker_rows import straggler
 from tfos_magic.processes.orphans import Orphan
 
 _MEGABYTE = 1e6
+REPORTED = (
+    *("tfos_magic", "pyspark", "tensorflow", "tensorflow-cpu", "keras", "tensorboard", "numpy", "pandas", "pyarrow"),
+    *("pyzmq", "ipython", "ipykernel", "ipywidgets", "jupyterlab", "notebook", "optuna"),
+)
+"""Packages whose versions a report of a fault has."""
 
 
 def describe_status(status: ClusterStatus) -> str:
@@ -77,6 +89,23 @@ def describe_finding(finding: Finding) -> str:
     """One line of ``%tfos doctor``, and a second with the remedy where one is needed."""
     line = f"{'✗' if finding.fix else '✓'} {finding.name:<22} {finding.text}"
     return f"{line}\n  {'':<22} → {finding.fix}" if finding.fix else line
+
+
+def report_of(findings: Sequence[Finding]) -> str:
+    """What the doctor found and the versions here, as Markdown for an issue, without names of users and addresses."""
+    versions = [f"{name} {found}" for name in REPORTED if (found := _version(name))]
+    lines = [f"Python {platform.python_version()}, {platform.platform()}", ", ".join(versions), ""]
+    text = "\n".join([*lines, *map(describe_finding, findings)])
+    for private, shown in ((os.path.expanduser("~"), "~"), (socket.gethostname(), "HOST"), (getpass.getuser(), "USER")):
+        text = re.sub(rf"(?<![\w.-]){re.escape(private)}(?![\w-])", shown, text)
+    text = re.sub(r"\b(?!127\.)\d{1,3}(\.\d{1,3}){3}\b", "ADDRESS", text)
+    return f"```text\n{text}\n```"
+
+
+def _version(name: str) -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return ""
 
 
 def describe_orphans(orphans: list[Orphan]) -> str:
