@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 
 from tfos_magic.errors import ClusterError
+from tfos_magic.processes.child_process import name_process
 from tfos_magic.spark.liveness import ExecutorLiveness
 from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
 from tfos_magic.transport.frames import cut, joined
@@ -25,7 +26,7 @@ from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.worker.host import find_place
 from tfos_magic.worker.relay.line import END, Connections, pack, unpack
 
-SCHEMA = "said string"
+SCHEMA, NAME = "said string", "tfos-relay"
 log = logging.getLogger("tfos_magic.worker")
 
 WAIT_SECONDS, DISCARD = 0.5, 9
@@ -96,6 +97,7 @@ def start_relay(driver: str, secret: bytes, public: bytes, patience: float) -> s
     host = find_place(TaskContext.get(), f"tcp://{driver}:{DISCARD}", 0).host
 
     def live(executor: ExecutorLiveness, told: int) -> None:
+        name_process(NAME)
         relay = Relay(host, secret, public, patience, executor)
         with open(told, "w", encoding="utf-8") as said:
             said.write(f"{relay.endpoint} {relay.line}")
