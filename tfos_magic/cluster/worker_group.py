@@ -159,7 +159,8 @@ class WorkerGroup(TrainerGroup):
     def _listen(self) -> ControlServer:
         # A detour ends in this process.
         host = "127.0.0.1" if self.spec.via else self.spec.driver_host or sessions.driver_address(self.spark)
-        self._control = ControlServer(host, self.spec.control_port, self._on_message)
+        relayed = bool(self.spec.via)
+        self._control = ControlServer(host, self.spec.control_port, self._on_message, relayed=relayed)
         close_at_exit(self)
         return self._control
 

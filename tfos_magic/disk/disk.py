@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from typing import NamedTuple
 
 from tfos_magic.disk import SHARED_VARIABLE
 from tfos_magic.disk.downloads import shared_downloads
@@ -93,17 +92,14 @@ class Disk:
         tidy()
 
     def _view(self, stack: ExitStack, directory: str, temporary: str, notice: Callable[[str], None]) -> SnapshotView:
-        spared = [self._private, self._shared]
-        if self._rank == 0:
-            writer, places, spared = _TRIAL, [], [*spared, temporary, _keras_folder()]
-        else:
-            writer, places = _Writer(f"Worker {self._rank}"), _others(directory, temporary)
+        kept, spared = [self._private, self._shared], [self._shared, _keras_folder()]
         if self._may_mount:
+            places = [] if self._rank == 0 else _others(directory, temporary)
+            also = [temporary, _keras_folder()] if self._rank == 0 else []
             with suppress(OSError):  # there is no more that such a system allows
-                elsewhere = _Elsewhere(writer, spared, notice, writer.apart)
-                return stack.enter_context(mounted(directory, places, [self._private, self._shared], elsewhere))
-        elsewhere = _Elsewhere(writer, [self._shared, _keras_folder()], notice, _RELATIVE)
-        return stack.enter_context(copied(directory, self._private, elsewhere))
+                elsewhere = _Elsewhere(self._rank, [*kept, *also], notice, _FOLDERS)
+                return stack.enter_context(mounted(directory, places, kept, elsewhere))
+        return stack.enter_context(copied(directory, self._private, _Elsewhere(self._rank, spared, notice, _RELATIVE)))
 
     def _downloads(self, run_id: str, view: SnapshotView | None) -> AbstractContextManager[None]:
         if not self._shared:
@@ -127,47 +123,44 @@ class Disk:
 
 _RELATIVE = (
     "it may not mount a view of its own, so that only files with relative paths, and those of tempfile, are apart. "
-    "Write relative paths"
+    "Write relative paths, or"
+)
+_FOLDERS = (
+    "only files below the working directory, the one above it, /tmp, /var/tmp and ~/.keras are apart. Write there, or"
 )
 _WITH_THE_TRIAL = (
     "Each trial has its own copy of the working directory, and files that it writes there are deleted at its end: "
     "bring values back with -o, or write to a folder elsewhere, under a name that differs from trial to trial."
 )
-
-
-class _Writer(NamedTuple):
-    """Who writes, besides whom, what is apart where it may mount, and how nobody is in another's way elsewhere."""
-
-    who: str
-    others: str = "others of its host"
-    apart: str = (
-        "only files below the working directory, the one above it, /tmp, /var/tmp and ~/.keras are apart. Write there"
-    )
-    remedy: str = "let rank 0 write alone (if tfos.rank() == 0)"
-
-
-_TRIAL = _Writer(
-    "A trial",
-    "other trials",
-    "only files below the working directory are apart, and deleted at its end. Write there",
-    "use a name that differs from trial to trial",
-)
+MOST_TOLD = 8
 
 
 class _Elsewhere:
-    """Tells once of a file written where all see it, but for folders that are ``spared``; ``which`` are not shared."""
+    """Tells of a file written where all see it, but for folders that are ``spared``; ``which`` are not shared.
 
-    def __init__(self, writer: _Writer, spared: Sequence[str], notice: Callable[[str], None], which: str) -> None:
-        self._writer, self._notice, self._which, self._notice_given = writer, notice, which, False
+    Of a worker it is told once; of a trial, whose rank is 0, once for each folder.
+    """
+
+    def __init__(self, rank: int, spared: Sequence[str], notice: Callable[[str], None], which: str) -> None:
+        self._rank, self._notice, self._which = rank, notice, which
+        self._told: set[str] = set()
         self._spared = tuple(os.path.join(folder, "") for folder in spared if folder)
 
     def __call__(self, path: str) -> None:
-        if self._notice_given or path.startswith(self._spared) or _is_of_libraries(path):
+        about = path if self._rank else os.path.dirname(path)
+        most = 1 if self._rank else MOST_TOLD
+        if about in self._told or len(self._told) == most or path.startswith(self._spared) or _is_of_libraries(path):
             return
-        self._notice_given = True
+        self._told.add(about)
+        if self._rank:
+            self._notice(
+                f"Worker {self._rank} writes {path}, and so do others of its host at the same time: {self._which} "
+                "let rank 0 write alone (if tfos.rank() == 0)."
+            )
+            return
         self._notice(
-            f"{self._writer.who} writes {path}, and so do {self._writer.others} at the same time: {self._which}, or "
-            f"{self._writer.remedy}."
+            f"Trials write to {about}, which those of a host share: give files names that differ from trial to trial, "
+            "or relative paths in the working directory, of which each trial has its own copy."
         )
 
 

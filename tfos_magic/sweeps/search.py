@@ -31,10 +31,11 @@ METRIC = "tfos_metric"
 
 STOPPED = "stopped before its end"
 
-_NEGATED = re.compile(r"(^|_)(neg|negative|minus|inverse)_")
-_FALLING = re.compile(
-    r"loss(?!less)|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)"
+_UNSURE = re.compile(
+    r"(^|_)(neg|negative|minus|inverse|no|non|anti)_|drop|gain|improv|change|delta|diff|reduc|profit|lossless"
 )
+"""What turns the sense of another word round, or may."""
+_FALLING = re.compile(r"loss|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)")
 _GROWING = re.compile(
     r"acc|auc|precision|recall|f1|fbeta|iou|io_u|(^|_)r2(_|$)|score|similarity|dice|ndcg|specific|sensitiv"
 )
@@ -158,7 +159,7 @@ def optuna_module() -> Any:
 def direction_of(metric: str) -> str:
     """What is better of a metric, as its name says. Raises :class:`UsageError` where it does not."""
     name = metric.lower()
-    if not _NEGATED.search(name):
+    if not _UNSURE.search(name):
         if _FALLING.search(name):
             return "minimize"
         if _GROWING.search(name):

@@ -38,3 +38,8 @@ class AgentConfig:
     hash_seed: str = "0"
     detached: bool = False
     contact_timeout: float = CONTACT_SECONDS
+
+    @property
+    def relayed(self) -> bool:
+        """Whether ``endpoint`` is that of a relay, by which messages take longer."""
+        return self.contact_timeout > CONTACT_SECONDS

@@ -11,7 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.agent_config import AgentConfig
-from tfos_magic.transport.curve import beat, secure_client, unbounded
+from tfos_magic.transport.curve import allow_slow_handshakes, beat, secure_client, unbounded
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import AgentFailed, Heartbeat, Message, Reconnected, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
@@ -35,6 +35,7 @@ class ControlClient:
         self._log = LogOnce(log)
         self._lost_at: float | None = time.monotonic()
         self._endpoint, self._met = config.endpoint.removeprefix("tcp://"), False
+        self._relayed = config.relayed
         self.answered = True
         """Whether the kernel's socket has taken a connection since it was lost: then the kernel lives, and is busy.
 
@@ -50,6 +51,11 @@ class ControlClient:
         """That ``host`` could not reach the kernel for so many ``seconds``, and what to do if it never has."""
         if self._met:
             return f"the kernel has been out of reach for {seconds:.0f} s"
+        if self._relayed:
+            return (
+                f"host {host} had no answer from the kernel by the relay at {self._endpoint}, which it tried for "
+                f"{seconds:.0f} s: executors must reach each other, and Spark must have a slot for messages"
+            )
         return (
             f"host {host} could not reach the kernel at {self._endpoint}, which it tried for {seconds:.0f} s: open "
             "that port between them, or set %config TFOS.driver_host to an address of the kernel's machine that "
@@ -117,6 +123,8 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     # By this name the kernel knows the agent when it comes back.
     control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
     secure_client(control, config.server_public, config.public, config.secret)
+    if config.relayed:
+        allow_slow_handshakes(control)
     unbounded(control, linger=1)
     beat(control, seconds=1, patience=config.contact_timeout, peers_patience=3 * config.contact_timeout)
     control.reconnect_ivl = 100

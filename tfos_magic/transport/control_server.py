@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from tfos_magic.errors import ClusterError, ProtocolError
-from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
+from tfos_magic.transport.curve import KnownKeys, allow_slow_handshakes, let_in, secure_server, unbounded
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, Shutdown, decode, encode
@@ -45,9 +45,12 @@ class ControlServer:
 
     ``peer`` is the agent's routing id. ``send`` may be called from any thread; a message to a peer whose connection is
     broken is sent again when it is back. One that does not come back is lost, which is reported by other means.
+    Handshakes may take longer where agents come by a relay.
     """
 
-    def __init__(self, host: str, port: int, handler: Callable[[bytes, Message], None]) -> None:
+    def __init__(
+        self, host: str, port: int, handler: Callable[[bytes, Message], None], *, relayed: bool = False
+    ) -> None:
         self._handler = handler
         self._outbox: WakeQueue[tuple[bytes, list[bytes], bool] | None] = WakeQueue()
         self._deliveries: dict[bytes, Redelivery] = {}
@@ -57,15 +60,17 @@ class ControlServer:
         self.public, self._secret = server_public, SecretBytes(server_secret)
         self._known = KnownKeys()
         self._authenticator = let_in(self._context, self._known)
-        self._router = self._bind(host, port)
+        self._router = self._bind(host, port, relayed)
         self._half_open = HalfOpen(self._router, "the control socket", self._log)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread = threading.Thread(target=self._serve, name="tfos-control", daemon=True)
         self._thread.start()
 
-    def _bind(self, host: str, port: int) -> zmq.Socket[bytes]:
+    def _bind(self, host: str, port: int, relayed: bool) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         secure_server(router, self._secret)
+        if relayed:
+            allow_slow_handshakes(router)
         unbounded(router, linger=1)
         # An agent that comes back before its broken connection was noticed takes over from it.
         router.router_handover = True

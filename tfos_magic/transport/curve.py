@@ -8,7 +8,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from tfos_magic.transport.frames import FRAME_BYTES
 from tfos_magic.transport.secret import SecretBytes
 
-HANDSHAKE_SECONDS = 10
+HANDSHAKE_SECONDS, RELAYED_HANDSHAKE_SECONDS = 10, 60
 _OVERHEAD = 64
 """Bytes that encryption adds to a frame, and some more."""
 
@@ -70,6 +70,11 @@ def unbounded(socket: zmq.Socket[bytes], linger: float = 0.0) -> None:
     """Queues are bounded by what is asked, not here; a closed socket goes on sending for ``linger`` seconds."""
     socket.sndhwm = socket.rcvhwm = 0
     socket.linger = int(linger * 1000)
+
+
+def allow_slow_handshakes(socket: zmq.Socket[bytes]) -> None:
+    """Before it is bound, or connects: peers are behind a relay, to which an exchange with Spark takes seconds."""
+    socket.handshake_ivl = RELAYED_HANDSHAKE_SECONDS * 1000
 
 
 def _bound(socket: zmq.Socket[bytes]) -> None:

@@ -150,7 +150,7 @@ class Agent:
         if self._lifeline.cut:
             self._outcome = "its Spark task has ended"
         self._client.excuse(self._stalled)
-        patience = BUSY_GRACE if self._client.answered else GRACE
+        patience = BUSY_GRACE if self._client.answered or self._config.relayed else GRACE
         if self._client.out_of_reach > patience:
             self._outcome = self._client.describe_loss(self.place.host, patience)
         if self._trainer:

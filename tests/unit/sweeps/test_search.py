@@ -59,7 +59,10 @@ def test_the_name_of_a_metric_tells_what_is_better_of_it(metric: str, direction:
         ({"metric": ""}, "Say what to optimise"),
         ({"metric": "goodness"}, "its name does not tell: add --direction"),
         ({"metric": "neg_log_loss"}, "its name does not tell: add --direction"),
-        ({"metric": "lossless_ratio"}, "its name does not tell: add --direction"),
+        *(
+            ({"metric": name}, "its name does not tell: add --direction")
+            for name in ("lossless_ratio", "accuracy_drop", "val_loss_gain", "no_loss", "mae_improvement")
+        ),
         ({"direction": "up"}, "give maximize or minimize"),
         ({"sampler": "tep"}, "There is no sampler 'tep'. Did you mean 'tpe'?"),
         ({"pruner": 3}, "There is no pruner 3"),
