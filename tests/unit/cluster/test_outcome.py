@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from tfos_magic.cluster.runs import results
 from tfos_magic.cluster.runs.outcome import Outcome
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.results import RunResults
@@ -102,3 +105,20 @@ def test_an_error_says_why_no_name_came_back() -> None:
     assert told(torn, asked=False) == ""
     assert told(torn, worker="waiting") == ""
     assert told(RunFinished("r", 0, "error", missing=["w: the cell did not define it"])).endswith("define it.")
+
+
+def test_an_interrupt_does_not_leave_keras_half_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def interrupted_once(what: str, until: float, work: object) -> object:
+        asked.append(what)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return work
+
+    monkeypatch.setattr(results, "tell_while", interrupted_once)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    results._load_keras(bytearray(b"plain values"))
+    assert not asked
+    results._load_keras(bytearray(b"a model of keras.src"))
+    assert asked == ["TensorFlow to load beside the notebook"] * 2

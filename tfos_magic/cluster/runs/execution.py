@@ -7,7 +7,8 @@ A run that loses a worker begins again with fresh trainers and the same seed, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
@@ -93,16 +94,14 @@ class Execution:
             self._cluster.notices = []
             self._persevere()
             self._close_store()
-            try:
+            with self._ending(RunPhase.DONE):
                 return self._results.values()
-            finally:
-                self._end(RunPhase.DONE)
         except (KeyboardInterrupt, StopAsked):
-            self._end(RunPhase.STOPPED)
-            raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
+            with self._ending(RunPhase.STOPPED):
+                raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
         except BaseException as error:
-            self._end(RunPhase.FAILED, str(error))
-            self._results.rescue_with(error)
+            with self._ending(RunPhase.FAILED, str(error)):
+                self._results.rescue_with(error)
             raise
         finally:
             self._close_store()
@@ -287,9 +286,13 @@ class Execution:
             self._stops.get()
             raise StopAsked
 
-    def _end(self, phase: RunPhase, error: str = "") -> None:
-        if self.state.phase.ended:
-            return
-        self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
-        self.state.ended = time.monotonic()
-        self._observer.update(self.state)
+    @contextmanager
+    def _ending(self, phase: RunPhase, error: str = "") -> Iterator[None]:
+        """The run is over when the block is, in which names come back."""
+        try:
+            yield
+        finally:
+            if not self.state.phase.ended:
+                self.state.phase, self.state.error = phase, error.split("\n", 1)[0]
+                self.state.ended = time.monotonic()
+                self._observer.update(self.state)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -156,10 +157,15 @@ class RunResults:
 
 
 def _load_keras(data: bytearray) -> None:
-    """Load Keras where pickled values name it, which takes seconds: with that told."""
-    if "keras" not in sys.modules and b"keras" in data and kernels_keras():
-        with quiet_tensorflow():
-            tell_while("TensorFlow to load beside the notebook", math.inf, partial(import_module, "keras"))
+    """Load Keras where pickled values name it, which takes seconds: with that told. Interrupts are for the run, which
+    is over: half-loaded, Keras would be of no use to this process any more."""
+    if "keras" in sys.modules or b"keras" not in data or not kernels_keras():
+        return
+    loaded: list[Any] = []
+    while not loaded:
+        with suppress(KeyboardInterrupt), quiet_tensorflow():
+            load = partial(import_module, "keras")
+            loaded.append(tell_while("TensorFlow to load beside the notebook", math.inf, load))
 
 
 def _reason(error: Exception) -> str:

@@ -169,7 +169,7 @@ def _preparing(state: RunState) -> str:
 def awaiting(state: RunState) -> str:
     """What is waited for; where that takes long, for how long it was, and is at most."""
     awaited, now = state.awaited, state.clock()
-    if awaited is None or state.phase not in (RunPhase.STARTING, RunPhase.FEEDING, RunPhase.RUNNING):
+    if awaited is None or state.phase is RunPhase.QUEUED or state.phase.ended:
         return ""
     text = f"waiting for {awaited.what}"
     if now - awaited.since < SAY_SECONDS:
