@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ METRIC = "tfos_metric"
 """Attribute of a study: what its values are of."""
 
 STOPPED = "stopped before its end"
+AGAIN_SECONDS = 1.0
 
 _UNSURE = re.compile(
     r"(^|_)(neg|negative|minus|inverse|no|non|anti)_|drop|gain|improv|change|delta|diff|reduc|profit|lossless"
@@ -84,7 +86,8 @@ class Search:
         found = {name: _values_of(each) for name, each in suggestions_in(self.text).items()}
         if not found:
             raise UsageError(
-                "A grid is made of calls like tfos.suggest_int('units', 16, 64, step=16), with plain numbers."
+                "A grid is made of calls like tfos.suggest_int('units', 16, 64, step=16), with the name and the "
+                "numbers written out: the cell has none. A loop or a function of yours needs another --sampler."
             )
         return found
 
@@ -101,7 +104,7 @@ class Search:
         name = self.study_name or (STUDY if self.storage is not None else None)
         with _quiet():
             try:
-                study = optuna.create_study(storage=self.storage, study_name=name, load_if_exists=self.resume, **made)
+                study = _created(storage=self.storage, study_name=name, load_if_exists=self.resume, **made)
             except optuna.exceptions.DuplicatedStudyError:
                 raise UsageError(
                     f"There is a study {name!r} already: --resume goes on with it, --study names another."
@@ -223,7 +226,10 @@ def _is_gone(owned: str) -> bool:
     if host != socket.gethostname() or not process:
         return False
     pid, _, created = process.partition(" ")
-    return not (psutil.pid_exists(int(pid)) and f"{psutil.Process(int(pid)).create_time():.0f}" == created)
+    with suppress(psutil.NoSuchProcess):
+        known = psutil.Process(int(pid))
+        return f"{known.create_time():.0f}" != created or known.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _object(what: str, given: Any, kind: type, names: tuple[str, ...]) -> Any:
@@ -242,6 +248,20 @@ def _values_of(suggestion: Suggestion) -> list[Any]:
     if suggestion.step is None and not suggestion.whole:
         raise UsageError(f"A grid needs values to try for {suggestion.name!r}: give it a step, or choices.")
     return suggestion.steps if suggestion.step is not None else replace(suggestion, step=1, log=False).steps
+
+
+def _created(**asked: Any) -> optuna.Study:
+    """The study; tried once more where another kernel makes the tables of the same new database at this moment."""
+    create, duplicated = optuna_module().create_study, optuna_module().exceptions.DuplicatedStudyError
+    try:
+        return create(**asked)
+    except duplicated:
+        raise
+    except Exception as error:
+        if not re.search(r"UNIQUE constraint|already exists|database is locked|Duplicate", str(error)):
+            raise
+    time.sleep(AGAIN_SECONDS)
+    return create(**asked)
 
 
 def _without_storage(storage: str, error: Exception) -> str:

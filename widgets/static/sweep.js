@@ -80,7 +80,7 @@ function trialTable(data, look, choose) {
   const made = new Map();
   const row = () => {
     const item = node("tr", "");
-    item.addEventListener("click", () => choose(Number(item.dataset.number)));
+    item.addEventListener("click", () => Number(item.dataset.number) >= 0 && choose(Number(item.dataset.number)));
     return item;
   };
   const cells = (item, trial) => {

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import optuna
+import psutil
 import pytest
 
 from tfos_magic.errors import UsageError
@@ -190,3 +194,32 @@ def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(UsageError, match=r"pip install 'tfos_magic\[sweep\]'"):
         Search(1, "loss")
+
+
+def test_a_kernel_that_ended_and_whose_parent_does_not_reap_it_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        started = f"{psutil.Process(child.pid).create_time():.0f}"
+        while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert searches._is_gone(f"{socket.gethostname()} {child.pid} {started}")
+        assert not searches._is_gone(searches.owner())
+    finally:
+        child.wait()
+
+
+def test_a_database_that_another_kernel_makes_at_this_moment_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create, asked = optuna.create_study, list[str]()
+
+    def meanwhile(**options: Any) -> optuna.Study:
+        asked.append(options["study_name"])
+        if len(asked) == 1:
+            raise RuntimeError("(sqlite3.IntegrityError) UNIQUE constraint failed: alembic_version.version_num")
+        return create(**options)
+
+    monkeypatch.setattr(optuna, "create_study", meanwhile)
+    monkeypatch.setattr(searches, "AGAIN_SECONDS", 0.0)
+    assert Search(1, "loss", storage=f"sqlite:///{tmp_path}/study.db").study().study_name == searches.STUDY
+    assert asked == [searches.STUDY] * 2

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tfos_magic.cluster.runs.known_runs import NAMES
-from tfos_magic.errors import RunInterrupted
+from tfos_magic.errors import RunInterrupted, UsageError, did_you_mean
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import cell_request
 from tfos_magic.notebook.sweeping.views import view_of
-from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model
+from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
 from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
 from tfos_magic.sweeps.sweep import Sweep
 
@@ -25,6 +25,9 @@ def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) ->
     source = f"# %%tfos_sweep {line}\n" + shell.transform_cell(body)
     wanted, model = args.output, model_of(source) if BEST in args.output else ""
     args.output = outputs_of(source, args.metric, wanted, model)
+    for name in wanted:
+        if name not in (BEST, STUDY) and not sets(source, name) and did_you_mean(name, (BEST, STUDY), ""):
+            raise UsageError(f"A sweep brings back its study as 'study' and its best model as 'best', not as {name!r}.")
     if BEST in wanted:
         refuse_without_model(model)
     search = _search_of(source, args, shell.user_ns)
