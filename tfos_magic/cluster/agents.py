@@ -29,12 +29,13 @@ from tfos_magic.spark.session import (
     copies_long_tasks,
     give_up_executor,
     is_connect,
+    is_dynamic,
     is_stopped,
     job_tag,
     total_cores,
 )
 from tfos_magic.spark.shipping import ship_package
-from tfos_magic.spark.slots import await_slots
+from tfos_magic.spark.slots import JOIN_SECONDS, await_free, await_slots
 from tfos_magic.transport.agent_config import DETACHED, AgentConfig
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.identity import Authority, worker_name
@@ -133,7 +134,10 @@ class Agents:
         return 0 if total is None else max(0, total - busy_cores(self._spark) - 1) // self._spec.cores
 
     def await_room(self, agents: int, seconds: float) -> bool:
-        """Whether Spark has room for so many more agents, within so many ``seconds``."""
+        """Whether Spark has room for so many more agents, within so many ``seconds``; more where it makes that room."""
+        if is_dynamic(self._spark):
+            self.invitation.send(agents * self._spec.cores + 1)
+            return await_free(self.free, agents, time.monotonic() + max(seconds, JOIN_SECONDS), tell)
         try:
             self._await_slots(agents, time.monotonic() + seconds, patient=True)
         except StartTimeout:

@@ -13,7 +13,7 @@ from tfos_magic.cluster.agents import Agents
 from tfos_magic.cluster.lifecycle import Upkeep, close_at_exit, forget
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs.run_queue import RunQueue
-from tfos_magic.cluster.startup import tell
+from tfos_magic.cluster.startup import Waits, heard_somewhere, tell
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import ClusterError
@@ -101,13 +101,17 @@ class WorkerGroup(TrainerGroup):
         Raises :class:`StartTimeout` naming what was missing, :class:`ExecutorError` when an executor cannot run a
         trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
         """
-        deadline = time.monotonic() + self.start_timeout
+        with heard_somewhere(Waits()):
+            self._start(time.monotonic() + self.start_timeout, wait_for_trainers)
+        return self
+
+    def _start(self, deadline: float, wait_for_trainers: bool) -> None:
         self._check_allocation()
         self._decide_encryption()
-        self._agents.await_slots(deadline)
-        if self.spec.most_workers:
-            self.size = self.membership.size = self._largest(self._agents.free())
         try:
+            self._agents.await_slots(deadline)
+            if self.spec.most_workers:
+                self.size = self.membership.size = self._largest(self._agents.free())
             self._agents.launch(self._listen(), deadline)
             self.notices += self._agents.detour.notices(self.spec.via)
             self._open_feeds()
@@ -119,7 +123,6 @@ class WorkerGroup(TrainerGroup):
             self.membership.fail(str(error))
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
-        return self
 
     def _check_allocation(self) -> None:
         """Refuse what dynamic allocation would take from under the workers."""

@@ -18,7 +18,6 @@ from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.shared import SharedCluster
-from tfos_magic.cluster.startup import Waits, heard_somewhere
 from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
@@ -100,7 +99,7 @@ class Runtime:
 
         Raises :class:`ClusterError` where another run than ``run_id`` has its workers.
         """
-        with interruptible(), heard_somewhere(Waits()):
+        with interruptible():
             return self.shared.ensure(
                 partial(self._make, args),
                 workers=self._wanted(args.workers),

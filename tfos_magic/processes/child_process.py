@@ -152,7 +152,7 @@ class TrainerProcess:
             except ProtocolError as error:
                 self._give_up(f"sent a message that cannot be read ({error})")
                 return
-            except (EOFError, OSError):
+            except (EOFError, OSError, TypeError):  # the last where another thread closes it in the middle of a read
                 message = None
             self.heard = time.monotonic()
             if isinstance(message, Alive):

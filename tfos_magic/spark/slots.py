@@ -34,12 +34,13 @@ def await_slots(
 ) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
-    Executors may still be joining, so only local mode is refused at once; not even that when ``patient``, as tasks that
-    have just been cancelled may still be ending. Where there are executors, but too few cores, free or not, and no more
-    have joined for ``JOIN_SECONDS``, that is refused, too. ``released`` cores are about to be free. ``feeding`` is 0
-    where no slot is needed for feeding. Raises :class:`StartTimeout` with the numbers. Nothing is checked on a Connect
-    session, which does not tell its slots. With dynamic allocation tasks that wait bring executors, and only the most
-    that there may be is looked at. ``waiting`` is told what is waited for, and until when.
+    Executors may still be joining, so only local mode with too few cores is refused at once; not even that when
+    ``patient``, as tasks that have just been cancelled may still be ending. Where there are executors, but too few
+    cores, free or not, and no more have joined for ``JOIN_SECONDS``, that is refused, too. ``released`` cores are about
+    to be free. ``feeding`` is 0 where no slot is needed for feeding. Raises :class:`StartTimeout` with the numbers.
+    Nothing is checked on a Connect session, which does not tell its slots. With dynamic allocation tasks that wait
+    bring executors, and only the most that there may be is looked at. ``waiting`` is told what is waited for, and
+    until when.
     """
     if is_dynamic(spark):
         _check_most(spark, workers, cores, feeding)
@@ -52,10 +53,18 @@ def await_slots(
         if total > known:
             known, joining = total, time.monotonic() + JOIN_SECONDS
         limit = min(deadline, joining) if 0 < total < asked and not patient else deadline
-        if (runs_in_this_process_tree(spark) and not patient) or time.monotonic() > limit:
+        if (runs_in_this_process_tree(spark) and total < asked and not patient) or time.monotonic() > limit:
             raise StartTimeout(_missing_slots(spark, workers, cores, total, free, feeding))
         waiting(f"free slots of Spark: {max(free, 0)} of {asked}", limit)
         time.sleep(POLL_SECONDS)
+
+
+def await_free(free: Callable[[], int], asked: int, deadline: float, waiting: Callable[[str, float], object]) -> bool:
+    """Wait until as many slots are ``free`` as are asked for, at most until ``deadline``; gives whether they are."""
+    while (there := free()) < asked and time.monotonic() < deadline:
+        waiting(f"free slots of Spark: {there} of {asked}", deadline)
+        time.sleep(POLL_SECONDS)
+    return there >= asked
 
 
 def _check_most(spark: Session, workers: int, cores: int, feeding: int) -> None:
@@ -77,7 +86,7 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
     master = master_of(spark)
     more = workers * cores + feeding
     anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
-    fix = anew if master.startswith("local[") else "add executor cores"
+    fix = anew if master.startswith("local[") and total < more else "add executor cores"
     if not total:
         fix = (
             "Spark has given this application no executor. Another application may hold the cores: end it, or let each "
