@@ -40,7 +40,7 @@ def agent() -> Iterator[Callable[..., Agent]]:
             ours, theirs = Pipe()
             links.append(ours)
             with open(os.devnull, "wb") as nowhere:
-                forked = client.fork([theirs.fileno(), nowhere.fileno(), nowhere.fileno()], {"TFOS_RANK": "0"})
+                forked = client.fork([theirs.fileno(), nowhere.fileno(), nowhere.fileno()], {})
             theirs.close()
             _until(lambda: client.poll(forked) is not None or forked.pid)
             return forked
@@ -115,7 +115,7 @@ def test_a_trainer_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         from tfos_magic.processes.fork_client import ForkClient
         client = ForkClient("0", dict(os.environ))
         ours, theirs = Pipe()
-        forked = client.fork([theirs.fileno(), 1, 2], {"TFOS_RANK": "0"})
+        forked = client.fork([theirs.fileno(), 1, 2], {})
         while not forked.pid:
             client.poll(forked)
             time.sleep(0.01)

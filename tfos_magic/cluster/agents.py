@@ -136,7 +136,7 @@ class Agents:
     def await_room(self, agents: int, seconds: float) -> bool:
         """Whether Spark has room for so many more agents, within so many ``seconds``; more where it makes that room."""
         if is_dynamic(self._spark):
-            self.invitation.send(agents * self._spec.cores + 1)
+            self.invitation.send(agents * self._spec.cores)
             return await_free(self.free, agents, time.monotonic() + max(seconds, JOIN_SECONDS), tell)
         try:
             self._await_slots(agents, time.monotonic() + seconds, patient=True)

@@ -181,8 +181,7 @@ class TFCluster(WorkerGroup):
         if run.request.boundary and (size := self._largest(self.size + self._agents.free())) > self.size:
             self.wanted = size
         elif run.request.boundary:
-            feeding = 1
-            self._agents.invitation.send((self.spec.most_workers - self.size) * self.spec.cores + feeding)
+            self._agents.invitation.send((self.spec.most_workers - self.size) * self.spec.cores)
 
     def _begin_anew(self) -> None:
         made = type(self)(self.spark, **asdict(self.spec))

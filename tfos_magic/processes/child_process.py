@@ -25,7 +25,6 @@ from tfos_magic.transport.messages import Alive, Message, RunCell, TrainerReady,
 from tfos_magic.transport.wake_queue import WakeQueue
 
 PARENT_VARIABLE = "TFOS_PARENT_PID"
-RANK_VARIABLE = "TFOS_RANK"
 TAIL_LINES = 40
 log = logging.getLogger("tfos_magic.worker")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -107,7 +106,7 @@ class TrainerProcess:
         ours, theirs = Pipe(duplex=True)
         # What TensorFlow and cells write to temporary files goes with the trainer.
         self._folder = PrivateFolder("tfos-trainer-", also=shared)
-        env = {**environment, "TMPDIR": self._folder.path, SHARED_VARIABLE: shared, RANK_VARIABLE: str(rank)}
+        env = {**environment, "TMPDIR": self._folder.path, SHARED_VARIABLE: shared}
         output, errors = os.pipe(), os.pipe()
         self._forks = forks
         self._process = forks.fork([theirs.fileno(), output[1], errors[1]], env)

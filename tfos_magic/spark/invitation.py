@@ -22,10 +22,11 @@ class Invitation:
         self._next = 0.0
 
     def send(self, tasks: int) -> None:
-        """Have Spark start executors for so many tasks, if it may: at most once a minute, without waiting for them."""
+        """Have Spark start executors for so many tasks and one that feeds, if it may: at most once a minute, without
+        waiting for them."""
         if tasks > 0 and time.monotonic() > self._next and is_dynamic(self._spark):
             self._next = time.monotonic() + PAUSE_SECONDS
-            threading.Thread(target=self._run, args=(tasks,), name="tfos-invitation", daemon=True).start()
+            threading.Thread(target=self._run, args=(tasks + 1,), name="tfos-invitation", daemon=True).start()
 
     def withdraw(self) -> None:
         """End the job, if it goes on."""

@@ -247,9 +247,8 @@ class Sweep:
     def _tell_of_better(self) -> None:
         """Let the user know of a better trial that another kernel has had meanwhile."""
         mine = self.best_trial
-        if mine is None or self.study.best_trial.number in {trial.number for trial in self.trials}:
+        if mine is None or (better := self.study.best_trial).number in {trial.number for trial in self.trials}:
             return
-        better = self.study.best_trial
         self._searching.say(
             f"The best trial of the study is number {better.number}, of another kernel, with {self.search.metric} "
             f"{better.value:g}. This sweep's best, and the model that it gives, is number {mine.number}."

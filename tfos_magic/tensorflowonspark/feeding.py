@@ -109,10 +109,8 @@ def _catch_up(query: Any, deadline: float) -> None:
         with suppress(Exception):  # the query's own, which it keeps
             query.processAllAvailable()
 
-    thread, waiting = (
-        threading.Thread(target=process, name="tfos-stream", daemon=True),
-        Waits(aside=True),
-    )
+    thread = threading.Thread(target=process, name="tfos-stream", daemon=True)
+    waiting = Waits(aside=True)
     thread.start()
     while thread.is_alive() and time.monotonic() < deadline:
         waiting("the rows that a stream has for the programs")

@@ -55,13 +55,13 @@ class ControlServer:
         self._outbox: WakeQueue[tuple[bytes, list[bytes], bool] | None] = WakeQueue()
         self._deliveries: dict[bytes, Redelivery] = {}
         self._context = zmq.Context()
-        self.log = self._log = LogOnce(log)
+        self.log = LogOnce(log)
         server_public, server_secret = zmq.curve_keypair()
         self.public, self._secret = server_public, SecretBytes(server_secret)
         self._known = KnownKeys()
         self._authenticator = let_in(self._context, self._known)
         self._router = self._bind(host, port, relayed)
-        self._half_open = HalfOpen(self._router, "the control socket", self._log)
+        self._half_open = HalfOpen(self._router, "the control socket", self.log)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread = threading.Thread(target=self._serve, name="tfos-control", daemon=True)
         self._thread.start()
@@ -130,12 +130,12 @@ class ControlServer:
         frames = self._router.recv_multipart() if peer.more else []
         self._half_open.heard(peer)
         if self._known.name_of(str(peer.get("User-Id")).encode()) != job_of(peer.bytes):
-            self._log.warning("borrowed name", "dropped a message of an agent that called itself by another's name")
+            self.log.warning("borrowed name", "dropped a message of an agent that called itself by another's name")
             return
         try:
             self._take(peer.bytes, frames)
         except ProtocolError as error:
-            self._log.warning(error.kind, f"dropped a malformed message from an agent: {error}")
+            self.log.warning(error.kind, f"dropped a malformed message from an agent: {error}")
 
     def _take(self, peer: bytes, frames: list[bytes]) -> None:
         """Open what ``peer`` sent and act on it. Raises :class:`ProtocolError` for what cannot be read."""
@@ -157,7 +157,7 @@ class ControlServer:
             self._handler(peer, message)
         except Exception as error:  # whatever a message leads to, the others are heard
             what = type(message).__name__
-            self._log.warning(f"{what}, {type(error).__name__}", f"an error while handling {what}", trace=True)
+            self.log.warning(f"{what}, {type(error).__name__}", f"an error while handling {what}", trace=True)
 
     def _flush(self) -> bool:
         """Send all queued messages; False when the queue says to close."""

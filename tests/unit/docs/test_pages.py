@@ -32,7 +32,7 @@ PARSERS = {f"%tfos {name}": command.parser for name, command in COMMANDS.items()
     for name in names
 }
 HERE = Path(__file__).resolve().parents[3]
-OF_PROCESSES = {"TFOS_RANK", "TFOS_SHARED", "TFOS_PARENT_PID", "TFOS_LISTENER_FD", "TFOS_HOME_URL"}
+OF_PROCESSES = {"TFOS_SHARED", "TFOS_PARENT_PID", "TFOS_LISTENER_FD", "TFOS_HOME_URL"}
 """What one process tells another that it starts; not for users."""
 VARIABLES = re.compile(r'"((?:TFOS_(?!TEST)|spark\.tfos\.)[\w.]*\w)"')
 

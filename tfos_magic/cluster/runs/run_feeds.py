@@ -9,6 +9,7 @@ from tfos_magic.checkpoints.setting import Setting, earlier_marks, rows_of
 from tfos_magic.cluster.runs.attempt import TICK
 from tfos_magic.cluster.runs.request import FrameUse, RunRequest
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
+from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
@@ -16,7 +17,7 @@ from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
 from tfos_magic.transport.messages import FeedUse
 
-LOSS_NEWS_SECONDS, SAY_SECONDS = 2.0, 3.0
+LOSS_NEWS_SECONDS = 2.0
 _ROWS = "rows that Spark has yet to compute"
 
 

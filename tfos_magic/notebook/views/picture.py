@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tfos_magic.cluster.runs.state import FeedState, RunPhase, RunState
+from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.notebook.views.charts import Chart, take_charts, without_chart
 from tfos_magic.notebook.views.time_spent import WAITING, seconds_by_phase, told
 from tfos_magic.notebook.views.wording import count_of, duration, number, of, pace, size, traffic
@@ -20,7 +21,6 @@ from tfos_magic.notebook.views.worker_rows import WorkerRow, straggler, worker_r
 NOTICES_SHOWN = 6
 METRICS_SHOWN = 24
 NAMES_SHOWN = 3
-SAY_SECONDS = 3.0
 
 _HEADLINES = {
     RunPhase.QUEUED: "Waiting for {workers}",

@@ -7,8 +7,9 @@ import sys
 from typing import Any, TextIO
 
 from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.notebook.views.card import show_card
-from tfos_magic.notebook.views.picture import SAY_SECONDS, awaiting, epoch_text, feed_text, summary
+from tfos_magic.notebook.views.picture import awaiting, epoch_text, feed_text, summary
 from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
 
