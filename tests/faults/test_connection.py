@@ -38,8 +38,8 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Forwarder]]:
     lines: list[Forwarder] = []
 
     class ThroughForwarder(ControlServer):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             lines.append(Forwarder(self.endpoint))
             self.endpoint = lines[-1].endpoint
 
