@@ -71,6 +71,33 @@ def test_an_error_of_a_detached_run_is_raised_where_it_is_waited_for(kernel: Ker
     assert "no such luck" in result.traceback
 
 
+BUSY = """
+import threading
+slots = spark.sparkContext.defaultParallelism
+def hold():
+    try:
+        spark.sparkContext.parallelize(range(slots), slots).foreach(lambda _: __import__("time").sleep(120))
+    except Exception:
+        pass  # it is cancelled
+holder = threading.Thread(target=hold)
+holder.start()
+"""
+
+
+def test_a_start_that_waits_for_slots_is_stopped_at_once_and_not_scaled(kernel: Kernel) -> None:
+    kernel.run("%tfos stop")
+    assert not kernel.run(BUSY).error
+    assert not kernel.run(train_cell("--label y --detach")).error
+    waiting = "while 'free slots' not in str(run.state.awaited): time.sleep(0.05)"
+    assert not kernel.run(f"import time\n{waiting}").error
+    assert "The cluster is still starting" in kernel.run("%tfos scale 1").traceback
+    stopped = kernel.run("%tfos stop")
+    assert "has ended" in stopped.text
+    assert kernel.run("print(run.phase.value, holder.is_alive())").text.strip() == "stopped True"
+    assert not kernel.run("spark.sparkContext.cancelAllJobs(); holder.join(30)").error
+    assert not kernel.run(train_cell("--label y")).error
+
+
 def test_stopping_the_cluster_ends_a_detached_run_first(kernel: Kernel) -> None:
     assert not kernel.run(train_cell("--label y --detach", epochs=100_000)).error
     assert "has ended" in kernel.run("%tfos stop").text

@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Condition, Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Hearer = Callable[[str, float], object]
 """Is given what is waited for, and until when at most, in seconds of :func:`time.monotonic`."""
@@ -29,6 +29,16 @@ def heard_by(hearer: Hearer) -> Iterator[None]:
         yield
     finally:
         _hearer.reset(token)
+
+
+def shown_by(draw: Callable[[], object], note: Hearer) -> AbstractContextManager[None]:
+    """Let ``note`` be told, in this thread, what is waited for, and ``draw`` show it, which may raise."""
+
+    def hear(what: str, until: float) -> None:
+        note(what, until)
+        draw()
+
+    return heard_by(hear)
 
 
 class Waits:
@@ -71,6 +81,13 @@ def wait_until(changed: Condition, is_over: Callable[[], bool], seconds: float, 
             changed.wait(CHECK_SECONDS)
             text = what()
         tell(text, deadline)
+
+
+def await_end(future: Future[Any], seconds: float, what: str) -> None:
+    """Wait until ``future`` is done, at most so many ``seconds``, and tell ``what`` is waited for."""
+    until = time.monotonic() + seconds
+    while not wait([future], min(CHECK_SECONDS, max(0.0, until - time.monotonic()))).done and time.monotonic() < until:
+        tell(what, until)
 
 
 def tell_while(what: str, until: float, work: Callable[[], Value]) -> Value:

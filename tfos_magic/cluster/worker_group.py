@@ -120,7 +120,7 @@ class WorkerGroup(TrainerGroup):
                 self.wait_ready(deadline - time.monotonic())
             Upkeep(self).start()
         except BaseException as error:
-            self.membership.fail(str(error))
+            self.membership.fail(str(error) or "its start was stopped")
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
 

@@ -9,7 +9,10 @@ from typing import Any
 from IPython.core.magic_arguments import argument, construct_parser, magic_arguments
 from IPython.display import display
 
+from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.preflight import examine
+from tfos_magic.cluster.startup import Waits, heard_by
+from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, positive
 from tfos_magic.notebook.describe import (
@@ -173,20 +176,28 @@ class Commands:
             print("\n".join(f"  {line}" for line in lines) or "  (nothing yet)")
 
     def _scale(self, args: Any) -> None:
-        if self.runtime.cluster is None or not self.runtime.running:
-            raise UsageError(f"There is no cluster: %tfos start -n {args.workers} makes one.")
-        self.runtime.cluster.scale(args.workers)
-        if self.runtime.cluster.wanted not in (None, self.runtime.cluster.size):
+        cluster = self._cluster(f"There is no cluster: %tfos start -n {args.workers} makes one.")
+        with heard_by(Waits()):
+            cluster.scale(args.workers)
+        if cluster.wanted not in (None, cluster.size):
             workers = count_of(args.workers, "worker")
             print(f"The run goes on with {workers} from its next checkpoint on, which it takes now.")
-        print(describe_status(self.runtime.cluster.status()))
+        print(describe_status(cluster.status()))
+
+    def _cluster(self, otherwise: str) -> TFCluster:
+        """The cluster that runs. Raises :class:`UsageError` without one, and while it starts."""
+        cluster = self.runtime.cluster
+        if cluster is not None and cluster.phase is ClusterPhase.STARTING:
+            raise UsageError("The cluster is still starting: wait until it runs, as %tfos status shows.")
+        if cluster is None or not self.runtime.running:
+            raise UsageError(otherwise)
+        return cluster
 
     def _netbench(self, args: Any) -> None:
-        if self.runtime.cluster is None or not self.runtime.running:
-            raise UsageError("There is no cluster to measure: %tfos start -n 2 makes one.")
+        cluster = self._cluster("There is no cluster to measure: %tfos start -n 2 makes one.")
         model = model_of(args.model, self.shell.user_ns)
         with interruptible():
-            bench = self.runtime.cluster.netbench(model, args.seconds)
+            bench = cluster.netbench(model, args.seconds)
         if args.output:
             self.shell.push({args.output: bench})
         last = self.runtime.last_run

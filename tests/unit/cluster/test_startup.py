@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
-from tfos_magic.cluster.startup import Waits, heard_by, heard_somewhere, tell, tell_while, wait_until
+from tfos_magic.cluster.startup import (
+    Waits,
+    await_end,
+    heard_by,
+    heard_somewhere,
+    shown_by,
+    tell,
+    tell_while,
+    wait_until,
+)
 
 
 def test_what_is_waited_for_is_told_until_it_is_there() -> None:
@@ -81,3 +91,18 @@ def test_each_wait_of_some_seconds_is_printed_once(
     assert capsys.readouterr().out == (
         "waiting for free slots of Spark: 4 of 9 (at most 26 s more)\nwaiting for a relay\n"
     )
+
+
+def test_who_shows_a_wait_may_end_it_and_a_wait_for_an_end_lasts_no_longer_than_asked() -> None:
+    never, noted = Future[None](), list[str]()
+
+    def show() -> None:
+        if len(noted) == 2:
+            raise InterruptedError
+
+    with shown_by(show, lambda what, until: noted.append(what)), pytest.raises(InterruptedError):
+        await_end(never, 60, "run 1 to end")
+    assert noted == ["run 1 to end"] * 2
+    began = time.monotonic()
+    await_end(never, 0.3, "run 1 to end")
+    assert 0.3 <= time.monotonic() - began < 5

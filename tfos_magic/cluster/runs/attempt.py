@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from tfos_magic.cluster.runs.outcome import Outcome
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.startup import shown_by
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import StartTimeout, WorkerLost
 from tfos_magic.transport.messages import (
@@ -249,7 +250,8 @@ def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> 
         state.notices.append(f"The cluster had lost workers between runs ({lost}): they are being restarted.")
     draw()
     try:
-        cluster.revive()
+        with shown_by(draw, state.wait_for):
+            cluster.revive()
     except StartTimeout as error:
         raise StartTimeout(
             f"The cluster had lost {lost}, and could not replace what it lost. {error} A run with --checkpoint-dir "

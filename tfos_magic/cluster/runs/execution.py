@@ -20,7 +20,7 @@ from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
-from tfos_magic.cluster.startup import tell_while
+from tfos_magic.cluster.startup import shown_by, tell_while
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
@@ -88,7 +88,8 @@ class Execution:
             self.state.begin()
             self._observer.update(self.state)
             self._open_store()
-            self._cluster = self._connect(self.run_id)
+            with shown_by(self._update, self.state.wait_for):
+                self._cluster = self._connect(self.run_id)
             self.state.resize(self._cluster.size)  # which a run before may have changed
             self.state.notices += self._cluster.notices
             self._cluster.notices = []
@@ -115,7 +116,7 @@ class Execution:
     def stop(self) -> None:
         """End the run at the next step, as an interrupt does, and when called again at once; from any thread.
 
-        A run that waits for its turn never begins; a cluster that is being started comes up first.
+        A run that waits for its turn never begins; a cluster that is being started for it ends.
         """
         self._stops.put(None)
 

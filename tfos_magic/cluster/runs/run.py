@@ -18,7 +18,7 @@ from tfos_magic.cluster.runs.request import RETURNED, Observer, Printer, RunRequ
 from tfos_magic.cluster.runs.results import RunResult, quietly
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
-from tfos_magic.cluster.startup import heard_by
+from tfos_magic.cluster.startup import Waits, await_end, heard_by, heard_somewhere
 from tfos_magic.errors import RunInterrupted
 from tfos_magic.transport.notifier import Notifier
 
@@ -182,8 +182,8 @@ class Run(Observer):
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the run at its next step, and wait for that; where ``timeout`` seconds are not enough, end its workers.
 
-        A cluster that is being started is waited for. The cluster stays for the next run. In a callback of
-        :meth:`on_change` it asks for the end, and does not wait.
+        The cluster stays for the next run, unless it is still being started. In a callback of :meth:`on_change` it asks
+        for the end, and does not wait.
         """
         if threading.get_ident() in (self._thread, self._news.ident):
             if not self._asked:
@@ -269,9 +269,8 @@ class Run(Observer):
         self.update(self.state)
 
     def _await_end(self, seconds: float) -> None:
-        ended = threading.Event()
-        self._end.add_done_callback(lambda _: ended.set())
-        ended.wait(seconds)
+        with heard_somewhere(Waits()):
+            await_end(self._end, seconds, f"{self.name} to end")
 
     def _tell(self) -> None:
         for callback in list(self._callbacks):
