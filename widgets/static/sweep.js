@@ -256,9 +256,11 @@ function parallel(data, look) {
       shown.draw(`${ended.length} trials by what was chosen for them`, (width) => {
         const [left, right, top, bottom] = [18, 18, 18, 142];
         const x = (at) => left + ((width - left - right) * at) / (axes.length - 1);
-        const path = (trial) => {
-          const points = values(trial).map((value, at) => (value === undefined ? null : [x(at), bottom - (bottom - top) * axes[at].place(value)]));
-          return points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
+        // Dashed where it passes the axis of a parameter that the trial was not asked for.
+        const path = (trial, dashed) => {
+          const points = values(trial).flatMap((value, at) => (value === undefined ? [] : [[at, `${x(at).toFixed(1)} ${(bottom - (bottom - top) * axes[at].place(value)).toFixed(1)}`]]));
+          const pairs = points.slice(1).map((point, at) => [points[at], point]).filter(([[from], [to]]) => to - from > 1 === dashed);
+          return pairs.map(([[, from], [, to]]) => `M${from}L${to}`).join("");
         };
         const room = Math.floor(width / axes.length / LETTER) - 1;
         const parts = axes.flatMap(({ name, low, high }, at) => {
@@ -271,8 +273,9 @@ function parallel(data, look) {
             shape("text", { x: where, y: 171, "text-anchor": anchor }, short(name, room)),
           ];
         });
-        parts.push(lineOf(ended.map(path).join(""), "tfos-quiet"));
-        if (strong) parts.push(lineOf(path(strong), "tfos-strong"));
+        for (const [kind, drawn] of [["tfos-quiet", ended], ["tfos-strong", strong ? [strong] : []]]) {
+          for (const dashed of [false, true]) parts.push(lineOf(drawn.map((trial) => path(trial, dashed)).join(""), dashed ? `${kind} tfos-dashed` : kind));
+        }
         return parts;
       });
     },
