@@ -289,7 +289,7 @@ function axisOf(name, all) {
     const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
     const size = low > 0 && high / low >= 100 ? Math.log : (value) => value;
     const span = size(high) - size(low) || 1;
-    return { name, low: number(Number(low.toPrecision(2))), high: number(Number(high.toPrecision(2))), place: (value) => (size(value) - size(low)) / span };
+    return { name, low: number(Number(low.toPrecision(3))), high: number(Number(high.toPrecision(3))), place: (value) => (size(value) - size(low)) / span };
   }
   const names = [...new Set(values.map(whole))].sort();
   return { name, low: names[0], high: names[names.length - 1], place: (value) => names.indexOf(whole(value)) / Math.max(1, names.length - 1) };
