@@ -234,15 +234,15 @@ total = sum(float(tf.reduce_sum(tf.cast(b, tf.float32))) for a, b in train) / 13
 OF_ONE_WORKERS_ROWS = {
     "class weights": (
         MEAN + "model.fit(train, class_weight={0: total, 1: 1.0, 2: 1.0}, verbose=0)",
-        "other class weights",
+        "different class weights",
     ),
     "a number in a map": (
         MEAN + "model.fit(train.map(lambda a, b: (a - total, b)), verbose=0)",
-        "other numbers in what is mapped over the fed DataFrame",
+        "different constants used in map() on the fed DataFrame",
     ),
     "a number in a loss": (
         MEAN + "model.compile('sgd', lambda t, p: total * from_logits(t, p))\nmodel.fit(train, verbose=0)",
-        "is not what another worker computes of the same rows",
+        "differs between workers for the same rows",
     ),
     "a number in a layer": (
         MEAN
@@ -251,11 +251,11 @@ moved = keras.Sequential([keras.Input((12,)), keras.layers.Lambda(lambda rows: r
 moved.compile("sgd", from_logits)
 moved.fit(train, verbose=0)
 """,
-        "is not what another worker computes of the same rows",
+        "differs between workers for the same rows",
     ),
     "a learning rate": (
         MEAN + "model.optimizer.learning_rate = total\nmodel.fit(train, verbose=0)",
-        "other learning rates",
+        "different learning rates",
     ),
     "a learning rate of a callback": (
         """
@@ -267,7 +267,7 @@ class ByRows(keras.callbacks.Callback):
 
 model.fit(train, epochs=3, verbose=0, callbacks=[ByRows()])
 """,
-        "other learning rates",
+        "different learning rates",
     ),
     "a score that a callback goes by": (
         """
@@ -279,7 +279,7 @@ class Score(keras.callbacks.Callback):
 stop = keras.callbacks.EarlyStopping("score", patience=9, mode="min")
 model.fit(train, epochs=2, verbose=0, callbacks=[Score(), stop])
 """,
-        "other values of score",
+        "different values of score",
     ),
     "weights chosen after fit": (
         """
@@ -288,7 +288,7 @@ keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: kept.appe
 model.fit(train, epochs=3, verbose=0, callbacks=[keep])
 model.set_weights(kept[sum(len(b) for a, b in train) % 3])
 """,
-        "weights are no longer the same",
+        "weights have diverged",
     ),
     "a learning rate within an epoch": (
         """
@@ -303,7 +303,7 @@ class ByClock(keras.callbacks.Callback):
 
 model.fit(x, y, epochs=2, verbose=0, callbacks=[ByClock()])
 """,
-        "weights are no longer the same",
+        "weights have diverged",
     ),
 }
 
@@ -377,4 +377,4 @@ for a, b in train:
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
 """
     for outcome in groups[2].run(cell):
-        assert "other weights to begin with" in outcome.error
+        assert "the workers start with different weights" in outcome.error

@@ -105,7 +105,7 @@ def test_a_step_that_mixes_rows_later_is_refused_when_it_does(groups: Any, case:
     for outcome in groups[2].run(DATA + BEGIN + cell):
         assert outcome.kind == "TrainingError", outcome.error
         assert words in outcome.error
-        assert "the weights would not be those of one process" in outcome.error
+        assert "the weights would differ from those of one process" in outcome.error
 
 
 @pytest.mark.soak

@@ -300,7 +300,7 @@ def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain
     cell = OWN_LOGS.replace("LAST", "logs['loss'] * 2.0").replace("EAGERLY", "False").replace("CALLBACKS", callbacks)
     same_as_plain(cell, 2)
     _, notices = told(groups[2], cell)
-    assert not [text for text in notices if "results of metrics" in text]
+    assert not [text for text in notices if "metric results" in text]
 
 
 @pytest.mark.soak
@@ -313,7 +313,7 @@ def test_the_result_of_a_metric_under_another_name_is_that_of_all_rows_in_an_eag
 def test_what_a_step_makes_of_metrics_and_of_a_batch_is_told(groups) -> None:
     mixed = "logs['loss'] * tf.reduce_mean(data[0])"
     _, notices = told(groups[2], OWN_LOGS.replace("LAST", mixed).replace("EAGERLY", "False").replace("CALLBACKS", "[]"))
-    assert [text for text in notices if "results of metrics" in text and "'last'" in text and "root" not in text]
+    assert [text for text in notices if "metric results" in text and "'last'" in text and "root" not in text]
 
 
 WITHIN_AN_EPOCH = """

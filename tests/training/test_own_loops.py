@@ -252,7 +252,7 @@ def test_ranks_that_disagree_on_the_number_of_steps_end_with_a_clear_error_withi
         assert outcome.kind == "ClusterError", outcome.error
         assert outcome.seconds < 30.0
         assert "number of steps" in outcome.error
-    assert "came to the end of the cell" in outcomes[0].error
+    assert "reached the end of the cell" in outcomes[0].error
 
 
 UNLIKE = {
@@ -268,7 +268,7 @@ def test_a_loop_over_rows_in_an_order_that_differs_between_workers_is_refused(gr
     cell = DATA + UNLIKE[source] + shuffled + SHARE + MODEL + STEP.replace("LOSS", "from_logits")
     for outcome in groups[2].run(cell + LOOPS["eager, all rows" if "hash" in source else "traced, all rows"]):
         assert outcome.kind == "TrainingError", outcome.error
-        assert "in another order" in outcome.error
+        assert "in a different order" in outcome.error
 
 
 ALIKE = """

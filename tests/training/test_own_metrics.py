@@ -106,8 +106,8 @@ def test_metrics_and_losses_in_a_loop_of_ones_own_are_those_of_all_rows(groups: 
     for outcome in outcomes:
         assert outcome.values["seen"] == pytest.approx(expected["seen"], abs=2e-5)
     assert any("'spread' (Spread) is summed" in notice for notice in notices)
-    assert sum("was given to 'level', 'sum'." in notice for notice in notices) == 1
-    assert any("metrics of Keras" in notice for notice in notices)
+    assert sum("was passed to 'level', 'sum'." in notice for notice in notices) == 1
+    assert any("Keras loss objects and metrics" in notice for notice in notices)
     assert not any("Random numbers" in notice for notice in notices)
 
 

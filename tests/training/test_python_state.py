@@ -305,7 +305,7 @@ model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
 )
 def test_numbers_that_a_step_keeps_of_its_rows_are_told_of_by_name(groups: Any, keep: str, named: str | None) -> None:
     _, notices = told(groups[2], BEGIN + OF_ROWS.replace("KEEP", keep))
-    about = [notice for notice in notices if "keeps numbers of its rows in Python" in notice]
+    about = [notice for notice in notices if "keeps values of its rows in Python" in notice]
     assert (named is None) == (not about)
     assert all(f"as {named}:" in notice for notice in about)
 

@@ -25,7 +25,7 @@ REFUSED = {
         "model.build((None, 12))\n"
         "model.layers[0].quantize('float8')\n"
         "model.compile('adam', from_logits)\nmodel.fit(x, y, verbose=0)",
-        "by the largest of a batch",
+        "by the largest in a batch",
     ),
     "a function set as the training's": (
         "model.compile('adam', from_logits)\n"
@@ -97,7 +97,7 @@ Noisy(ROWS).fit(x[:96], y[:96], batch_size=48, verbose=0)
         for outcome in groups[2].run(DATA + cell.replace("ROWS", rows)):
             assert "Incompatible shapes" in outcome.error or "must be equal" in outcome.error, outcome.error
             assert (
-                "If the step counts on all rows of a batch: each of 2 workers has a part" in outcome.error
+                "If the step expects all rows of a batch: each of 2 workers has only part" in outcome.error
             ) is is_told
 
 
@@ -133,7 +133,7 @@ def test_a_number_of_rows_that_a_shape_tells_is_that_of_the_share(groups, same_a
 def test_a_number_of_rows_that_no_shape_tells_is_said_to_be_unknown(groups) -> None:
     dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(24)"
     for outcome in groups[2].run(DATA + ROWS_OF_SHAPE.replace("DATASET", dataset)):
-        assert "Take tf.shape(x)[0]; or let batch_size be a multiple" in outcome.error
+        assert "Use tf.shape(x)[0], or make batch_size a multiple" in outcome.error
 
 
 def test_one_worker_alone_refuses_no_loss(groups) -> None:
@@ -171,7 +171,7 @@ with ThreadPoolExecutor(2) as pool:
     list(pool.map(one, range(2)))
 """
     for outcome in groups[2].run(DATA + cell):
-        assert "in a thread that the cell has made" in outcome.error
+        assert "in a thread that the cell started" in outcome.error
 
 
 @pytest.mark.parametrize(

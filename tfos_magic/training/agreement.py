@@ -30,8 +30,9 @@ NEAR = 1e-3
 """By how much weights may differ that the same gradients gave: processors of different kinds round differently."""
 
 REMEDY = (
-    "A number in it was made of one worker's rows, as in a loop over a fed DataFrame. Make such numbers in Spark "
-    "(df.agg), of logs of fit() and evaluate(), which are about all rows, or of what tfos.allreduce(value) gives."
+    "The cause is a value computed from one worker's rows, as in a loop over a fed DataFrame. Compute such values in "
+    "Spark (df.agg), from logs of fit() and evaluate(), which cover all rows, or from the result of "
+    "tfos.allreduce(value)."
 )
 
 
@@ -59,7 +60,7 @@ def any_wishes(session: TrainingState, wish: bool, digests: Mapping[str, int]) -
     wishes, *columns = session.collectives.gather([wish, *digests.values()]).T
     other = [what for what, column in zip(digests, columns, strict=True) if (column != column[0]).any()]
     if other and not session.context.calls.rank:
-        raise TrainingError(f"the workers have other {' and '.join(other)}. {REMEDY}")
+        raise TrainingError(f"the workers have different {' and '.join(other)}. {REMEDY}")
     return bool(wishes.any())
 
 
@@ -89,14 +90,14 @@ def of_fit(arguments: Mapping[str, Any]) -> dict[str, int]:
     constants = list(_constants(x)) if isinstance(x, tf.data.Dataset) and has_shares(x) else []
     return {
         "class weights": zlib.crc32(repr(sorted((weights or {}).items())).encode()),
-        "numbers in what is mapped over the fed DataFrame": zlib.crc32(b"".join(sorted(constants))),
+        "constants used in map() on the fed DataFrame": zlib.crc32(b"".join(sorted(constants))),
     }
 
 
 def of_optimizers(model: Any) -> dict[str, int]:
     """A digest of the scalars of a model's optimizers, such as the learning rate."""
     scalars = [v for o in optimizers(model) for v in o.variables if len(v.shape) == 0 and v.dtype in NUMBERS]
-    return {"learning rates or counts of steps": of_arrays([np.asarray(v) for v in scalars])}
+    return {"learning rates or step counts": of_arrays([np.asarray(v) for v in scalars])}
 
 
 def of_logs(loop: Loop, logs: Mapping[str, Any]) -> dict[str, int]:
@@ -119,7 +120,7 @@ def end_cell(session: TrainingState) -> None:
     if apart:
         refusals.refuse_apart([v.name for v in assigned[:3]])
     if saves and not session.context.calls.rank:
-        raise TrainingError(f"the workers saved the model, or took its weights, after other steps. {REMEDY}")
+        raise TrainingError(f"the workers saved the model, or read its weights, after different steps. {REMEDY}")
     refuse_parted(session, [v for variables in session.learning.values() for v in variables])
 
 
@@ -135,7 +136,7 @@ def refuse_parted(session: TrainingState, variables: Sequence[Any]) -> None:
     furthest = collectives.gather([int(1e9 * part) for part in apart]).max(0)
     names = [v.name for v, part in zip(variables, furthest, strict=True) if part > 1e9 * NEAR]
     if names and not session.context.calls.rank:
-        raise TrainingError(f"the workers' weights are no longer the same: {', '.join(names[:3])}. {REMEDY}")
+        raise TrainingError(f"the workers' weights have diverged: {', '.join(names[:3])}. {REMEDY}")
 
 
 def _apart(mine: tf.Tensor, mean: tf.Tensor) -> float:

@@ -52,7 +52,7 @@ class Collectives:
     @property
     def wire(self) -> GroupTransport:
         if self._wire is None:
-            raise ClusterError(f"rank {self.rank} is not connected to its peers. Start the cluster again.")
+            raise ClusterError(f"rank {self.rank} is not connected to its peers. Restart the cluster.")
         return self._wire
 
     @property
@@ -102,7 +102,7 @@ class Collectives:
         Each ``owner``, a number, can have one under way. Any other operation waits for their end.
         """
         if not isinstance(self.wire, ArrayWire):
-            raise ClusterError(f"averages cannot go on beside training over {self.wire.name}: leave out --overlap.")
+            raise ClusterError(f"averaging cannot overlap with training over {self.wire.name}: omit --overlap.")
         self.wire.begin_mean(owner, tensors, weight, summed)
         return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in [*tensors, *summed]]
 
@@ -157,9 +157,9 @@ class Collectives:
                 self.wire.sum([tf.zeros(_END_SHAPE, tf.int32)])
         except ClusterError as error:
             raise ClusterError(
-                f"rank {self.rank} came to the end of the cell, and another rank did not: it ended, or is in a step "
-                "that this rank does not take. Give every worker the same number of steps: tfos.shard(dataset) shares "
-                f"out a dataset so, and tfos.allreduce lets workers agree on a number. {error.__cause__}"
+                f"rank {self.rank} reached the end of the cell, but another rank did not: it ended, or is in a step "
+                "that this rank does not take. Give every worker the same number of steps: tfos.shard(dataset) splits "
+                f"a dataset that way, and tfos.allreduce lets workers agree on a number. {error.__cause__}"
             ) from error
 
     def pair(self, other: int, timeout: float) -> Collectives:
@@ -168,14 +168,14 @@ class Collectives:
         Raises :class:`ClusterError` where the other does not come within ``timeout`` seconds.
         """
         if self._meeting is None:
-            raise ClusterError(f"rank {self.rank} came late and has not met its peers. Start the cluster again.")
+            raise ClusterError(f"rank {self.rank} joined late and has not met its peers. Restart the cluster.")
         exchange = self._meeting.pair(self.rank, other, timeout)
         return Collectives(int(self.rank > other), 2, wire=ArrayWire(exchange))
 
     def align(self) -> None:
         """Make the ranks agree on what numbers the operations to come, should one have traced a graph more often."""
         if self.size > 1:
-            with self.waiting("the other ranks to begin"):
+            with self.waiting("the other ranks to start"):
                 self.wire.align()
 
     def abort(self, reason: str) -> None:
@@ -217,8 +217,8 @@ class Collectives:
                 raise
             self._lost = True
             raise ClusterError(
-                f"rank {self.rank} waited for {what} with all {self.size} ranks, and at least one did not answer: it "
-                f"died, stopped early or is stuck. Look at the other workers' output, then run the cell again. {cause}"
+                f"rank {self.rank} waited for {what} with all {self.size} ranks, but at least one did not answer: it "
+                f"died, stopped early or is stuck. Check the other workers' output, then run the cell again. {cause}"
             ) from error
 
     def _expire(self, what: str, seconds: float) -> None:
@@ -260,7 +260,7 @@ def form_cluster(
         all_have_gpus = _all_have_gpus(arrays)
         arrays.close()
         if not all_have_gpus:
-            raise ClusterError("nccl needs a GPU for each worker, and one has none: leave it out, or say --gpus 1.")
+            raise ClusterError("nccl needs a GPU for each worker, and one has none: omit it, or use --gpus 1.")
         serve(rank, addresses, timeout)
         wire = RingWire(rank, len(addresses))
     collectives = Collectives(rank, len(addresses), wire=wire, meeting=meeting)

@@ -36,7 +36,7 @@ def current(context: RunContext) -> Iterator[None]:
 def context() -> RunContext:
     """Give the run that this process is in. Raises :class:`TrainingError` outside of one."""
     if not _runs:
-        raise TrainingError("there is no run here: this is for programs that workers run")
+        raise TrainingError("no run is active here: call this in programs that workers run")
     return _runs[-1]
 
 
@@ -81,7 +81,7 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     workers. Means of integers are float32. A gradient flows through it, by the same operation on the gradients.
     """
     if op not in ("mean", "sum"):
-        raise TrainingError(f"allreduce knows op='mean' and op='sum', not {op!r}")
+        raise TrainingError(f"allreduce takes op='mean' or op='sum', not {op!r}")
     _calls().exchanged += 1
     leaves = [_number(leaf, op == "mean") for leaf in tf.nest.flatten(tensor)]
     return tf.nest.pack_sequence_as(tensor, _summed(leaves, 1.0 / size() if op == "mean" else 1.0))
@@ -123,8 +123,8 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise TrainingError(
-            f"shard() takes a tf.data.Dataset of batches, not {type(dataset).__name__}: write "
-            "tfos.shard(tf.data.Dataset.from_tensor_slices(arrays).batch(n)). fit() shares out arrays by itself."
+            f"shard() takes a tf.data.Dataset of batches, not {type(dataset).__name__}: use "
+            "tfos.shard(tf.data.Dataset.from_tensor_slices(arrays).batch(n)). fit() splits arrays by itself."
         )
     if is_sharded(dataset):
         return dataset
@@ -151,7 +151,7 @@ def _carried(tensor: tf.Tensor) -> tf.Tensor:
         return tf.cast(tensor, tf.int32)
     if tensor.dtype.is_floating or tensor.dtype in (tf.int32, tf.int64):
         return tensor
-    raise TrainingError(f"a tensor of dtype {tensor.dtype.name} cannot go from worker to worker: send numbers")
+    raise TrainingError(f"a tensor of dtype {tensor.dtype.name} cannot be sent between workers: send numbers")
 
 
 def _summed(leaves: list[tf.Tensor], factor: float) -> list[tf.Tensor]:

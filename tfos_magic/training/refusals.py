@@ -22,9 +22,9 @@ _EPOCH, _EVERY = "epoch", {"ModelCheckpoint": "save_freq", "TensorBoard": "updat
 def refuse_own_loop(what: str, strategy: str) -> None:
     """Say that a strategy which is not exact trains in ``fit`` alone."""
     raise TrainingError(
-        f"{what} trains with --strategy sync only: {strategy!r} keeps its own order of steps, which fit() follows. "
-        "Put the step into Model.train_step and call fit(), or leave --strategy out. To run the cell on every worker "
-        "as it is, use %%tfos_run."
+        f"{what} works only with --strategy sync: {strategy!r} has its own order of steps, which fit() follows. Put "
+        "the step into Model.train_step and call fit(), or omit --strategy. To run the cell unchanged on every "
+        "worker, use %%tfos_run."
     )
 
 
@@ -32,8 +32,8 @@ def refuse_circle(loss: Any) -> None:
     """Refuse the one loss of Keras's that compares rows with each other."""
     if isinstance(loss, keras.losses.Circle):
         raise TrainingError(
-            "loss Circle compares each row with all others of the batch, of which a worker sees its own. Train this "
-            "model with one worker (-n 1), or write a loss over the rows alone, such as a triplet of inputs per row."
+            "loss Circle compares each row with all others in the batch, but a worker sees only its own. Train this "
+            "model with one worker (-n 1), or write a loss on single rows, such as a triplet of inputs per row."
         )
 
 
@@ -43,8 +43,8 @@ def check_loss(loss: Any, values: Any, reporter: Reporter) -> None:
     if len(getattr(values, "shape", (None,))) != 0 or isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
         return
     reporter.notice(
-        f"Loss {loss.name!r} gives one number per batch. It is taken for a mean over rows; if it is anything else, "
-        "let it return one value per row and Keras will average them."
+        f"Loss {loss.name!r} returns one number per batch, which is assumed to be a mean over rows. If it is anything "
+        "else, return one value per row: Keras averages them."
     )
 
 
@@ -63,14 +63,14 @@ def check_same_input(ranks: np.ndarray, sharded: bool, ends_known: bool) -> None
             for rank, (batches, rows, fed, _) in enumerate(ranks.tolist())
         )
         raise TrainingError(
-            f"the workers do not have the same data to train on ({listed}). Arrays and datasets made in the cell must "
-            "be the same on every worker, and a fed DataFrame must not be filtered or batched anew. What a loop over "
-            "one collects is of this worker's rows alone: df.toPandas() gives all."
+            f"the workers do not have the same training data ({listed}). Arrays and datasets created in the cell must "
+            "be the same on every worker, and a fed DataFrame must not be filtered or rebatched. A loop over one "
+            "collects only this worker's rows: df.toPandas() returns all rows."
         )
     if sharded and ranks[0][0] < 0 and not ends_known:
         raise TrainingError(
-            "a dataset made from a fed DataFrame has no known number of batches, so the workers may not end together. "
-            "Filter in Spark before training, give steps_per_epoch (with .repeat()), or add "
+            "a dataset made from a fed DataFrame has an unknown number of batches, so the workers may not end "
+            "together. Filter in Spark before training, set steps_per_epoch (with .repeat()), or add "
             ".apply(tf.data.experimental.assert_cardinality(n))."
         )
 
@@ -79,8 +79,8 @@ def refuse_stateful(model: Any) -> None:
     """Refuse layers that keep a state for each row of a batch."""
     if any(getattr(layer, "stateful", False) is True for layer in model._flatten_layers()):
         raise TrainingError(
-            "a stateful layer keeps a state for each row of a batch, and each worker has a part of every batch. Train "
-            "this model with one worker (-n 1), or leave stateful=True out."
+            "a stateful layer keeps a state for each row of a batch, but each worker has only part of every batch. "
+            "Train this model with one worker (-n 1), or remove stateful=True."
         )
 
 
@@ -88,8 +88,8 @@ def refuse_overwritten(variables: Sequence[Any]) -> None:
     """Refuse variables whose gradient is their next value, as the largest values of a batch are that float8 goes by."""
     if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
         raise TrainingError(
-            "training in float8 scales its numbers by the largest of a batch, and each worker has a part of every "
-            "batch. Train this model with one worker (-n 1), or in mixed_bfloat16, or say --per-worker-batches."
+            "float8 training scales its numbers by the largest in a batch, but each worker has only part of every "
+            "batch. Train this model with one worker (-n 1) or in mixed_bfloat16, or use --per-worker-batches."
         )
 
 
@@ -97,21 +97,21 @@ def refuse_own_function(function: Any, name: str, kind: str) -> None:
     """Refuse a function of the cell in the place of the one that Keras makes of a step."""
     if not str(getattr(function, "__module__", "")).startswith((*_KERAS, "tfos_magic.")):
         raise TrainingError(
-            f"model.{name} is a function of your own, in which workers cannot bring their gradients together. "
-            f"Put the step into Model.{kind}_step, or train with one worker (-n 1)."
+            f"model.{name} is your own function, in which workers cannot combine their gradients. Put the step into "
+            f"Model.{kind}_step, or train with one worker (-n 1)."
         )
 
 
 def refuse_other_values() -> None:
     raise TrainingError(
-        "the workers have data of the same size with other values, or in another order. Every worker runs the cell, so "
-        "what it draws must not depend on the clock, the machine, the order of files or of threads: sort lists of "
-        "files, seed with tfos.seed() instead of the time, and let Python code that draws random numbers run in turn "
-        "(in one map, without num_parallel_calls). Shuffled passes that repeat() and that a fit() left in the middle "
-        "go on in an order that time decides: give each fit() a dataset of its own. A dataset that is shard()ed by the "
-        "worker's number would be dealt out twice: leave shard() out, or set AutoShardPolicy.OFF with tf.distribute. "
-        "Generators without a seed are alike on all workers. What a loop over a fed DataFrame collects is "
-        "of this worker's rows alone: give fit() the DataFrame itself, or take df.toPandas()."
+        "the workers have data of the same size, but with different values or in a different order. Every worker runs "
+        "the cell, so its random numbers must not depend on the clock, the machine, or the order of files or threads: "
+        "sort lists of files, seed with tfos.seed() instead of the time, and run Python code that draws random "
+        "numbers in turn (in one map, without num_parallel_calls). A shuffled dataset with repeat() that a fit() left "
+        "in the middle of a pass continues in an order that depends on timing: give each fit() its own dataset. A "
+        "dataset that you shard() by the worker's number would be split twice: remove shard(), or set "
+        "AutoShardPolicy.OFF with tf.distribute. Generators without a seed are the same on all workers. A loop over a "
+        "fed DataFrame collects only this worker's rows: give fit() the DataFrame itself, or use df.toPandas()."
     )
 
 
@@ -127,8 +127,8 @@ def note_random_layers(layers: Sequence[Any], reporter: Reporter) -> None:
     names = sorted({type(layer).__name__ for layer in layers})
     if names:
         reporter.notice(
-            f"{', '.join(names)}: each worker draws its own random numbers, so the weights equal those of one process "
-            "in distribution, not number by number."
+            f"{', '.join(names)}: each worker draws its own random numbers, so weights match those of a single "
+            "process in distribution, not value by value."
         )
 
 
@@ -136,79 +136,79 @@ def note_half_precision(model: Any, reporter: Reporter) -> None:
     half = {getattr(layer, "compute_dtype", "") for layer in model._flatten_layers()} & {"float16", "bfloat16"}
     for dtype in sorted(half):
         reporter.notice(
-            f"Layers compute in {dtype}, in which sums over a worker's rows round, and overflow, otherwise than those "
-            "over all rows: the weights agree with those of one process to about that precision, not to 1e-5."
+            f"Layers compute in {dtype}, in which sums over a worker's rows round and overflow differently from sums "
+            "over all rows. Weights match those of a single process to about that precision, not to 1e-5."
         )
     if isinstance(getattr(model, "optimizer", None), keras.optimizers.LossScaleOptimizer):
         reporter.notice(
-            "LossScaleOptimizer leaves out a step whose gradients overflow, and lowers its scale. Those of a part of "
-            "the rows may overflow at another step than those of all, and weights then differ by such a step."
+            "LossScaleOptimizer skips a step whose gradients overflow, and lowers its scale. Gradients of part of the "
+            "rows may overflow at a different step than those of all rows; weights then differ by that step."
         )
 
 
 def note_per_worker_batches(reporter: Reporter) -> None:
     reporter.notice(
-        "--per-worker-batches: each worker's part of a batch is a batch of its own, so the weights are not those of "
-        "one process. Statistics of BatchNormalization are those of worker 0."
+        "--per-worker-batches: each worker's part of a batch is its own batch, so weights differ from those of a "
+        "single process. Statistics of BatchNormalization are those of worker 0."
     )
 
 
 def refuse_apart(names: Sequence[str]) -> None:
     raise TrainingError(
-        f"a loop over a fed DataFrame assigned {', '.join(names)} by itself, from the rows of one worker, so that the "
-        "workers have other weights now. Let an optimizer apply the gradients, which are then those of all rows, or "
-        "assign what tfos.allreduce(gradient) gives."
+        f"a loop over a fed DataFrame assigned {', '.join(names)} directly, from one worker's rows, so the workers "
+        "now have different weights. Let an optimizer apply the gradients, which then cover all rows, or assign the "
+        "result of tfos.allreduce(gradient)."
     )
 
 
 def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
-        "A training loop of your own over a fed DataFrame: each worker computes the gradients of its rows, and their "
-        "mean by rows is applied. That is right for a loss that is a mean over rows; one that is a sum, or compares "
-        "rows, gives other weights here. fit() finds that out by itself. Loss objects and metrics "
-        "of Keras give those of all rows. Gradients by inputs, and what the loop counts by itself, are of this "
-        "worker's rows, and so are losses that layers add: tfos.allreduce(value) averages numbers."
+        "A custom training loop over a fed DataFrame: each worker computes the gradients of its rows, and their mean, "
+        "weighted by rows, is applied. That is right for a loss that is a mean over rows; a loss that is a sum, or "
+        "compares rows, gives different weights here. fit() detects this by itself. Keras loss objects and metrics "
+        "cover all rows. Gradients with respect to inputs, values that the loop computes, and losses that layers add "
+        "cover only this worker's rows: tfos.allreduce(value) averages numbers."
     )
 
 
 def note_batch_numbers(names: Sequence[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
-            f"One number for each batch, made of this worker's rows, was given to {', '.join(map(repr, names))}. "
-            "keras.metrics.Mean takes such numbers for means over rows, keras.metrics.Sum for sums. If they are "
-            "anything else, give the metric a value for each row."
+            f"One number per batch, computed from this worker's rows, was passed to {', '.join(map(repr, names))}. "
+            "keras.metrics.Mean treats such numbers as means over rows, keras.metrics.Sum as sums. If they are "
+            "anything else, give the metric one value per row."
         )
 
 
 def note_nested(reporter: Reporter) -> None:
     reporter.notice(
-        "A loop over a fed DataFrame takes gradients by weights within another tape: there they are of this worker's "
-        "rows. They are brought together when they are applied, but what is made of them before, such as a penalty of "
-        "their size or an inner step, is not that of one process. fit() finds that out by itself."
+        "A loop over a fed DataFrame takes gradients of weights inside another tape, where they cover only this "
+        "worker's rows. They are combined when applied, but what is computed from them before, such as a penalty on "
+        "their size or an inner step, is not that of a single process. fit() detects this by itself."
     )
 
 
 def note_several(reporter: Reporter) -> None:
     reporter.notice(
-        "A loop over a fed DataFrame takes gradients by the same weights several times for one batch. Each is that of "
-        "all workers' rows: right for several losses of the batch, not for the gradients of single rows, which are not "
-        "those of one process (tape.jacobian keeps rows apart)."
+        "A loop over a fed DataFrame takes gradients of the same weights several times per batch. Each covers all "
+        "workers' rows: right for several losses of the batch, wrong for gradients of single rows, which differ from "
+        "those of a single process (tape.jacobian keeps rows apart)."
     )
 
 
 def note_draws(places: str, reporter: Reporter, where: str = "a step", what: str = "weights") -> None:
     if places:
         reporter.notice(
-            f"Random numbers within {where} ({places}) are each worker's own, so the {what} equal those of one process "
-            "in expectation, not number by number. With --seed they come out again. Numbers that are to be the same in "
-            "every step, as by seed=1 in call(), are not the same on all workers: draw them in build(), once."
+            f"Random numbers in {where} ({places}) differ between workers, so the {what} match those of a single "
+            "process in expectation, not value by value. --seed makes them reproducible. Numbers meant to be the same "
+            "in every step, as with seed=1 in call(), still differ between workers: draw them once, in build()."
         )
 
 
 def note_step_output(what: str, reporter: Reporter) -> None:
     reporter.notice(
-        f"What a step {what} is computed of worker 0's rows, and not of the whole batch. Return it from the step, or "
-        "give it to a metric, and fit() and callbacks have it of all rows."
+        f"What a step {what} is computed from worker 0's rows, not from the whole batch. Return it from the step, or "
+        "give it to a metric: fit() and callbacks then get it for all rows."
     )
 
 
@@ -216,8 +216,8 @@ def note_batch_callbacks(callbacks: Sequence[Any], reporter: Reporter) -> None:
     """Say that logs within an epoch are a worker's own, for strategies that do not step together."""
     for callback in filter(acts_on_batches, callbacks):
         reporter.notice(
-            f"Callback {type(callback).__name__} acts after batches: within an epoch logs are about this worker's "
-            "rows. At the end of an epoch they are about all rows, on every worker."
+            f"Callback {type(callback).__name__} acts after batches: within an epoch, logs cover only this worker's "
+            "rows. At the end of an epoch they cover all rows, on every worker."
         )
 
 
@@ -245,45 +245,45 @@ def acts_on_batches(callback: Any) -> bool:
 def note_derived(names: Set[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
-            f"What the step returns as {', '.join(map(repr, sorted(names)))} is made of results of metrics and of the "
-            "batch. Within a step these results are each worker's own, so it is averaged over the workers, and not the "
-            "value of one process. Let get_metrics_result() make it, or a metric. Weights are those of one process "
-            "unless a callback acts on it."
+            f"What the step returns as {', '.join(map(repr, sorted(names)))} combines metric results with the batch. "
+            "Within a step each worker has its own metric results, so it is averaged over the workers and differs "
+            "from that of a single process. Compute it in get_metrics_result() or in a metric. Weights still match a "
+            "single process unless a callback acts on it."
         )
 
 
 def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
-            f"What the step returns as {', '.join(map(repr, sorted(names)))} is neither a mean nor a sum over rows, so "
-            "it is averaged over the workers, or rank 0's own, and not the value of one process. Weights are those of "
-            "one process unless a callback acts on it."
+            f"What the step returns as {', '.join(map(repr, sorted(names)))} is neither a mean nor a sum over rows, "
+            "so it is averaged over the workers, or taken from rank 0, not the single-process value. Weights still "
+            "match unless a callback acts on it."
         )
 
 
 def note_eager(reporter: Reporter) -> None:
     reporter.notice(
-        "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, and "
-        "some more times before the first step, when it is tried on a few rows. What it counts and collects is then "
-        "put back, but not what it takes from iterators, files and objects of other libraries. What it decides by "
-        "numbers of its rows, as by if float(loss) < 2, each worker decides by its own."
+        "The steps run eagerly (run_eagerly, run_functions_eagerly): their Python code runs on each worker's rows, "
+        "and a few more times before the first step, when it is tried on a few rows. What it counts and collects is "
+        "then restored, but not what it takes from iterators, files and objects of other libraries. Decisions based "
+        "on its rows, such as if float(loss) < 2, are made by each worker on its own."
     )
 
 
 def note_python_state(name: str, reporter: Reporter) -> None:
     reporter.notice(
-        f"The step keeps numbers of its rows in Python, as {name}: on each worker they are of its own rows. Where "
-        "weights, logs or predictions go by them, they are not those of one process. Keep them in variables "
-        "(add_weight()), which are tried and brought together, or train with -n 1."
+        f"The step keeps values of its rows in Python, as {name}: each worker has those of its own rows. Weights, "
+        "logs or predictions that depend on them differ from those of a single process. Keep them in variables "
+        "(add_weight()), which are checked and combined, or train with -n 1."
     )
 
 
 def refuse_threads(kind: str) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise TrainingError(
-            f"{kind}() was called in a thread that the cell has made. Workers take each step together, and threads "
-            "would come to theirs in another order on each. Call it in the cell itself, one after another, or train "
-            "with one worker (-n 1)."
+            f"{kind}() was called in a thread that the cell started. Workers take each step together, and threads "
+            "would reach their steps in a different order on each. Call it in the cell itself, one after another, or "
+            "train with one worker (-n 1)."
         )
 
 
@@ -291,8 +291,8 @@ def note_batch_metric(metric: Any, reporter: Reporter) -> None:
     function = getattr(metric, "_fn", None)
     if function is not None and not getattr(function, "__module__", "").startswith(_KERAS):
         reporter.notice(
-            f"Metric {metric.name!r} gives one number per batch. It is taken for a mean over rows; if it is anything "
-            "else, let it return one value per row and Keras will average them."
+            f"Metric {metric.name!r} returns one number per batch, which is assumed to be a mean over rows. If it is "
+            "anything else, return one value per row: Keras averages them."
         )
 
 

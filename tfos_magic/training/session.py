@@ -209,7 +209,7 @@ class Session(TrainingState):
 
     def _loop_of(self, model: Any) -> Loop:
         if self.loop is None or self.loop.model is not model:
-            raise TrainingError("a training function of fit() was called outside of it: call model.fit() instead.")
+            raise TrainingError("a training function of fit() was called outside fit(): call model.fit() instead.")
         return self.loop
 
     def _heed_votes(self, loop: Loop) -> None:

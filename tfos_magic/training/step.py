@@ -105,7 +105,7 @@ class Step:
 def rows_in(data: Any) -> tf.Tensor:
     """Number of rows of a batch, ``(x, y)`` or whatever a ``train_step`` takes, as an int64 scalar tensor."""
     if (rows := rows_of(data)) is None:
-        raise TrainingError("a batch holds no tensor with rows: give fit() batches of rows, as (x, y)")
+        raise TrainingError("a batch has no tensor with rows: give fit() batches of rows, like (x, y)")
     return rows
 
 
@@ -135,10 +135,10 @@ def checked_rows(batch: Any) -> Any:
     if len(counts) < 2:
         return counts[0] if counts else None
     text = (
-        "The inputs of a step have different numbers of rows, as where datasets of different sizes are zipped, or one "
-        "has a value per batch. Workers share out rows by one number for all inputs, so weights would not be those of "
-        "one process. Give them as many rows, in the last batch too, and a value per batch as a scalar; or train with "
-        "one worker (-n 1). Rows:"
+        "The inputs of a step have different numbers of rows, as when datasets of different sizes are zipped, or one "
+        "has a value per batch. Workers split all inputs by the same row numbers, so weights would differ from those "
+        "of one process. Give all inputs as many rows, in the last batch too, and pass a value per batch as a scalar; "
+        "or train with one worker (-n 1). Rows:"
     )
     equal = tf.reduce_all(tf.equal(tf.stack(counts), counts[0]))
     with tf.control_dependencies([tf.debugging.Assert(equal, [text, *counts])]):

@@ -270,7 +270,7 @@ class FirstStep:
         if self._session.context.calls.rank:
             return  # a cell that asks which worker it runs on may want that
         what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
-        raise TrainingError(f"{what} is not what another worker computes of the same rows. {REMEDY}")
+        raise TrainingError(f"{what} differs between workers for the same rows. {REMEDY}")
 
     def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None) -> None:
         notice = self._session.reporter.notice
@@ -287,7 +287,9 @@ class FirstStep:
             notice(remark)
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):
-            notice(f"All gradients of model {model.name!r} were zero or not finite at first. They are taken for means.")
+            notice(
+                f"All gradients of model {model.name!r} were zero or not finite at first. They are assumed to be means."
+            )
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
             notice(of_metric(metric))
         self._laws.update(laws)

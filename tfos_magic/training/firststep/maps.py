@@ -50,8 +50,8 @@ _READING = {"ReadVariableOp", "VarHandleOp", "ResourceGather", "ResourceGatherNd
 """Types of operations that count as having a state, and neither change one nor draw from it."""
 
 _REMEDY = (
-    "Give all rows one length, by --pad COLUMN=VALUE or to_tensor(shape=[None, N]), or let the model mask them, as by "
-    "Embedding(mask_zero=True)."
+    "Give all rows one length, with --pad COLUMN=VALUE or to_tensor(shape=[None, N]), or let the model mask them, as "
+    "Embedding(mask_zero=True) does."
 )
 
 Element = Any
@@ -158,7 +158,7 @@ def refuse_padding(model: Any, laws: dict[Any, Law], reporter: Reporter) -> None
     if any(law not in (Law.CONSTANT, Law.UNKNOWN) for law in laws.values()):
         raise TrainingError(
             f"Padding changes what model {model.name!r} computes, and map() on a fed DataFrame pads rows to the "
-            f"longest of a batch, of which each worker has its own rows alone. {_REMEDY}"
+            f"longest in a batch, of which each worker has only its own rows. {_REMEDY}"
         )
     if not laws:
         note_padding(f"model {model.name!r}", reporter)
@@ -167,8 +167,8 @@ def refuse_padding(model: Any, laws: dict[Any, Law], reporter: Reporter) -> None
 def note_padding(model: str, reporter: Reporter) -> None:
     """Say that padding may change what ``model``, as it is to be called, computes."""
     reporter.notice(
-        "map() on a fed DataFrame pads rows to the longest of a batch, of which each worker has its own rows "
-        f"alone. Where {model} does not mask them, results differ from those of one process. {_REMEDY}"
+        "map() on a fed DataFrame pads rows to the longest in a batch, of which each worker has only its own rows. "
+        f"Where {model} does not mask them, results differ from those of one process. {_REMEDY}"
     )
 
 
@@ -259,10 +259,10 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _refusal(dataset: Any) -> TrainingError:
-    remedy = "Compute it in Spark before (df.select, df.agg)" if is_fed(dataset) else "Map before tfos.shard()"
+    remedy = "Compute it in Spark first (df.select, df.agg)" if is_fed(dataset) else "Map before tfos.shard()"
     return TrainingError(
-        f"map() on {'a fed DataFrame' if is_fed(dataset) else 'a shard'} looks at more than one row of a batch, of "
-        "which each worker has its own rows alone, so the rows would not be those that one process makes. "
-        f"{remedy}, or in a layer or the train_step of the model, which is checked; or train with one worker (-n 1), "
-        "or say --per-worker-batches: each worker's rows are a batch of their own then."
+        f"map() on {'a fed DataFrame' if is_fed(dataset) else 'a shard'} looks at more than one row of a batch, but "
+        f"each worker has only its own rows, so the rows would differ from those of one process. {remedy}, or in a "
+        "layer or the train_step of the model, which is checked; or train with one worker (-n 1), or use "
+        "--per-worker-batches: each worker's rows are then their own batch."
     )

@@ -113,7 +113,7 @@ def _batch_of(dataset: Any, element: tuple[Any, ...]) -> tuple[Any, Any]:
     """The batch that a function over ``dataset`` is given as ``element``, and its number of rows."""
     batch = element[0] if len(element) == 1 and not isinstance(dataset.element_spec, tuple) else element
     if (rows := checked_rows(batch)) is None:
-        raise TrainingError("a dataset element holds no tensor with rows: give fit() batches of rows, as (x, y)")
+        raise TrainingError("a dataset element has no tensor with rows: give fit() batches of rows, like (x, y)")
     return batch, rows
 
 

@@ -191,7 +191,7 @@ def fragments_of(
     kind = None if options.compression == "none" or alone else tf.as_dtype(options.compression)
     if kind == tf.int8 and collectives.size > _MOST_RANKS:
         raise TrainingError(
-            f"compression int8 leaves too few values for sums over {collectives.size} workers: take bfloat16, or at "
+            f"compression int8 leaves too few values for sums over {collectives.size} workers: use bfloat16, or at "
             f"most {_MOST_RANKS} workers."
         )
     overlaps = options.overlap > 0 and not alone

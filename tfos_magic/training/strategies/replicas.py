@@ -138,7 +138,7 @@ class Replicas:
             return
         digests = session.collectives.gather([of_arrays([np.asarray(read(v)) for v in variables])])
         if (digests != digests[0]).any() and not session.context.calls.rank:
-            raise TrainingError(f"the workers have other weights to begin with. {REMEDY}")
+            raise TrainingError(f"the workers start with different weights. {REMEDY}")
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Give every rank rank 0's values of Keras's or TensorFlow's ``variables``, those that hold numbers."""
@@ -157,8 +157,8 @@ class Replicas:
         loop.broadcast_late = False
         self._broadcast(model)
         self._session.reporter.notice(
-            f"Model {model.name!r} was built by its first step, so that this one step was not tried before: its loss "
-            "was taken for a mean over rows. Call the model once, or give it an Input, and it is tried too."
+            f"Model {model.name!r} was built by its first step, so this one step was not checked: its loss was "
+            "assumed to be a mean over rows. Call the model once, or give it an Input, to have it checked too."
         )
 
 
