@@ -128,7 +128,7 @@ def test_without_encryption_it_would_be_summed() -> None:
 def test_last_words_travel_while_a_swap_waits() -> None:
     with _linked(_identities()) as (ends, _):
         threading.Timer(0.3, ends[1].abort, ["rank 1 has had enough"]).start()
-        with pytest.raises(PeerLost, match="rank 1 gave up: rank 1 has had enough"):
+        with pytest.raises(PeerLost, match="rank 1 aborted: rank 1 has had enough"):
             ends[0].exchange(7, Swap({1: [memoryview(b"x")]}, lambda other, weight: [memoryview(bytearray(1))]))
 
 

@@ -127,7 +127,7 @@ def test_large_arrays_and_many_of_them_go_to_a_parameter_server(served: Callable
         header = {"kind": "sum", "run": "r", "place": [1, 0, 1]}
         _, totals = group.ask_first(header, "a sum", arrays)
         assert [total.shape for total in totals] == [array.shape for array in arrays]
-        with pytest.raises(TrainingError, match="knows no request"):
+        with pytest.raises(TrainingError, match="has no request"):
             group.ask_first({"kind": "nonsense", "run": "r"}, "nothing")
     finally:
         group.close()

@@ -127,7 +127,7 @@ def test_layers_adapted_to_a_feed_have_the_state_of_one_process(groups: Groups, 
         strategy=strategy,
         on_message=lambda _, message: notices.append(getattr(message, "text", "")),
     )
-    assert not [notice for notice in notices if "goes over a fed DataFrame" in notice]
+    assert not [notice for notice in notices if "loops over a fed DataFrame" in notice]
     for outcome in outcomes:
         for name, expected in plain.values["states"].items():
             assert_same(outcome.values["states"][name], expected)
@@ -233,8 +233,8 @@ REFUSED = {
         "layers.Discretization(num_bins=3).adapt(rows for rows in column('age'))",
         "Give adapt() the dataset itself",
     ),
-    "steps-of-new-batches": ("layers.StringLookup().adapt(column('city').unbatch().batch(7), 3)", "map() alone"),
-    "some-rows": ("layers.StringLookup().adapt(column('city').unbatch().take(9).batch(3))", "map() alone"),
+    "steps-of-new-batches": ("layers.StringLookup().adapt(column('city').unbatch().batch(7), 3)", "Use only map()"),
+    "some-rows": ("layers.StringLookup().adapt(column('city').unbatch().take(9).batch(3))", "Use only map()"),
     "one-document": ("layers.StringLookup(output_mode='tf_idf').adapt(column('city'))", "text[:, None]"),
     "rows-apart": ("layers.Normalization().adapt(column('age'))", "value[:, None]"),
 }

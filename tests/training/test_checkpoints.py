@@ -345,7 +345,7 @@ model.compile("sgd", from_logits)
 model.fit(x, y, batch_size=29, epochs=2, verbose=0)
 """
     )
-    for cell, expected in ((own_loop, "fit() alone"), (late, "is not built before the first step")):
+    for cell, expected in ((own_loop, "Checkpoints cover only fit()"), (late, "is not built before the first step")):
         outcomes, told, taken = notices_of(groups[size], cell, checkpoints={"asked": True})
         succeeded(outcomes)
         assert taken == []

@@ -183,4 +183,4 @@ with tf.summary.create_file_writer("logs").as_default():
         group.close()
     assert all(size <= 100_000 for size in sizes)
     (notice,) = notices
-    assert "is not sent to the notebook beyond its first" in notice
+    assert "are sent to the notebook: the limits are" in notice

@@ -149,7 +149,7 @@ again = len(list(mine.unbatch()))
     assert notices == []
 
 
-NOTICE = "each worker sees its own rows"
+NOTICE = "each worker sees only its own rows"
 TRAINED = """
 optimizer = keras.optimizers.Adam(0.01)
 model = mlp()
@@ -353,7 +353,7 @@ model.fit(train, validation_data=train, verbose=0, callbacks=[Counts()])
 """
     for look, times in ((rows, 1), (rows + fit + shared, 1), (rows + shared, 0), (callback, 1), ("", 0)):
         _, notices = told(groups[2], "SIZE = 2\n" + DATA + FED + look + fit)
-        assert len([text for text in notices if "goes over a fed DataFrame by itself" in text]) == times
+        assert len([text for text in notices if "The cell itself loops over a fed DataFrame" in text]) == times
 
 
 @pytest.mark.parametrize("step", ["fit", "loop"])

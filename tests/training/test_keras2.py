@@ -145,7 +145,7 @@ def test_a_rate_that_decays_is_read_as_it_began_and_not_set(notices: list[str]) 
     optimizer: Any = keras.optimizers.SGD(0.5, decay=0.25)
     assert optimizer.lr == 0.5
     for attempt in (lambda: setattr(optimizer, "lr", 0.1), lambda: tf.keras.backend.set_value(optimizer.lr, 0.1)):
-        with pytest.raises(UsageError, match="leave decay out"):
+        with pytest.raises(UsageError, match="omit decay="):
             attempt()
 
 

@@ -230,9 +230,9 @@ def test_variables_are_brought_together_as_their_aggregation_says(groups: Groups
 @pytest.mark.parametrize(
     ("made", "step", "said"),
     [
-        ("0.0, aggregation=SUM", "tf.cond(rank < 5, lambda: v.assign_add(1.0), lambda: v)", "within a condition"),
+        ("0.0, aggregation=SUM", "tf.cond(rank < 5, lambda: v.assign_add(1.0), lambda: v)", "inside a condition"),
         ("0.0, aggregation=SUM, synchronization=ON_READ", "v.assign(v + 1.0)", "sets the part of one replica"),
-        ("[0.0], aggregation=SUM", "v.scatter_add(tf.IndexedSlices([1.0], [0]))", "by scatter_add"),
+        ("[0.0], aggregation=SUM", "v.scatter_add(tf.IndexedSlices([1.0], [0]))", "with scatter_add"),
     ],
 )
 def test_sums_that_are_not_to_be_had_are_refused(groups: Groups, made: str, step: str, said: str) -> None:
@@ -445,7 +445,7 @@ train()
     program = OWN_ROWS.partition("@tf.function")[0].replace("BATCHES", DISTRIBUTED) + loop
     outcomes: list[Any] = groups[2].run(as_written(program), bare=True)
     assert [outcome.kind for outcome in outcomes] == ["TrainingError"] * 2
-    assert "Write the loop outside of it" in outcomes[0].error
+    assert "Write the loop outside it" in outcomes[0].error
 
 
 def test_what_a_strategy_has_beside_is_refused_by_name(groups: Groups) -> None:
@@ -457,7 +457,7 @@ def test_what_a_strategy_has_beside_is_refused_by_name(groups: Groups) -> None:
     ] * 2
     outcomes = groups[2].run(as_written(program + "strategy.extended"), bare=True)
     assert [outcome.kind for outcome in outcomes] == ["StrategyAttributeError"] * 2
-    assert "strategy.extended is not understood here" in outcomes[0].error
+    assert "strategy.extended is not supported here" in outcomes[0].error
 
 
 LEFT = """

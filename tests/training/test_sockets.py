@@ -135,7 +135,7 @@ def test_ranks_of_two_hosts_at_different_operations_are_told_so() -> None:
         cell = "import tensorflow as tf\ncollectives.all_reduce([tf.zeros([3 + rank])])\n"
         outcomes = group.run(cell, bare=True)
         assert [outcome.kind for outcome in outcomes] == ["ClusterError", "ClusterError"]
-        assert any("is at another operation" in outcome.error for outcome in outcomes)
+        assert any("is at a different operation" in outcome.error for outcome in outcomes)
     finally:
         group.close()
 

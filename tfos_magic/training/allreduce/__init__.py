@@ -20,9 +20,9 @@ class PeerLost(ClusterError):
 def astray(ranks: object) -> str:
     """What to say when peers came to another operation than this rank."""
     return (
-        f"rank {ranks} is at another operation: the cell does not do the same, or not as often, on every worker. Let "
-        "all take the same number of steps: count them, as a loop timed by the clock takes different numbers on "
-        "each worker, or let all go by what tfos.broadcast() gives"
+        f"rank {ranks} is at a different operation: the cell does not do the same, or not as often, on every worker. "
+        "Make all take the same number of steps: count them, because a loop timed by the clock takes different "
+        "numbers on each worker, or let all follow what tfos.broadcast() returns"
     )
 
 

@@ -40,8 +40,8 @@ def meet(
             listener = opened.enter_context(listen(addresses[rank]))
         except OSError as error:
             raise ClusterError(
-                f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address is not of "
-                "this host: start the cluster again."
+                f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address does not "
+                "belong to this host: restart the cluster."
             ) from error
         star = Star(rank, addresses, listener, key, timeout, tls)
         opened.callback(star.close)
@@ -81,7 +81,9 @@ class Meeting:
         try:
             return meet(both.index(rank), where, Secret(f"{self.secret} {both}"), timeout, self.share, tls)
         except ClusterError as error:
-            raise ClusterError(f"workers {both[0]} and {both[1]}, here ranks 0 and 1, do not meet: {error}") from error
+            raise ClusterError(
+                f"workers {both[0]} and {both[1]}, here ranks 0 and 1, did not connect: {error}"
+            ) from error
 
 
 def _hosts(addresses: Sequence[str]) -> list[list[int]]:
@@ -135,7 +137,7 @@ def _connect(
         exchange.close()
         said = "; ".join(f"rank {peer} at {addresses[peer]}: {why}" for peer, why in troubles.items())
         raise ClusterError(
-            f"the hosts cannot reach each other ({said}). Check that a firewall lets the executors reach each other."
+            f"the hosts cannot reach each other ({said}). Check that no firewall blocks traffic between executors."
         )
     return exchange
 

@@ -89,7 +89,7 @@ def _prove(peer: socket.socket, rank: int, use: str, secret: bytes) -> None:
     peer.sendall(hello)
     challenge, proof = receive(peer, 16), receive(peer, _DIGEST)
     if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
-        raise PermissionError("the peer does not know the secret of this group")
+        raise PermissionError("the peer does not know this group's secret")
     peer.sendall(_proof(secret, b"client", hello, challenge))
     receive(peer, len(_WELCOME))
 
@@ -102,7 +102,7 @@ def _verify(peer: socket.socket, use: str, secret: bytes) -> int:
     challenge = secrets.token_bytes(16)
     peer.sendall(challenge + _proof(secret, b"server", hello, challenge))
     if not hmac.compare_digest(receive(peer, _DIGEST), _proof(secret, b"client", hello, challenge)):
-        raise PermissionError("the peer does not know the secret of this group")
+        raise PermissionError("the peer does not know this group's secret")
     peer.sendall(_WELCOME)
     return int(rank)
 

@@ -164,7 +164,7 @@ class Links:
         ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             missing = ", ".join(str(self.names[other]) for other in left)
-            self._fail(f"rank {self.names[self.place]} had no answer from rank {missing} within {self.seconds:g} s")
+            self._fail(f"rank {self.names[self.place]} got no answer from rank {missing} within {self.seconds:g} s")
         for descriptor, _ in ready:
             if descriptor in self._speakers:
                 self._heed(self._speakers[descriptor])
@@ -200,7 +200,7 @@ class Links:
         except BlockingIOError:
             return
         except Meddled as error:
-            self._fail(f"the connection to rank {self.names[other]} was meddled with: {error}")
+            self._fail(f"the connection to rank {self.names[other]} was tampered with: {error}")
         except OSError:
             self._heed(other)
 
@@ -218,7 +218,7 @@ class Links:
             spoken.register(self._words[other], select.POLLIN)
             spoken.poll(1000)
             words = self._words[other].recv(_MAX_WORDS)
-        said = f"rank {name} gave up: {words.decode(errors='ignore')}" if words else f"the process of rank {name} ended"
+        said = f"rank {name} aborted: {words.decode(errors='ignore')}" if words else f"the process of rank {name} ended"
         self._fail(said)
 
     def _fail(self, reason: str) -> None:

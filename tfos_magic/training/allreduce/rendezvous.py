@@ -16,7 +16,7 @@ from tfos_magic.transport.tls import TlsPeers, secure
 
 _LENGTH = struct.Struct("<I")
 _MAX_WORDS = 1 << 22
-_REMEDY = "Check that those trainers run and that a firewall lets the executors reach each other."
+_REMEDY = "Check that these trainers run and that no firewall blocks traffic between executors."
 
 
 class Star:
@@ -61,14 +61,14 @@ class Star:
             return everything
         except OSError as error:
             raise ClusterError(
-                f"rank {self._rank} lost a peer while the ranks were meeting ({error}). Look at the other workers' "
-                "output, then start the cluster again."
+                f"rank {self._rank} lost a peer while the ranks were connecting ({error}). Check the other workers' "
+                "output, then restart the cluster."
             ) from error
 
     def _checked(self, peer: int, said: Any, words: dict[str, Any]) -> list[dict[str, Any]]:
         """What ``peer`` said, which is to be of the kind of this rank's ``words``."""
         if not isinstance(said, list) or not all(isinstance(s, dict) and s.keys() == words.keys() for s in said):
-            raise ConnectionError(f"rank {peer} said something else than was asked")
+            raise ConnectionError(f"rank {peer} sent an unexpected reply")
         return said
 
     def close(self) -> None:
@@ -110,11 +110,11 @@ class Star:
         self._peers[peer].settimeout(self._left())
         (length,) = _LENGTH.unpack(receive(self._peers[peer], _LENGTH.size))
         if length > _MAX_WORDS:
-            raise ConnectionError(f"rank {peer} said {length} bytes at once")
+            raise ConnectionError(f"rank {peer} sent {length} bytes at once")
         try:
             words = json.loads(receive(self._peers[peer], length))
         except (ValueError, RecursionError):
-            raise ConnectionError(f"rank {peer} said what cannot be read") from None
+            raise ConnectionError(f"rank {peer} sent an unreadable reply") from None
         if isinstance(words, dict) and "error" in words:
             raise ClusterError(words["error"])
         return words

@@ -198,8 +198,8 @@ def _start_server(rank: int, addresses: Sequence[str]) -> None:
         context.ensure_initialized()
     except (tf.errors.OpError, RuntimeError) as error:
         raise ClusterError(
-            f"rank {rank} cannot serve TensorFlow on {addresses[rank]}: {error}. If TensorFlow was used in this "
-            "process before, a new trainer process is needed; otherwise the port is taken: start the cluster again."
+            f"rank {rank} cannot serve TensorFlow on {addresses[rank]}: {error}. If TensorFlow was already used in "
+            "this process, a new trainer process is needed; otherwise the port is taken: restart the cluster."
         ) from error
 
 
@@ -220,6 +220,6 @@ def _await_peers(rank: int, addresses: Sequence[str], timeout: float) -> None:
     if missing:
         peers = ", ".join(f"rank {peer} at {addresses[peer]} ({why})" for peer, why in missing.items())
         raise ClusterError(
-            f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that those trainers run "
-            "and that a firewall lets the executors reach each other."
+            f"rank {rank} waited {timeout:g} s for its peers; no answer from {peers}. Check that these trainers run "
+            "and that no firewall blocks traffic between executors."
         )

@@ -221,7 +221,7 @@ def open_listener(invitation: Invitation) -> socket.socket | None:
     try:
         return listen(invitation)
     except OSError as error:
-        _log.info("no socket to share memory by: %s", error)
+        _log.info("no socket for sharing memory: %s", error)
         return None
 
 

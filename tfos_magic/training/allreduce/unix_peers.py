@@ -128,7 +128,7 @@ class UnixPeers:
         ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             missing = ", ".join(str(self._names[other]) for other in waiting)
-            self._fail(f"rank {self._name} had no answer from rank {missing} within {self.seconds:g} s")
+            self._fail(f"rank {self._name} got no answer from rank {missing} within {self.seconds:g} s")
         return [(other, _receive(self._peers[other])) for other in (self._ranks[descriptor] for descriptor, _ in ready)]
 
     def _check(self, other: int, heard: bytes, expected: bytes) -> None:
@@ -140,7 +140,7 @@ class UnixPeers:
         if not heard:
             self._fail(f"the process of rank {name} ended")
         if heard.startswith(_ABORT):
-            self._fail(f"rank {name} gave up: {heard[len(_ABORT) :].decode(errors='ignore')}")
+            self._fail(f"rank {name} aborted: {heard[len(_ABORT) :].decode(errors='ignore')}")
         self._fail(astray(name))
 
     def _fail(self, reason: str) -> NoReturn:
@@ -251,7 +251,7 @@ def _verify(peer: socket.socket, invitation: Invitation) -> int:
     hello = peer.recv(TOKEN_BYTES + 2)
     known = secrets.compare_digest(hello[:TOKEN_BYTES], invitation.secret) and len(hello) == TOKEN_BYTES + 2
     if not known:
-        raise PermissionError("the peer does not know the secret of this group")
+        raise PermissionError("the peer does not know this group's secret")
     return int.from_bytes(hello[TOKEN_BYTES:], "little")
 
 

@@ -173,7 +173,7 @@ class Checkpointer:
         """Say, where checkpoints were asked for, that there are none of a training loop of the cell's own."""
         if self._plan.asked:
             self._session.reporter.notice(
-                "Checkpoints are taken of fit() alone: a training loop of your own begins anew when the run is resumed."
+                "Checkpoints cover only fit(): a custom training loop starts over when the run is resumed."
             )
 
     @property
@@ -189,9 +189,9 @@ class Checkpointer:
             return True
         if self._plan.asked:
             self._session.reporter.notice(
-                f"No checkpoints are taken of this fit() of model {loop.model.name!r}, because the model, or an "
-                "optimizer of its train_step(), is not built before the first step. Give the model an Input layer, or "
-                "call the optimizer's build(variables) before fit()."
+                f"This fit() of model {loop.model.name!r} takes no checkpoints, because the model, or an optimizer of "
+                "its train_step(), is not built before the first step. Give the model an Input layer, or call the "
+                "optimizer's build(variables) before fit()."
             )
         return False
 

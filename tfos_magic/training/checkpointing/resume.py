@@ -139,14 +139,14 @@ def _check_batches(position: Position, then: Sequence[int | None], now: Sequence
     if all(a is None or b is None or a == b for a, b in zip(then, now, strict=True)):
         return
     raise TrainingError(
-        f"the checkpoint is of {position.words}, of an epoch of {_batches(*then)}; the cell's has {_batches(*now)}: "
-        "going on in its middle would leave out some rows and take others twice. Give fit() the data and the batch "
-        "size that it had, or leave out --resume to train from the start."
+        f"the checkpoint is from {position.words}, of an epoch of {_batches(*then)}; the cell's has {_batches(*now)}: "
+        "resuming in the middle would skip some rows and repeat others. Give fit() the same data and batch size as "
+        "before, or omit --resume to train from the start."
     )
 
 
 def _batches(count: int | None, rows: int | None) -> str:
-    return f"{count or 'so many'} batches" + (f" of {rows} rows" if rows else "")
+    return f"{count or 'an unknown number of'} batches" + (f" of {rows} rows" if rows else "")
 
 
 def _shared(checkpoint: Checkpoint) -> Checkpoint:

@@ -46,8 +46,8 @@ class Sender:
         self._thread.join(SEND_SECONDS)
         if self._thread.is_alive():
             raise ClusterError(
-                f"a checkpoint did not leave the worker within {SEND_SECONDS:.0f} s: the kernel, or the way to it, is "
-                "too slow for the size of the model. Take fewer checkpoints with --checkpoint-every."
+                f"a checkpoint did not leave the worker within {SEND_SECONDS:.0f} s: the kernel, or the connection to "
+                "it, is too slow for a model of this size. Take fewer checkpoints with --checkpoint-every."
             )
         self._thread = None
 
@@ -56,7 +56,7 @@ class Sender:
         try:
             data = encode(checkpoint)
         except MemoryError:
-            self._reporter.notice("A checkpoint was left out: rank 0 has not the memory for a copy of the model.")
+            self._reporter.notice("A checkpoint was skipped: rank 0 lacks the memory for a copy of the model.")
             return
         for part in split(self._run_id, f"{checkpoint.position.label}-{uuid4().hex[:8]}", checkpoint.position, data):
             self._emit(part)

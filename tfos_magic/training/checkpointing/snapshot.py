@@ -66,8 +66,8 @@ def check_layout(recorded: Sequence[Sequence[Any]], model_variables: Sequence[An
         was, has = (entries[i] if i < len(entries) else None for entries in (recorded, now))
         if was is None or has is None or list(was[1:]) != has[1:] or not numbers.match(was[0], has[0]):
             raise TrainingError(
-                f"the checkpoint is of another model than the cell's: where it has {_describe(was)}, the cell has "
-                f"{_describe(has)}. Use another --checkpoint-dir, or leave out --resume to train from the start."
+                f"the checkpoint is from a different model than the cell's: it has {_describe(was)} where the cell "
+                f"has {_describe(has)}. Use another --checkpoint-dir, or omit --resume to train from the start."
             )
 
 

@@ -26,9 +26,9 @@ def refuse_states(dataset: Any) -> None:
         states = len(tf.nest.flatten(dataset._state_structure)) if hasattr(dataset, "_state_structure") else 0
         if _keeps_rows(graph, states):
             raise TrainingError(
-                f"{'scan' if states else 'map'}() on rows of which each worker has its own keeps a state that it makes "
-                "of them, such as a running mean, so each worker's would be another one. Compute it in Spark before "
-                "(df.select, df.agg), or in a layer of the model; or train with one worker (-n 1)."
+                f"{'scan' if states else 'map'}() on each worker's own rows keeps a state computed from them, such as "
+                "a running mean, so the state would differ between workers. Compute it in Spark first (df.select, "
+                "df.agg), or in a layer of the model; or train with one worker (-n 1)."
             )
 
 

@@ -147,8 +147,8 @@ def is_sharded(dataset: Any) -> bool:
     kinds = _source_kinds(dataset)
     if len(kinds) > 1:
         raise TrainingError(
-            "this dataset joins rows fed from a DataFrame, of which each worker holds its share, with rows that every "
-            "worker holds in full, so they would not belong together. Put both into one DataFrame, or use arrays only."
+            "this dataset joins rows fed from a DataFrame, of which each worker has only its share, with rows that "
+            "every worker has in full, so they would not match. Put both into one DataFrame, or use arrays only."
         )
     return kinds == {True}
 

@@ -31,8 +31,8 @@ def refuse_recut(dataset: Any) -> None:
     """Raise :class:`TrainingError` where batches of a fed DataFrame are cut anew."""
     if name := _first_of(dataset, _RECUT):
         raise TrainingError(
-            f"{name} on a fed DataFrame would cut up this worker's rows of each batch alone. Say how many rows a batch "
-            "has with --batch-size (batch_size=); single rows to look at come from Spark: df.limit(5).toPandas()."
+            f"{name} on a fed DataFrame would regroup only this worker's rows of each batch. Set the rows per batch "
+            "with --batch-size (batch_size=); to look at single rows, use Spark: df.limit(5).toPandas()."
         )
 
 
@@ -41,8 +41,8 @@ def refuse_cut(dataset: Any) -> None:
     refuse_recut(dataset)
     if name := _first_of(dataset, _CHOOSING):
         raise TrainingError(
-            f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not go "
-            "over the same batches. Filter in Spark before: df.filter(...)."
+            f"{name} on a fed DataFrame would see only this worker's rows of each batch, so the workers would not "
+            "read the same batches. Filter in Spark first: df.filter(...)."
         )
 
 
@@ -50,17 +50,17 @@ def refuse_unlike(dataset: Any) -> None:
     """Raise :class:`TrainingError` where a ``fit`` would choose elements by what this worker's rows are."""
     if name := _first_of(dataset, _CHOOSING):
         raise TrainingError(
-            f"{name} on a fed DataFrame would see this worker's rows of each batch alone, so the workers would not "
-            "train on the batches of one process. Filter in Spark before: df.filter(...)."
+            f"{name} on a fed DataFrame would see only this worker's rows of each batch, so the workers would not "
+            "train on the batches of one process. Filter in Spark first: df.filter(...)."
         )
 
 
 def refuse_in_thread() -> None:
     """Raise a :class:`TrainingError`: another thread than the cell's, mostly a pipeline's, reads a fed DataFrame."""
     raise TrainingError(
-        "Python code that runs in a thread beside the cell (a generator, a PyDataset, a py_function) goes over a fed "
-        "DataFrame. It would see this worker's rows alone, and what it gives would be taken for the rows of all. Make "
-        "the data of the fed DataFrame by its own map(), or take df.toPandas() for a table that each worker needs."
+        "Python code in a thread beside the cell (a generator, a PyDataset, a py_function) reads a fed DataFrame. It "
+        "would see only this worker's rows, and its output would be treated as the rows of all. Transform the fed "
+        "DataFrame with its own map(), or use df.toPandas() for a table that each worker needs."
     )
 
 
@@ -105,10 +105,9 @@ class Looks:
         self.settle()
         if self.looked:
             self._reporter.notice(
-                "The cell goes over a fed DataFrame by itself: each worker sees its own rows of every batch there, so "
-                "what is counted, averaged or collected in that loop is about these alone. "
-                'tfos.allreduce(value, op="sum") adds up over the workers; metrics of Keras, fit, evaluate and predict '
-                "do by themselves."
+                "The cell itself loops over a fed DataFrame: each worker sees only its own rows of every batch, so "
+                "what is counted, averaged or collected in that loop covers only these. tfos.allreduce(value, "
+                'op="sum") adds up over the workers; Keras metrics, fit, evaluate and predict do so by themselves.'
             )
 
     def settle(self) -> None:

@@ -34,8 +34,8 @@ class BegunPasses:
         shuffles = list(repeated_shuffles(dataset))
         if any(each in self._begun for each in shuffles):
             reporter.notice(
-                "A dataset that repeats shuffled passes was left in the middle of one and is begun anew. In which "
-                "order depends on how far TensorFlow had read ahead, in one process as well. For one order give each "
-                "fit() a dataset of its own, or whole passes, without repeat() and steps_per_epoch."
+                "A dataset that repeats shuffled passes was left in the middle of one and is restarted. Its order "
+                "depends on how far TensorFlow had read ahead, in a single process as well. For a fixed order, give "
+                "each fit() its own dataset, or whole passes, without repeat() and steps_per_epoch."
             )
         self._begun.update(shuffles)

@@ -37,7 +37,7 @@ def take_over(session: Session, loop: Loop) -> None:
         loop.model.jit_compile = False
         loop.restore_jit = True
         if method := _own_step(loop.model):
-            _note_off(session, loop.kind, f"it has a {method} of its own, which may read what its call() keeps")
+            _note_off(session, loop.kind, f"it has its own {method}, which may read what its call() keeps")
 
 
 def install(stack: ExitStack, session: Session) -> None:
@@ -84,7 +84,7 @@ class _Forward:
         leaves = tf.nest.flatten((args, kwargs))
         inputs = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
         if any(isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) for leaf in leaves):
-            return "XLA knows no sparse or ragged inputs"
+            return "XLA does not support sparse or ragged inputs"
         outer = self._session.step
         with tf.init_scope():
             self._session.step = self._session.new_step(tf.constant(float(_TRIAL_ROWS)))
@@ -132,8 +132,8 @@ class _Functions:
         for name in self._running:
             self._session.reporter.notice(
                 f"jit_compile is off in the function {name}(): XLA cannot compile what workers exchange in it. "
-                "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
-                "message out."
+                "Results are the same except for random numbers, which XLA draws differently. jit_compile=False hides "
+                "this message."
             )
         return original(*args, **kwargs)
 
@@ -145,9 +145,9 @@ def _own_step(model: Any) -> str:
 
 def _note_off(session: Session, kind: str, reason: str) -> None:
     session.reporter.notice(
-        f"jit_compile is off in {kind}(): the model cannot be compiled apart from what workers exchange, for {reason}. "
-        "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
-        "message out."
+        f"jit_compile is off in {kind}(): the model cannot be compiled apart from what workers exchange, because "
+        f"{reason}. Results are the same except for random numbers, which XLA draws differently. jit_compile=False "
+        "hides this message."
     )
 
 

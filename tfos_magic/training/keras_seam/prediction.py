@@ -185,8 +185,8 @@ def _of_shares(session: Session, loop: Loop, compute: Predict, dataset: Any) -> 
     rows = _gathered(session, tree.map_structure(lambda leaf: leaf[kept], outputs)) if _all(session, fits) else None
     if rows is None:
         raise TrainingError(
-            "predict() on a fed DataFrame takes a model that gives one array of numbers with a prediction for each row,"
-            " or several; this one does not. Add predictions in Spark: tfos_magic.frames.predict(model, df, ...)."
+            "predict() on a fed DataFrame needs a model that returns one or more arrays of numbers with a prediction "
+            "for each row; this one does not. Add predictions in Spark: tfos_magic.frames.predict(model, df, ...)."
         )
     of_step = [np.full(size, step) if numbers is None else numbers(step) for step, size in enumerate(sizes)]
     places = session.collectives.concat([tf.constant(np.concatenate(of_step).astype(np.int64))])[0]
@@ -197,15 +197,15 @@ def _of_shares(session: Session, loop: Loop, compute: Predict, dataset: Any) -> 
 def _refuse_alone(session: Session) -> None:
     if session.strategy.name == "async":
         raise TrainingError(
-            "predict() on a fed DataFrame would see this worker's rows alone, for under --strategy async workers do "
-            "not wait for each other. Add predictions in Spark: tfos_magic.frames.predict(model, df, ...)."
+            "predict() on a fed DataFrame would see only this worker's rows: under --strategy async, workers do not "
+            "wait for each other. Add predictions in Spark: tfos_magic.frames.predict(model, df, ...)."
         )
 
 
 def _refuse_unordered(session: Session) -> None:
     if session.many:
         raise TrainingError(
-            "predict() cannot tell which of these predictions belongs to which row, because the rows are shuffled or "
-            "repeated in the cell, cached, joined or streamed. Give it the fed DataFrame itself or through map(), "
+            "predict() cannot tell which prediction belongs to which row, because the rows are shuffled or repeated "
+            "in the cell, cached, joined or streamed. Pass the fed DataFrame itself or through map(), or "
             "tfos.dataset(..., shuffle=False), or add predictions in Spark: tfos_magic.frames.predict(model, df, ...)."
         )

@@ -214,8 +214,8 @@ def check(seams: tuple[Seam, ...] = SEAMS) -> None:
     missing = [address for seam in seams for address in seam.missing]
     if missing:
         raise ImportError(
-            f"{', '.join(missing)} cannot be found in {_installed()}, and training with several workers changes it. "
-            f"It was tested with {TESTED}: install these where the executors run."
+            f"{', '.join(missing)} cannot be found in {_installed()}, but training with several workers replaces it. "
+            f"Tested versions are {TESTED}: install these where the executors run."
         )
 
 

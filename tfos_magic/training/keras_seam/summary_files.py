@@ -93,8 +93,8 @@ class Follower:
         self._thread.join(SEND_SECONDS)
         if self._thread.is_alive():
             raise ClusterError(
-                f"TensorBoard's event files did not leave the worker within {SEND_SECONDS:.0f} s: the way to the "
-                "kernel is too slow for them. Write fewer histograms and images, or none."
+                f"TensorBoard's event files did not leave the worker within {SEND_SECONDS:.0f} s: the connection to "
+                "the kernel is too slow. Write fewer histograms and images, or none."
             )
         self._thread = None
         self._look(RUN_BYTES)
@@ -156,9 +156,9 @@ class Follower:
         if size <= FILE_BYTES and self._total + more <= RUN_BYTES:
             return True
         self._notice(
-            f"The event file {file.name} is not sent to the notebook beyond its first {(size - more) >> 20} MB: "
-            f"{FILE_BYTES >> 20} MB of one file and {RUN_BYTES >> 20} MB of a run are the most. Write fewer histograms "
-            "and images, or let the log directory be one that the notebook sees."
+            f"Only the first {(size - more) >> 20} MB of the event file {file.name} are sent to the notebook: the "
+            f"limits are {FILE_BYTES >> 20} MB per file and {RUN_BYTES >> 20} MB per run. Write fewer histograms and "
+            "images, or use a log directory that the notebook can see."
         )
         return False
 

@@ -25,16 +25,16 @@ def install(stack: ExitStack, reporter: Reporter) -> None:
 
     def one_replica(name: str) -> Any:
         reporter.notice(
-            f"tf.distribute.{name} of the cell is taken for a strategy of one replica: the workers share out every "
-            "batch by themselves. A dataset that shuffles comes in the order that it has without a strategy, under "
-            "which Keras begins it once more. Delete this line and its scope to leave this message out."
+            f"tf.distribute.{name} of the cell is treated as a strategy with one replica: the workers split every "
+            "batch by themselves. A shuffled dataset has the order that it has without a strategy; with one, Keras "
+            "starts it once more. Delete this line and its scope to hide this message."
         )
         return tf.distribute.get_strategy()
 
     def refused(name: str) -> Any:
         raise TrainingError(
-            f"tf.distribute.{name} forms a cluster of its own, and the cell runs on one already. Delete this line and "
-            "its scope; --strategy async has parameter servers."
+            f"tf.distribute.{name} forms its own cluster, but the cell already runs on one. Delete this line and its "
+            "scope; --strategy async has parameter servers."
         )
 
     for module in (tf.distribute, tf.distribute.experimental):

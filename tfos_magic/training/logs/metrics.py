@@ -174,7 +174,7 @@ def report_python_state(model: Any, reporter: Reporter) -> None:
     for metric in leaf_metrics(model):
         if not metric.variables and not type(metric).__module__.startswith(("keras.", "tf_keras.")):
             reporter.notice(
-                f"Metric {metric.name!r} ({type(metric).__name__}) has no variables: what it keeps in Python is of "
+                f"Metric {metric.name!r} ({type(metric).__name__}) has no variables: what it keeps in Python covers "
                 "each worker's rows, and its value is that of the first worker, not of one process. Keep sums and "
                 "counts in add_variable(), which are summed over the workers, or compute it from predictions."
             )
@@ -185,5 +185,5 @@ def note_unknown(metric: Any, reporter: Reporter) -> None:
     if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
         reporter.notice(
             f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is right "
-            "when its variables are sums or counts; otherwise its value is not that of one process."
+            "if its variables are sums or counts; otherwise its value is not that of a single process."
         )

@@ -142,7 +142,7 @@ class ServerGroup:
                 self._fail(self.failure or "asked to give up")
             for server, (dealer, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
                 if monitor in ready:
-                    self._fail(f"the parameter server at {self.addresses[server]} ended or is out of reach")
+                    self._fail(f"the parameter server at {self.addresses[server]} ended or is unreachable")
                 if dealer in ready and (reply := self._take(dealer)) is not None:
                     replies[server] = reply
         return replies
@@ -162,7 +162,7 @@ class ServerGroup:
             case "stopped":
                 raise RunStopped("the run was stopped on another worker. Run the cell to start again.")
             case "error":
-                raise TrainingError(f"a parameter server could not do its part: {reply[0]['text']}")
+                raise TrainingError(f"a parameter server failed: {reply[0]['text']}")
             case _:
                 self.lost = str(reply[0]["text"])
                 raise PeerLost(self.lost)

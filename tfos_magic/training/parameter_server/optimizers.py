@@ -26,8 +26,8 @@ def check(optimizer: Any) -> None:
         )
     if optimizer.global_clipnorm is not None and optimizer.gradient_accumulation_steps:
         raise TrainingError(
-            "global_clipnorm together with gradient_accumulation_steps needs the gradients of all variables at one "
-            "place, and parameter servers hold some each. Leave one of them out, or use --strategy sync."
+            "global_clipnorm with gradient_accumulation_steps needs the gradients of all variables in one place, but "
+            "each parameter server holds only some. Omit one of the two, or use --strategy sync."
         )
 
 

@@ -29,7 +29,7 @@ TICK_SECONDS = 0.5
 GRACE_SECONDS = 1.0
 STOP_SECONDS = 5.0
 _LOST, _CLOSE = "a worker's connection is lost", "close"
-_STALE = "this run is over, or this worker was given up because its connection was lost"
+_STALE = "this run is over, or this worker was dropped because its connection was lost"
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ParameterServer:
             self._authenticator.stop()
             self._context.destroy(0)
             raise ClusterError(
-                f"the parameter server cannot listen on {address} ({error}): start the cluster again."
+                f"the parameter server cannot listen on {address} ({error}): restart the cluster."
             ) from error
         self._news: WakeQueue[str] = WakeQueue()
         self._log = LogOnce(log)
@@ -148,7 +148,7 @@ class ParameterServer:
     def _coordinate(self, kind: str, rank: int, ticket: Ticket, header: dict[str, Any], arrays: list[Array]) -> None:
         coordinator = self._coordinator
         if coordinator is None:
-            raise TrainingError("only the first parameter server keeps a run together")
+            raise TrainingError("only the first parameter server coordinates a run")
         if kind == "sum":
             coordinator.contribute(rank, CellPosition(*header["place"]), arrays, ticket)
         elif kind == "join":
@@ -157,13 +157,13 @@ class ParameterServer:
             coordinator.leave(rank, header["status"])
             self._send(ticket, {"status": "ok", "furthest": coordinator.furthest})
         else:
-            raise TrainingError(f"a parameter server knows no request {kind!r}")
+            raise TrainingError(f"a parameter server has no request {kind!r}")
 
     def _greet(self, rank: int, peer: bytes) -> None:
         """A trainer is up. Where it stands in for one that was a member, that one is gone."""
         before, self._connected[rank] = self._connected.get(rank), peer
         if self._coordinator is not None and before is not None and self._coordinator.is_member(rank, before):
-            self._coordinator.drop(rank, "its trainer was started anew")
+            self._coordinator.drop(rank, "its trainer was restarted")
 
     def _open(self, rank: int, ticket: Ticket, header: dict[str, Any]) -> None:
         """The first to open a run makes it, with all that are connected; tells each whether it is in it."""
@@ -189,7 +189,7 @@ class ParameterServer:
     @property
     def _trained(self) -> Shard:
         if self._shard is None:
-            raise TrainingError("no weights were given to this parameter server yet")
+            raise TrainingError("this parameter server has no weights yet")
         return self._shard
 
     def _weights(self) -> list[Array]:
@@ -231,7 +231,7 @@ class ParameterServer:
                 self._unreachable.pop(rank, None)
             elif now - self._unreachable.setdefault(rank, now) > GRACE_SECONDS and coordinator is not None:
                 del self._unreachable[rank]
-                coordinator.drop(rank, "its process ended or its host is out of reach")
+                coordinator.drop(rank, "its process ended or its host is unreachable")
 
     def _shut(self) -> None:
         self._half_open.close()

@@ -33,7 +33,7 @@ def served(context: RunContext) -> Iterator[RunContext]:
     group = context.servers
     if group is None:
         raise TrainingError(
-            "strategy async needs parameter servers, and this cluster has none: add --ps 1 (TFCluster(servers=1)), "
+            "strategy async needs parameter servers, but this cluster has none: add --ps 1 (TFCluster(servers=1)), "
             "which takes one more Spark slot."
         )
     group.lost = ""
@@ -161,7 +161,7 @@ class AsyncStrategy:
 
 def _late(model: Any) -> TrainingError:
     return TrainingError(
-        f"strategy async gives model {model.name!r} to the parameter servers before its first step, and it cannot be "
+        f"strategy async sends model {model.name!r} to the parameter servers before its first step, but it cannot be "
         "built by then. Give it an Input layer, or call model.build()."
     )
 

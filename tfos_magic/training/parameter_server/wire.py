@@ -140,7 +140,7 @@ class ServedCollectives(Collectives):
         if self.wire.alone:
             return list(tensors)
         if root not in self.wire.present:
-            raise PeerLost(f"rank {root}, whose values all were to take over, left the run")
+            raise PeerLost(f"rank {root}, which was to broadcast its values, left the run")
         return super().broadcast(tensors, root)
 
     def close(self) -> None:

@@ -72,9 +72,7 @@ def _set_value(variable: Any, value: Any) -> None:
 
 def _refuse_decayed(decayed: bool) -> None:
     if decayed:
-        raise UsageError(
-            "A rate that decays, by decay=, cannot be set as well: leave decay out, and set the rate alone."
-        )
+        raise UsageError("A learning rate with decay= cannot also be set: omit decay=, and set only the rate.")
 
 
 def _optimizer(original: Any, optimizer: Any, learning_rate: Any, *args: Any, **kwargs: Any) -> Any:

@@ -46,7 +46,7 @@ def strategies_taken(alone: str = "") -> Iterator[None]:
 
         def together(name: str) -> Any:
             if alone:
-                raise TrainingError(f"tf.distribute.{name} trains with all nodes of the cluster, and {alone}")
+                raise TrainingError(f"tf.distribute.{name} trains with all nodes of the cluster, but {alone}")
             if not entered:
                 run = ranks.context()
                 states = {**random_state.of_seed(run.seed), **random_state.alike(run.collectives.gather)}
@@ -154,8 +154,8 @@ class _Synchronous:
         if name.startswith("_"):
             raise AttributeError(name)
         raise StrategyAttributeError(
-            f"strategy.{name} is not understood here: there are scope, run, reduce, gather, num_replicas_in_sync, "
-            "cluster_resolver, experimental_local_results, experimental_distribute_dataset and "
+            f"strategy.{name} is not supported here. Use scope, run, reduce, gather, num_replicas_in_sync, "
+            "cluster_resolver, experimental_local_results, experimental_distribute_dataset or "
             "distribute_datasets_from_function."
         )
 
@@ -170,7 +170,7 @@ def _install(stack: ExitStack, together: Callable[[str], Any]) -> None:
 
 def _refused(name: str) -> Any:
     raise TrainingError(
-        f"tf.distribute.{name} forms a cluster of its own, on the nodes of this one. Write "
-        "tf.distribute.MultiWorkerMirroredStrategy() and no parameter servers (num_ps=0), or, for workers that do not "
-        "wait for each other, tfos_magic's strategy async: %%tfos_train --strategy async, or TFCluster.run."
+        f"tf.distribute.{name} forms its own cluster on the nodes of this one. Use "
+        "tf.distribute.MultiWorkerMirroredStrategy() without parameter servers (num_ps=0), or, for workers that do "
+        "not wait for each other, tfos_magic's strategy async: %%tfos_train --strategy async, or TFCluster.run."
     )

@@ -25,12 +25,12 @@ def files_by_their_names(stack: ExitStack, notice: Callable[[str], None]) -> Non
     def checkpoint(original: Any, callback: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         ending = WEIGHTS if kwargs.get("save_weights_only") or (len(args) > 3 and args[3]) else MODEL
         if not str(filepath).endswith((ending, ".h5")):
-            notice(f"Checkpoints are written to {filepath}{ending}: Keras 3 wants this ending.")
+            notice(f"Checkpoints are written to {filepath}{ending}: Keras 3 needs this ending.")
             filepath = f"{filepath}{ending}"
         kwargs.pop("options", None)
         if kwargs.pop("load_weights_on_restart", False) or kwargs.pop("period", 1) != 1:
             raise UsageError(
-                "ModelCheckpoint has no load_weights_on_restart and no period any more: load weights by "
+                "ModelCheckpoint no longer has load_weights_on_restart or period: load weights with "
                 "model.load_weights(tf.train.latest_checkpoint(folder)), and give save_freq in batches."
             )
         return original(callback, filepath, *args, **kwargs)

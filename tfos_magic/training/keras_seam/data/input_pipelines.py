@@ -41,8 +41,8 @@ def install(stack: ExitStack, session: TrainingState) -> None:
         ):
             return dataset
         session.reporter.notice(
-            f"Dataset.{original.__name__}() runs one call at a time, for its function draws random numbers: of several "
-            "calls at once (num_parallel_calls), other ones would come first on each worker."
+            f"Dataset.{original.__name__}() runs one call at a time, because its function draws random numbers: "
+            "parallel calls (num_parallel_calls) would run in a different order on each worker."
         )
         # One call at a time may run ahead, but not beside others, as those of several datasets in one would.
         alone = original.__name__ == "map" and tf.executing_eagerly()

@@ -19,12 +19,12 @@ _Aggregation = tf.VariableAggregation
 _BRANCHES = (branches.CondBranchFuncGraph, branches.WhileCondFuncGraph, branches.WhileBodyFuncGraph)
 
 _BRANCH = (
-    "a replica assigns it within a condition or a loop of a graph, to which not all workers need come. Make it with "
+    "a replica assigns it inside a condition or a loop of a graph, which some workers may not reach. Create it with "
     "synchronization=tf.VariableSynchronization.ON_READ, which adds up after strategy.run."
 )
 _OWN_PART = (
-    "where this is done ON_READ, assign() sets the part of one replica, which is not kept here: use assign_add() or "
-    "assign_sub() in strategy.run, and assign() outside of it."
+    "with ON_READ, assign() sets the part of one replica, which is not kept here: use assign_add() or assign_sub() in "
+    "strategy.run, and assign() outside it."
 )
 
 
@@ -75,7 +75,9 @@ class ReplicaVariables:
             self._assigned[id(variable)] = variable
             return assign(variable, value)
         if method.startswith("scatter"):
-            _refuse(variable, f"a replica sets some of its elements, by {method}(): use assign_add() with all of them.")
+            _refuse(
+                variable, (f"a replica sets some of its elements, with {method}(): use assign_add() with all of them.")
+            )
         if variable.synchronization is tf.VariableSynchronization.ON_READ:
             if method == "assign":
                 _refuse(variable, _OWN_PART)
@@ -126,5 +128,5 @@ class ReplicaVariables:
 
 def _refuse(variable: tf.Variable, why: str) -> None:
     raise TrainingError(
-        f"variable {variable.name} adds up what replicas assign (tf.VariableAggregation.SUM), and {why}"
+        f"variable {variable.name} adds up what replicas assign (tf.VariableAggregation.SUM), but {why}"
     )

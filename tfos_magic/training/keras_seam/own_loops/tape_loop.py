@@ -132,7 +132,7 @@ class OwnLoop:
         """Take a step with the gradients of all ranks."""
         session = self._session
         if not session.strategy.lockstep:
-            refusals.refuse_own_loop("A training loop of your own", session.strategy.name)
+            refusals.refuse_own_loop("A custom training loop", session.strategy.name)
         self.refuse_mixing()
         self._take_over(optimizer, variables)
         self._session.remember(variables)

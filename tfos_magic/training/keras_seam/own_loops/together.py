@@ -45,5 +45,5 @@ def refuse_graph(dataset: Any) -> None:
     if is_own(dataset) and ends_together(dataset):
         raise TrainingError(
             "a loop over a distributed dataset runs in a tf.function, where workers cannot tell each other that one "
-            "has no more rows. Write the loop outside of it, as in: for batch in dataset: train_step(batch)."
+            "has no more rows. Write the loop outside it, as in: for batch in dataset: train_step(batch)."
         )

@@ -19,8 +19,9 @@ def install(stack: ExitStack, looks: Looks) -> None:
     def reduce(original: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         if is_fed(dataset) and not looks.reducing:
             raise TrainingError(
-                "reduce() on a fed DataFrame would see this worker's rows alone. Compute it in Spark (df.agg, df.count)"
-                ', or in a loop over the batches whose result tfos.allreduce(value, op="sum") adds up over the workers.'
+                "reduce() on a fed DataFrame would see only this worker's rows. Compute it in Spark (df.agg, "
+                'df.count), or in a loop over the batches whose result tfos.allreduce(value, op="sum") adds up over '
+                "the workers."
             )
         return original(dataset, *args, **kwargs)
 

@@ -128,8 +128,8 @@ class _Adapting:
         for summary in np.split(columns.T, ends[:-1], axis=1):
             layer.summary = merge_summaries(summary, layer.summary, layer.epsilon)
         self._session.reporter.notice(
-            "Discretization.adapt() on a fed DataFrame that was batched anew: its bin boundaries are those of one "
-            f"process to within epsilon={layer.epsilon:g} of the rows, not number by number."
+            "Discretization.adapt() on a rebatched fed DataFrame: its bin boundaries match those of a single process "
+            f"to within epsilon={layer.epsilon:g} of the rows, not number by number."
         )
 
     def _normalize(self, original: Any, layer: Any, data: tf.data.Dataset) -> None:

@@ -87,9 +87,9 @@ def check_alike(layer: Any, peers: Collectives) -> None:
         alike = bool(peers.gather([np.allclose(numbers, mean, 1e-4, 1e-6, equal_nan=True)]).all())
     if not alike:
         raise TrainingError(
-            f"{type(layer).__name__} was adapted to other rows on every worker, for a loop over a fed DataFrame gives "
-            "each worker its share. Give adapt() the dataset itself, as layer.adapt(train.map(lambda x, y: x)), which "
-            "merges what the workers have."
+            f"{type(layer).__name__} was adapted to different rows on every worker, because a loop over a fed "
+            "DataFrame gives each worker its share. Give adapt() the dataset itself, as in "
+            "layer.adapt(train.map(lambda x, y: x)), which merges the workers' results."
         )
 
 

@@ -21,8 +21,8 @@ _OPTIMIZERS = (tf_keras.optimizers.Optimizer, OptimizerV2)
 
 def refuse(what: str) -> NoReturn:
     raise TrainingError(
-        f"{what} of tf_keras, which is Keras 2, is not shared out among several workers. Build the model with Keras 3 "
-        "(import keras), where it is: most models run there unchanged. Or train it with one worker (-n 1)."
+        f"{what} of tf_keras, which is Keras 2, cannot be distributed to several workers. Build the model with Keras "
+        "3 (import keras), where it can: most models run there unchanged. Or train it with one worker (-n 1)."
     )
 
 

@@ -91,9 +91,9 @@ def without_jit(session: Session, loop: Loop) -> None:
         loop.model.jit_compile = False
         loop.restore_jit = True
         session.reporter.notice(
-            f"jit_compile is off in {loop.kind}(): tf_keras models exchange gradients within what would be compiled. "
-            "Results are the same but for random numbers, which XLA draws otherwise. jit_compile=False leaves this "
-            "message out."
+            f"jit_compile is off in {loop.kind}(): tf_keras models exchange gradients inside the code to be compiled. "
+            "Results are the same except for random numbers, which XLA draws differently. jit_compile=False hides "
+            "this message."
         )
 
 
