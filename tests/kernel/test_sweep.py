@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
@@ -46,6 +47,21 @@ def test_what_cannot_be_is_refused_before_anything_is_started(kernel: Kernel) ->
         result = kernel.run(f"%%tfos_sweep {line}\nx = tfos.suggest_int('x', 1, 2)")
         assert told in result.traceback
     assert "--workers-per-trial" in kernel.run("%%tfos_sweep --help\n").text
+
+
+KEPT = "%%tfos_sweep --trials {trials} --metric score --storage sqlite:///kept.db --resume -n 2 -o study,mine"
+NUMBER = "\nscore = {more} + tfos.suggest_float('x', 0, 1)\nmine = 'new'"
+
+
+def test_a_study_that_goes_on_tells_what_it_does_not_bring_back(kernel: Kernel) -> None:
+    kernel.run((KEPT + NUMBER).format(trials=2, more=2), timeout=240)
+    assert kernel.run("print(mine, len(study.trials)); mine = 'old'; del study").text.split() == ["new", "2"]
+    worse = kernel.run((KEPT + NUMBER).format(trials=4, more=0), timeout=240)
+    assert not worse.error, worse.traceback
+    assert re.search(r"note: mine: The best trial is number \d, of an earlier sweep, whose model and names", worse.text)
+    over = kernel.run((KEPT + NUMBER).format(trials=4, more=9))
+    assert "The study has its 4 trials, so nothing is trained" in over.text
+    assert kernel.run("print(mine, len(study.trials))").text.split() == ["old", "4"]
 
 
 @pytest.mark.soak

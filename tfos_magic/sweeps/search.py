@@ -92,6 +92,11 @@ class Search:
         return found
 
     @property
+    def prunes(self) -> bool:
+        """Whether trials may be ended early."""
+        return self.pruner != "none" and not isinstance(self.pruner, optuna_module().pruners.NopPruner)
+
+    @property
     def size(self) -> int:
         """How many trials there are to be in all."""
         points = prod(map(len, self.grid.values()))
@@ -187,21 +192,25 @@ def suggest(trial: optuna.Trial, suggestion: Suggestion) -> Any:
 
 def ended_trials(study: optuna.Study) -> int:
     """How many trials of a study count: those that ended by themselves, well or not."""
-    failed = optuna_module().trial.TrialState.FAIL
-    ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-    return sum(trial.state != failed or trial.user_attrs.get(ERROR, STOPPED) != STOPPED for trial in ended)
+    return len(_ended(study.get_trials(deepcopy=False)))
 
 
-def taken_trials(study: optuna.Study) -> int:
-    """How many trials of a study count, those among them that kernels which live have under way."""
-    running = optuna_module().trial.TrialState.RUNNING
-    under_way = [trial for trial in study.get_trials(deepcopy=False) if trial.state == running]
-    return ended_trials(study) + sum(not _is_gone(trial.user_attrs.get(OWNER, "")) for trial in under_way)
+def _ended(trials: list[optuna.trial.FrozenTrial]) -> list[optuna.trial.FrozenTrial]:
+    failed, ended = optuna_module().trial.TrialState.FAIL, [trial for trial in trials if trial.state.is_finished()]
+    return [trial for trial in ended if trial.state != failed or trial.user_attrs.get(ERROR, STOPPED) != STOPPED]
 
 
-def take_up(study: optuna.Study) -> int:
+def taken_trials(study: optuna.Study, before: int | None = None) -> int:
+    """How many trials of a study count, of all or of those with numbers ``before`` one: trials that kernels which live
+    have under way are among them."""
+    running, known = optuna_module().trial.TrialState.RUNNING, study.get_trials(deepcopy=False)[:before]
+    under_way = [trial for trial in known if trial.state == running]
+    return len(_ended(known)) + sum(not _is_gone(trial.user_attrs.get(OWNER, "")) for trial in under_way)
+
+
+def take_up(study: optuna.Study, most: int) -> int:
     """Have those trials tried again, with what was chosen for them, that were stopped, or that a kernel of this machine
-    had under way when it ended; gives how many."""
+    had under way when it ended, ``most`` of them; gives how many."""
     state, again = optuna_module().trial.TrialState, 0
     known = study.get_trials(deepcopy=False)
     done = {trial.user_attrs.get(AGAIN) for trial in known}
@@ -209,9 +218,12 @@ def take_up(study: optuna.Study) -> int:
         left = trial.state == state.RUNNING and _is_gone(trial.user_attrs.get(OWNER, ""))
         if left:
             study.tell(trial.number, state=state.FAIL)
-        if (left or trial.user_attrs.get(ERROR) == STOPPED) and trial.number not in done and trial.params:
+        stopped = left or trial.user_attrs.get(ERROR) == STOPPED
+        if stopped and trial.number not in done and trial.params:
             study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
             again += 1
+        if again == most:
+            break
     return again
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import CaptureError, ClusterError, DataError, FeedError, TrialError, UsageError, WorkerLost
 from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, text_of
 from tfos_magic.sweeps.search import Search, ended_trials, take_up, taken_trials
-from tfos_magic.sweeps.trial import Searching, Trial
+from tfos_magic.sweeps.trial import Searching, Trial, best_of
 from tfos_magic.values import pack
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class TrialRuns(MapRun):
         values: dict[str, Any] = {}
         error: BaseException | None = None
         if not self.stopping and not self.sweep.reserve(self.sweep.trials[index]):
-            self.runs[index].ask_to_stop()
+            self.sweep.trials[index].spare()
         try:
             values = self.runs[index].execute()
         except BaseException as failure:  # told in the table
@@ -99,11 +99,10 @@ class Sweep:
 
     def _left(self) -> int:
         """How many trials there are to be, those of an earlier sweep that are tried again among them."""
-        again = take_up(self.study) if self.search.resume else 0
         left = self.search.size - ended_trials(self.study)
         if left < 1:
             raise UsageError(f"The study has its {self.search.size} trials: give more --trials to go on with it.")
-        if again:
+        if again := take_up(self.study, left) if self.search.resume else 0:
             self._searching.say(f"{again} trials that were under way when the study was left are tried again.")
         return left
 
@@ -121,9 +120,12 @@ class Sweep:
 
     def __repr__(self) -> str:
         best = f", best {self.search.metric} {self.best_trial.value:g}" if self.best_trial else ""
-        return (
-            f"<{self.name}: {self.count('complete', 'pruned', 'failed')} of {len(self.trials)} trials have ended{best}>"
-        )
+        return f"<{self.name}: {self.count('complete', 'pruned', 'failed')} of {self.size} trials have ended{best}>"
+
+    @property
+    def size(self) -> int:
+        """How many trials it has, without those that other kernels had in its place."""
+        return len(self.trials) - self.count("spared")
 
     def count(self, *verdicts: str) -> int:
         """How many trials of this sweep have ended so."""
@@ -160,9 +162,7 @@ class Sweep:
 
     def _earlier(self) -> str:
         """What an earlier sweep of the study has found."""
-        try:
-            best = self.study.best_trial
-        except ValueError:
+        if (best := best_of(self.study)) is None:
             return ""
         return f" The best trial of its study is number {best.number}, with {self.search.metric} {best.value:g}."
 
@@ -191,15 +191,7 @@ class Sweep:
         refuse_without_model(name)
         if name in self.values:
             return self.values[name]
-        known = [trial for trial in self.study.get_trials(deepcopy=False) if trial.value is not None]
-        if not known:
-            raise CaptureError("No trial has succeeded, so there is no best model.")
-        number, mine = self.study.best_trial.number, {trial.number for trial in self.trials}
-        why = "did not come" if number in mine else "was not kept: it is of an earlier sweep"
-        raise CaptureError(
-            f"The best trial is number {number}, whose model {why}. Train the cell again with its parameters: "
-            f"{self.study.best_params}."
-        )
+        raise CaptureError(why_missing(self.study, self.trials))
 
     def wait(self, timeout: float | None = None) -> optuna.Study:
         """Wait for all trials and give the study.
@@ -223,10 +215,11 @@ class Sweep:
 
     def reserve(self, trial: Trial) -> bool:
         """Give a trial its number where others may search in the study too; False where they have all that are left."""
-        if self.search.storage is None:
+        most = self.search.size
+        if self.search.storage is None or (
+            taken_trials(self.study) < most and taken_trials(self.study, trial.trial.number) < most
+        ):
             return True
-        if taken_trials(self.study) < self.search.size:
-            return trial.trial is not None
         self._searching.say(f"The study has its {self.search.size} trials, with those of other kernels.")
         return False
 
@@ -245,12 +238,12 @@ class Sweep:
             self._tell_of_better()
 
     def _tell_of_better(self) -> None:
-        """Let the user know of a better trial that another kernel has had meanwhile."""
+        """Let the user know of a better trial that another sweep of the study has had."""
         mine = self.best_trial
         if mine is None or (better := self.study.best_trial).number in {trial.number for trial in self.trials}:
             return
         self._searching.say(
-            f"The best trial of the study is number {better.number}, of another kernel, with {self.search.metric} "
+            f"The best trial of the study is number {better.number}, of another sweep, with {self.search.metric} "
             f"{better.value:g}. This sweep's best, and the model that it gives, is number {mine.number}."
         )
 
@@ -265,6 +258,16 @@ class Sweep:
         if self._failure is None:
             self._failure = error
             self.runs.abort()
+
+
+def why_missing(study: optuna.Study, mine: Collection[Trial] = ()) -> str:
+    """Why the model and other names of the best trial are not here, to a sweep with the trials ``mine``."""
+    best = best_of(study)
+    if best is None:
+        return "No trial has succeeded, so there is no best model."
+    here = best.number in {trial.number for trial in mine}
+    why = "whose model did not come" if here else "of an earlier sweep, whose model and names were not kept"
+    return f"The best trial is number {best.number}, {why}. Train the cell again with its parameters: {best.params}."
 
 
 def sweep_of(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from optuna.trial import TrialState
 
 
+ROUNDING = 1e-6
+
+
 class Searching:
     """A search under way: its ``study``, which one thread at a time uses, and the ``best`` trial that has ended here.
 
@@ -61,19 +64,19 @@ class Searching:
     def beats(self, value: float) -> bool:
         """Whether a value is better than those of all trials that have ended well."""
         with self.lock:
-            try:
-                known = self.study.best_value
-            except ValueError:  # none has
+            if best_of(self.study) is None:
                 return True
+            known = self.study.best_value
             return value > known if self.search.direction == "maximize" else value < known
 
 
 class Trial(Observer):
     """A trial of ``searching``, whose ``run`` it watches; in the study it has a ``number`` once its cell asks.
 
-    ``verdict`` is how it ended: ``complete``, ``pruned``, ``failed``, ``stopped``, or empty. ``value`` is the metric in
-    the last epoch that has it, ``curve`` its values by epochs trained; ``error`` is why it failed, as it is told.
-    ``values`` are the names that it brought back, where it was the best.
+    ``verdict`` is how it ended: ``complete``, ``pruned``, ``failed``, ``stopped``, ``spared`` where other kernels had
+    the trials that were left, or empty. ``value`` is the number that the cell calls by the metric's name, else the
+    metric in the last epoch that has it, ``curve`` its values by epochs trained; ``error`` is why it failed, as it is
+    told. ``values`` are the names that it brought back, where it was the best.
     """
 
     run: Run
@@ -88,7 +91,7 @@ class Trial(Observer):
         self.value: float | None = None
         self.verdict = self.error = ""
         self.values: dict[str, Any] = {}
-        self.pruned = False
+        self.pruned = self._spared = False
         self.changes = 0
         """Grows with what is shown of it."""
 
@@ -161,14 +164,20 @@ class Trial(Observer):
             self.run.ask_to_stop()
 
     def _final(self, values: Mapping[str, Any]) -> float | None:
-        """The metric: of the last epoch that has it, else what the cell called so, or what the function returned."""
-        if self.value is not None:
-            return self.value
-        value = values.get(self._searching.search.metric, values.get(RETURNED))
-        try:
-            return None if value is None or isinstance(value, str) else float(value)
-        except (TypeError, ValueError):
-            return None
+        """The metric: what the cell calls so, else that of the last epoch that has it, or what a function returned."""
+        metric = self._searching.search.metric
+        own, returned = _number(values.get(metric)), _number(values.get(RETURNED))
+        reported = next(reversed(self.curve.values()), None)
+        if own is not None and _differ(own, reported):
+            self._searching.say(
+                f"The cell sets {metric} to a number of its own: trials are compared by that number, and pruned by the "
+                f"{metric} of their epochs."
+            )
+        if returned is not None and _differ(returned, reported):
+            self._searching.say(
+                f"Trials are compared by {metric} in their last epochs, not by the number that the function returns."
+            )
+        return own if own is not None else self.value if self.value is not None else returned
 
     def end(self, values: dict[str, Any], error: BaseException | None) -> None:
         """Tell the study how it ended, with the names that came back, or by what."""
@@ -193,11 +202,24 @@ class Trial(Observer):
         else:
             self._complete(value, values)
 
+    def spare(self) -> None:
+        """It is not needed: other kernels have all that are left."""
+        self._spared = True
+        self.run.ask_to_stop()
+        if self._trial is not None:
+            self._withdraw()
+
     def _stop(self) -> None:
+        if self._spared:
+            self.verdict = "spared"
+            return
         self.verdict = "stopped"
         if self._trial is not None:
-            self._trial.set_user_attr(ERROR, STOPPED)
-            self._tell("stopped", "FAIL")
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        self.trial.set_user_attr(ERROR, STOPPED)
+        self._tell("stopped", "FAIL")
 
     def _fail(self, why: str) -> None:
         self.error = why
@@ -209,6 +231,11 @@ class Trial(Observer):
             self._searching.say(
                 f"Not every trial asks for {', '.join(sorted(unasked))}, and points of the grid that differ only there "
                 "are trained again and again: --sampler tpe or random, with --trials, chooses only what is asked for."
+            )
+        if self._searching.search.prunes and not self.curve:
+            self._searching.say(
+                f"No epoch reported {self._searching.search.metric}, so the pruner ends no trial early: it goes by the "
+                "metrics of fit()."
             )
         best = self._searching.beats(value)
         self.value = value
@@ -232,3 +259,23 @@ class Trial(Observer):
             f"It reported no {self._searching.search.metric!r}: its metrics are {known}, and no name called so "
             "in the cell is one number."
         )
+
+
+def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
+    """The best trial of a study; None where none has ended well."""
+    try:
+        return study.best_trial
+    except ValueError:
+        return None
+
+
+def _number(value: Any) -> float | None:
+    """A value as a number; None where it is none."""
+    try:
+        return None if value is None or isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _differ(number: float, reported: float | None) -> bool:
+    return reported is not None and not math.isclose(number, reported, rel_tol=ROUNDING)

@@ -180,7 +180,7 @@ def test_what_was_stopped_or_whose_kernel_is_gone_is_tried_again_once() -> None:
         kept[name] = trial
     for name in ("stopped", "failed"):
         study.tell(kept[name], state=optuna.trial.TrialState.FAIL)
-    assert (ended_trials(study), take_up(study), take_up(study)) == (1, 2, 0)
+    assert (ended_trials(study), take_up(study, 1), take_up(study, 9), take_up(study, 9)) == (1, 1, 1, 0)
     again = [trial for trial in study.trials if AGAIN in trial.user_attrs]
     assert [trial.user_attrs[AGAIN] for trial in again] == [kept["stopped"].number, kept["gone"].number]
     for name in ("stopped", "gone"):

@@ -119,6 +119,39 @@ def test_the_metric_may_be_a_name_of_the_cell_or_what_a_function_returns() -> No
     assert [each.value for each in moved.study.trials] == [3.0, 2.0]
 
 
+def test_a_number_of_the_cell_counts_before_that_of_its_epochs_and_both_are_told_where_they_differ() -> None:
+    moved = Moved("accuracy")
+    same, other, function = (epochs(moved.trial(), 0.5, metric="accuracy") for _ in range(3))
+    same.answer("outputs", {"accuracy": 0.5 + 1e-9})
+    same.end({}, None)
+    assert moved.searching.notices == []
+    assert other.answer("outputs", {"accuracy": 0.75})
+    other.end({}, None)
+    function.answer("outputs", {RETURNED: 42})
+    function.end({}, None)
+    assert [each.value for each in moved.study.trials] == pytest.approx([0.5, 0.75, 0.5])
+    assert [text.partition(":")[0] for text in moved.searching.notices] == [
+        "The cell sets accuracy to a number of its own",
+        "Trials are compared by accuracy in their last epochs, not by the number that the function returns.",
+    ]
+
+
+def test_a_pruner_that_has_nothing_to_go_by_is_told() -> None:
+    moved = Moved("score", pruner="asha")
+    trial = moved.trial()
+    trial.answer("suggestion", NUMBER)
+    trial.end({"score": 1.0}, None)
+    assert "the pruner ends no trial early" in moved.searching.notices[0]
+
+
+def test_a_trial_that_other_kernels_have_is_no_stopped_one() -> None:
+    moved = Moved()
+    trial = moved.trial()
+    trial.spare()
+    trial.end({}, RunInterrupted({}, ""))
+    assert (trial.verdict, trial.number, moved.stopped) == ("spared", None, [trial])
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [((math.nan,), "is not a number"), ((None,), "reported no 'val_accuracy': its metrics are loss")],

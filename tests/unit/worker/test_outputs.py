@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -528,3 +529,42 @@ class _Unreadable(keras.layers.Layer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         raise RuntimeError("not here")
+
+
+AT_ONCE = """
+import pickle, sys, threading
+from tfos_magic.cluster.runs.request import RunRequest
+from tfos_magic.cluster.runs.results import RunResults
+from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.transport.messages import RunFinished
+
+parcels, parts = pickle.load(sys.stdin.buffer)
+assert "keras" not in sys.modules
+told = []
+
+def read():
+    results = RunResults(RunState("r", "run 7", "sync", []), RunRequest(""))
+    for part in parts:
+        results.take(part)
+    results.note({0: RunFinished("r", 0, "ok", parcels=parcels)})
+    try:
+        told.append(type(results.values()["penalised"]).__name__)
+    except BaseException as error:
+        told.append(f"{type(error).__name__}: {error}")
+
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(told)
+"""
+
+
+def test_models_that_come_at_once_are_read_while_keras_loads(worker: Worker) -> None:
+    parcels, buffers, _, _ = worker._packed[kernels_keras()]
+    wanted = [parcel for parcel in parcels if "penalised" in parcel["names"]]
+    parts = [replace(part, payload=bytes(part.payload)) for part in outputs._parts("r", 0, [*map(memoryview, buffers)])]
+    task = pickle.dumps((wanted, parts))
+    told = subprocess.run([sys.executable, "-c", AT_ONCE], input=task, capture_output=True, timeout=200)
+    assert told.stdout.decode().strip() == str(["Sequential"] * 3), told.stderr.decode()

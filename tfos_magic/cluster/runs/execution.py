@@ -85,6 +85,7 @@ class Execution:
         self._observer = observer
         try:
             await_turn(self._wait)
+            self._update()
             self.state.begin()
             self._observer.update(self.state)
             self._open_store()

@@ -6,7 +6,6 @@ import importlib.util
 import io
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from tfos_magic.cluster.runs.request import RETURNED, RunRequest
@@ -26,6 +26,9 @@ from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
 from tfos_magic.values.models import ModelWeights
 from tfos_magic.values.unpickler import Unpickler
 from tfos_magic.worker.placeholders import TrainingHistory
+
+_READING = Lock()
+"""Held while values are read: several threads that import what these name could find it half-loaded."""
 
 
 def kernels_keras() -> str:
@@ -135,7 +138,7 @@ class RunResults:
             try:
                 data, *buffers = [self._buffers[rank, number] for number in parcel["buffers"]]
                 _load_keras(data)
-                with quiet_tensorflow():
+                with _READING, quiet_tensorflow():
                     values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
                 apart = parcel.get("otherwise", [])
@@ -159,7 +162,7 @@ class RunResults:
 def _load_keras(data: bytearray) -> None:
     """Load Keras where pickled values name it, which takes seconds: with that told. Interrupts are for the run, which
     is over: half-loaded, Keras would be of no use to this process any more."""
-    if "keras" in sys.modules or b"keras" not in data or not kernels_keras():
+    if b"keras" not in data or not kernels_keras():
         return
     loaded: list[Any] = []
     while not loaded:

@@ -29,7 +29,7 @@ _HEADLINES = {
 def take_picture(sweep: Sweep) -> dict[str, Any]:
     """A sweep as the head and the messages of a run's panel take it: all but the trials."""
     phase = phase_of(sweep)
-    ended, every = sweep.count("complete", "pruned", "failed", "stopped"), len(sweep.trials)
+    ended, every = sweep.count("complete", "pruned", "failed", "stopped"), sweep.size
     return {
         "phase": phase,
         "ended": sweep.done,
@@ -38,7 +38,7 @@ def take_picture(sweep: Sweep) -> dict[str, Any]:
         "strategy": f"{sweep.search.direction} {sweep.search.metric}",
         "elapsed": duration(sweep.elapsed),
         "remaining": "" if sweep.done or not ended else f"{duration(sweep.elapsed * (every - ended) / ended)} left",
-        "fraction": round(ended / every, 4),
+        "fraction": round(ended / every, 4) if every else 1.0,
         "position": position(sweep),
         "metrics": [{"name": name, "text": text} for name, text in best_of(sweep)],
         "pace": "",
@@ -64,8 +64,9 @@ def has_begun(trial: Trial) -> bool:
 def position(sweep: Sweep) -> str:
     """How many trials have ended, and how."""
     whole, pruned, failed = sweep.count("complete", "pruned", "failed"), sweep.count("pruned"), sweep.count("failed")
-    parts = [f"{whole:,} of {count_of(len(sweep.trials), 'trial')}", f"{pruned:,} pruned", f"{failed:,} failed"]
-    return " · ".join(part for part in parts if not part.startswith("0 pruned") and not part.startswith("0 failed"))
+    counts = {"pruned": pruned, "failed": failed, "by other kernels": sweep.count("spared")}
+    told = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return " · ".join([f"{whole:,} of {count_of(sweep.size, 'trial')}", *told])
 
 
 def best_of(sweep: Sweep) -> list[tuple[str, str]]:

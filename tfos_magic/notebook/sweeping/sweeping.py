@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from tfos_magic.cluster.runs.known_runs import NAMES
-from tfos_magic.errors import RunInterrupted, UsageError, did_you_mean
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, did_you_mean
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import cell_request
 from tfos_magic.notebook.sweeping.views import view_of
 from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
-from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
-from tfos_magic.sweeps.sweep import Sweep
+from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search, ended_trials
+from tfos_magic.sweeps.sweep import Sweep, why_missing
 
 LOOK_SECONDS = 0.25
 
@@ -31,6 +32,8 @@ def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) ->
     if BEST in wanted:
         refuse_without_model(model)
     search = _search_of(source, args, shell.user_ns)
+    if _is_over(search, shell, wanted):
+        return
     captured = capture_cell(source, shell.user_ns, args, runtime.session_for(args))
     name = NAMES.give("sweep")
     request = cell_request(
@@ -74,6 +77,22 @@ def _search_of(source: str, args: Any, namespace: dict[str, Any]) -> Search:
     )
 
 
+def _is_over(search: Search, shell: Any, wanted: list[str]) -> bool:
+    """Whether a study that is to go on has all its trials: then nothing is trained, and the study is given."""
+    if not search.resume or ended_trials(study := search.study()) < search.size:
+        return False
+    print(f"note: The study has its {search.size} trials, so nothing is trained: more --trials go on with it.")
+    if STUDY in wanted:
+        shell.push({STUDY: study})
+    _say_missing([name for name in wanted if name != STUDY], why_missing(study))
+    return True
+
+
+def _say_missing(names: list[str], why: str) -> None:
+    if names:
+        print(f"note: {', '.join(names)}: {why}")
+
+
 def _say(search: Search, args: Any) -> None:
     if not args.direction:
         print(f"Searching for the {'largest' if search.direction == 'maximize' else 'smallest'} {search.metric}.")
@@ -98,8 +117,9 @@ def _results(sweep: Sweep, wanted: list[str]) -> dict[str, Any]:
     given: dict[str, Any] = {STUDY: sweep.study} if STUDY in wanted else {}
     given |= {name: value for name, value in sweep.values.items() if name in wanted}
     if BEST in wanted and BEST not in given:
-        try:
+        with suppress(CaptureError):
             given[BEST] = sweep.best_now()
-        except Exception as error:  # it is missing; the study is there all the same
-            print(f"note: {error}")
+    missing = [name for name in wanted if name not in {STUDY, *given}]
+    if BEST in missing or sweep.best_trial is None:
+        _say_missing(missing, why_missing(sweep.study, sweep.trials))
     return given

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.unit.sweeps.simulated import ToldSweep, failure
+from tfos_magic.errors import RunInterrupted
 from tfos_magic.notebook.sweeping.card import ROWS, card_bundle, render_card
 from tfos_magic.notebook.sweeping.picture import importance, row_of, summary, take_picture
 from tfos_magic.notebook.sweeping.views import LinesView
@@ -25,8 +26,12 @@ def test_a_sweep_that_waits_goes_on_and_ends_is_told_in_words() -> None:
     assert (picture["phase"], picture["ended"], picture["strategy"]) == ("running", False, "maximize val_accuracy")
     assert "left" in picture["remaining"]
     json.dumps(picture)
+    for trial in sweep.trials[10:]:
+        trial.spare()
+        sweep.end(trial, RunInterrupted({}, ""))
     sweep.finish()
     assert summary(sweep).startswith("Searched on 2 workers in ")
+    assert f"5 of 10 trials · {pruned} pruned · 1 failed · 2 by other kernels" in summary(sweep)
 
 
 def test_a_row_has_what_was_chosen_and_a_short_curve() -> None:
