@@ -41,7 +41,7 @@ def test_a_full_spool_disk_gives_one_error_and_leaves_the_cluster_usable(
     with pytest.raises(FeedError) as caught:
         run(cluster, "pass", tmp_path / "mark", frames={"train": train}, label="y")
     assert f"on {socket.gethostname()}" in str(caught.value)
-    assert re.search(r"no space is left for the feed in /\S+ on", str(caught.value))
+    assert re.search(r"no space left for the feed in /\S+ on", str(caught.value))
     assert re.search(r"the next rows need [\d.]+ MB, [\d.]+ MB are free", str(caught.value))
     again = run(cluster, "pass", tmp_path / "mark")
     assert again["history"].history == undisturbed["history"].history

@@ -222,7 +222,7 @@ for each in (whole, plain):
     told = kernel.run(
         "%%tfos_train -n 2 -o kernel\nwhole.fit(x, y, shuffle=False, verbose=0)\nkernel = whole.layers[0].kernel"
     )
-    assert "whole came back too, for what -o names is part of it" in told.text
+    assert "whole came back too, because what -o names is part of it" in told.text
     assert "was trained here" not in told.text
     near = kernel.run("""
 plain.fit(x, y, shuffle=False, verbose=0)
@@ -405,5 +405,5 @@ for each in (ours, other):
 """).error
     cell = "ours.fit(points, points[:, :1], verbose=0)\nother.evaluate(points, points[:, :1], verbose=0)\n"
     told = kernel.run(f"%%tfos_train -n 2\n{cell}").text
-    assert "ours came from the notebook, was trained here, and is not among the names of -o" in told
+    assert "ours came from the notebook and was trained here, but is not named in -o" in told
     assert "was trained here" not in kernel.run(f"%%tfos_train -n 2 -o ours\n{cell}").text

@@ -113,7 +113,7 @@ def test_a_byte_that_is_changed_on_its_way_ends_the_connection_for_both_ends_and
         first, _ = _swap(ends)
         assert meddler.meddled.is_set()
         again = _swap(ends)  # the other end may have had all that it needed of the first one
-    assert "the connection to rank 1 was meddled with" in str(first)
+    assert "the connection to rank 1 was tampered with" in str(first)
     assert [type(each) for each in again] == [PeerLost, PeerLost]
 
 

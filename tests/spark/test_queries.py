@@ -133,7 +133,7 @@ def test_a_query_that_fails_or_gives_no_rows_is_told(
     with pytest.raises(DataError, match="column 'id' has nulls"):
         cluster.run(SEEN, frames={"train": nulls}, batch_size=BATCH)
     nothing = cluster.feed_stream(stream.where("id < 0"), trigger={"availableNow": True})
-    with pytest.raises(DataError, match="ended before it gave a row"):
+    with pytest.raises(DataError, match="ended before its first row"):
         cluster.run(SEEN, frames={"train": nothing}, batch_size=BATCH)
     assert not local_session.streams.active
 
@@ -141,5 +141,5 @@ def test_a_query_that_fails_or_gives_no_rows_is_told(
 @pytest.mark.soak
 def test_a_second_time_over_a_query_is_refused(local_session: SparkSession, cluster: TFCluster, tmp_path: Path) -> None:
     frame = cluster.feed_stream(files(local_session, tmp_path / "rows"), trigger={"availableNow": True})
-    with pytest.raises((UsageError, WorkerError), match="go over it once"):
+    with pytest.raises((UsageError, WorkerError), match="read it once"):
         cluster.run(f"{SEEN}\n{SEEN}", frames={"train": frame}, batch_size=BATCH)

@@ -125,7 +125,7 @@ def test_rows_that_spark_computes_otherwise_in_another_epoch_are_told_of_once(
     cluster.run(CELL, frames={"train": frame}, batch_size=100, shuffle=False, observer=seen)
     assert seen.state is not None
     (notice,) = [text for text in seen.state.notices if "came from Spark" in text]
-    assert notice.startswith("train: other values came from Spark in another epoch than the first.")
+    assert notice.startswith("train: different values came from Spark in an epoch after the first.")
 
 
 @pytest.mark.soak

@@ -232,7 +232,7 @@ def test_a_value_that_cannot_be_suggested_is_the_trials_error(cluster: TFCluster
     sweep = cluster.sweep(
         "x = tfos.suggest_categorical('x', [(1, 2), (3,)])", trials=1, metric="x", direction="maximize"
     )
-    with pytest.raises(TrialError, match="look the objects up by these"):
+    with pytest.raises(TrialError, match="look the objects up by name"):
         sweep.wait(120)
 
 

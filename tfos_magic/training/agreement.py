@@ -31,8 +31,7 @@ NEAR = 1e-3
 
 REMEDY = (
     "The cause is a value computed from one worker's rows, as in a loop over a fed DataFrame. Compute such values in "
-    "Spark (df.agg), from logs of fit() and evaluate(), which cover all rows, or from the result of "
-    "tfos.allreduce(value)."
+    "Spark (df.agg), from logs of fit() and evaluate(), which cover all rows, or with tfos.allreduce(value)."
 )
 
 

@@ -247,8 +247,8 @@ def note_derived(names: Set[str], reporter: Reporter) -> None:
         reporter.notice(
             f"What the step returns as {', '.join(map(repr, sorted(names)))} combines metric results with the batch. "
             "Within a step each worker has its own metric results, so it is averaged over the workers and differs "
-            "from that of a single process. Compute it in get_metrics_result() or in a metric. Weights still match a "
-            "single process unless a callback acts on it."
+            "from that of a single process. Compute it in get_metrics_result() or in a metric. Weights still match "
+            "unless a callback acts on it."
         )
 
 

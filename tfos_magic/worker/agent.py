@@ -190,7 +190,7 @@ class Agent:
             raise
         except Exception as error:  # whatever an order leads to
             kind = type(message).__name__
-            self._log.warning(f"{kind}, {type(error).__name__}", f"an error while obeying {kind}", trace=True)
+            self._log.warning(f"{kind}, {type(error).__name__}", f"an error while handling {kind}", trace=True)
             if (answer := refusal(message, self._rank, error)) is not None:
                 self._send(answer)
 

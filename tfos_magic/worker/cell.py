@@ -44,9 +44,9 @@ def fill(
     names.setdefault("tfos", tfos_magic)
     if any(each.begins_anew for each in unbuilt):
         notify(
-            "A tf.data.Dataset of the notebook that shuffles begins its first pass in every training cell. In one "
-            "process, passes before, as a fit in another cell or a look at its first batch, would have moved it on to "
-            "another order. Make it in the cell where the weights are to be those of one process."
+            "A shuffled tf.data.Dataset from the notebook starts its first pass in every training cell. In one "
+            "process, earlier passes, such as a fit in another cell or a look at its first batch, would have changed "
+            "its order. Create it in the cell if weights must match those of a single process."
         )
     ask = chosen_by(questions) if questions is not None and cell.asks else None
     suggestions.choose(names.pop(suggestions.SUGGESTED, {}), ask)
@@ -118,8 +118,8 @@ def chosen_by(questions: Questions) -> Callable[[suggestions.Suggestion], Any]:
     def ask(suggestion: suggestions.Suggestion) -> Any:
         if others := [choice for choice in suggestion.choices if not isinstance(choice, _SIMPLE)]:
             raise UsageError(
-                f"{suggestion.name!r} offers {others[0]!r} to a search, which keeps numbers, texts, True, False and "
-                "None: offer names, and look the objects up by these."
+                f"{suggestion.name!r} offers {others[0]!r} to a search, which takes numbers, strings, True, False and "
+                "None: offer names, and look the objects up by name."
             )
         return questions.ask(
             "suggestion", {name: value for name, value in vars(suggestion).items() if name != "default"}
@@ -151,8 +151,8 @@ def of_vain(trained: Sequence[str], cell: RunCell, end: RunFinished) -> str:
     if not names:
         return ""
     return (
-        f"{', '.join(names)} came from the notebook, was trained here, and is not among the names of -o: the notebook "
-        "keeps what it had. Add it to -o where the next cell is to go on from it."
+        f"{', '.join(names)} came from the notebook and was trained here, but is not named in -o: the notebook keeps "
+        "what it had. Add it to -o if the next cell is to continue from it."
     )
 
 
@@ -261,7 +261,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as failure:  # an error of the user's may refuse in its own way
-        return f"(its text cannot be told: {type(failure).__name__})"
+        return f"(its text cannot be shown: {type(failure).__name__})"
 
 
 def _file_of(frame: Any) -> str:

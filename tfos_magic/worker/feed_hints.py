@@ -28,8 +28,8 @@ def _of_ragged(text: str, uses: list[FeedUse]) -> str:
     if not ragged:
         return ""
     return (
-        f"Arrays of column {ragged[0]!r} differ in length, so that they come as ragged tensors: "
-        f"--pad {ragged[0]}=0 makes them one length."
+        f"Arrays of column {ragged[0]!r} differ in length, so they arrive as ragged tensors: --pad {ragged[0]}=0 "
+        "makes them one length."
     )
 
 
@@ -42,13 +42,13 @@ def _of_single_columns(text: str, uses: list[FeedUse]) -> str:
             continue
         if len(features) > 1 and _ONE_INPUT.search(text):
             return (
-                f"Several features come as a dict of tensors, one for each column ({_some(features)}). For a model of "
-                "one input, --matrix (in Python matrix=True) gives them side by side, as one tensor of the shape "
-                f"(rows, {len(features)})."
+                f"Several features arrive as a dict of tensors, one per column ({_some(features)}). For a model with "
+                "one input, --matrix (in Python matrix=True) joins them side by side into one tensor of shape (rows, "
+                f"{len(features)})."
             )
         if len(features) == 1 and _ONE_DIMENSION.search(text):
             return (
-                f"One feature comes as a tensor of the shape (rows,): {features[0].name}. --matrix (in Python "
+                f"One feature arrives as a tensor of shape (rows,): {features[0].name}. --matrix (in Python "
                 "matrix=True) gives it the shape (rows, 1)."
             )
     return ""

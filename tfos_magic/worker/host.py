@@ -78,9 +78,9 @@ def missing_packages() -> str:
     if not missing:
         return ""
     return (
-        f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install "
-        "what is missing there (pip install 'tfos_magic[cpu]' brings all), or point spark.pyspark.python, or "
-        "PYSPARK_PYTHON before the session is made, at an environment that has it."
+        f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install what "
+        "is missing there (pip install 'tfos_magic[cpu]' has all), or set spark.pyspark.python, or PYSPARK_PYTHON "
+        "before the session is created, to an environment that has it."
     )
 
 

@@ -127,8 +127,8 @@ class _Packing:
         wanted = [name for name in models if parts[name] & held]
         if wanted:
             self.packed.notices.append(
-                f"{', '.join(wanted)} came back too, for what -o names is part of it, or holds it: as in one process, "
-                "the notebook has it as the cell has trained it."
+                f"{', '.join(wanted)} came back too, because what -o names is part of it, or contains it: as in one "
+                "process, the notebook has it as the cell trained it."
             )
         return [parcel for name in wanted if (parcel := self.alone(name)) is not None]
 
@@ -192,8 +192,8 @@ class _Packing:
     def _rebuilt(self, name: str, value: Any, reason: str) -> _Parcel:
         parcel = self._write({name: rebuilt(value, self._namespace)}, lenient=True)
         self.packed.notices.append(
-            f"{name} was rebuilt from its class with its weights, for it cannot be sent as it is ({reason}): what was "
-            "set after it was made is not there."
+            f"{name} was rebuilt from its class and weights, because it cannot be sent as it is ({reason}): what was "
+            "set after it was created is missing."
         )
         return parcel
 
@@ -244,7 +244,7 @@ def send_parts(
             if number >= PARTS_AHEAD:
                 taken.get(timeout=PATIENCE)
         except Empty:
-            raise ClusterError(f"the notebook took nothing of what the cell sends back for {PATIENCE:.0f} s.") from None
+            raise ClusterError(f"the notebook accepted none of the cell's results for {PATIENCE:.0f} s.") from None
         send(part)
 
 

@@ -158,7 +158,7 @@ class Trainer:
         with self._ending:
             if abandon and not (self._abandoned or self._ended):
                 self._abandoned = True
-                self._collectives.abort("another worker has ended the cell by an error")
+                self._collectives.abort("another worker ended the cell with an error")
 
     def _run(self, cell: RunCell) -> None:
         from tfos_magic.training.run import StopSignal

@@ -37,9 +37,9 @@ def test_a_task_waits_while_the_queue_is_full_no_longer_than_it_may(monkeypatch:
     monkeypatch.setattr(row_channels, "QUEUE_BYTES", 4)
     queue = RowQueue()
     queue.put(RowBlock(1, b"1234"), 1, going)
-    with pytest.raises(FeedError, match=r"took no row for 0\.2 s \(feed_timeout\), while 1 blocks"):
+    with pytest.raises(FeedError, match=r"read no rows for 0\.2 s \(feed_timeout\), while 1 blocks"):
         queue.put(RowBlock(1, b"5"), 0.2, going)
-    with pytest.raises(FeedError, match="took no row"):  # and who comes next need not wait
+    with pytest.raises(FeedError, match="read no rows"):  # and who comes next need not wait
         queue.put(RowBlock(1, b"5"), 60, going)
 
 
@@ -106,7 +106,7 @@ def asked(queue: RowQueue, *blocks: tuple[int, bytes]) -> None:
 @pytest.mark.parametrize(("given", "how"), [(0, "ended"), (2, ""), (1, "went on")])
 def test_too_few_answers_and_too_many_are_errors(given: int, how: str) -> None:
     queue, rows = RowQueue(), 3 if how else 1
-    words = f"{how} with {given} answers to the 3 rows" if how else "gave 2 answers to the 1 rows"
+    words = f"{how} with {given} answers for the 3 rows" if how else "gave 2 answers for the 1 rows"
     with queue.asking(1, going):
         asked(queue, (rows, b"x"), (0, b""))
         queue.take(going)
@@ -125,7 +125,7 @@ def test_answers_that_do_not_come_are_counted() -> None:
     with queue.asking(1, going):
         asked(queue, (5, b"x"))
         queue.answer(RowBlock(2))
-        with pytest.raises(FeedError, match=r"gave 2 of 5 answers, and no other for 0\.1 s"):
+        with pytest.raises(FeedError, match=r"gave 2 of 5 answers, and no more for 0\.1 s"):
             list(queue.answers(5, 0.1, going))
 
 
@@ -171,7 +171,7 @@ def test_answers_to_rows_that_a_program_trains_on_are_not_kept() -> None:
 def test_who_gives_up_before_his_turn_leaves_the_other_alone() -> None:
     queue = RowQueue()
     with queue.asking(1, going):
-        with pytest.raises(FeedError, match="given up"), queue.asking(1, lambda: True):
+        with pytest.raises(FeedError, match="abandoned"), queue.asking(1, lambda: True):
             pass
         asked(queue, (1, b"x"))
         queue.take(going)

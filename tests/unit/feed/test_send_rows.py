@@ -126,7 +126,7 @@ def test_answers_to_a_partition_of_which_enough_was_read_are_not_those_of_the_ne
 def test_more_answers_than_rows_are_an_error_of_the_program(nodes: Nodes) -> None:
     feed = RowFeed(nodes.handles[0], "input")
     feed.note_given(2)
-    with pytest.raises(FeedError, match="got 3 results, and the program has 2 rows that it has not answered"):
+    with pytest.raises(FeedError, match="got 3 results, but only 2 rows are unanswered"):
         feed.answer([1, 2, 3])
     feed.close()
 
@@ -144,7 +144,7 @@ def test_a_program_that_goes_on_with_fewer_answers_is_told_of_at_once(nodes: Nod
 
     program = threading.Thread(target=answer, daemon=True)
     program.start()
-    with pytest.raises(FeedError, match="went on with 10 answers to the 11 rows of a partition"):
+    with pytest.raises(FeedError, match="went on with 10 answers for the 11 rows of a partition"):
         list(ask_rows(nodes.job(), 0, range(11)))
     nodes.channels[0].end("run")
     program.join(10)
@@ -153,7 +153,7 @@ def test_a_program_that_goes_on_with_fewer_answers_is_told_of_at_once(nodes: Nod
 def test_a_program_that_never_reads_ends_the_feed_after_its_timeout(nodes: Nodes) -> None:
     begun = time.monotonic()
     (error,) = deal_rows(nodes.job(timeout=0.5), 0, range(10))
-    assert "took no row for 0.5 s (feed_timeout)" in error
+    assert "read no rows for 0.5 s (feed_timeout)" in error
     assert time.monotonic() - begun < 5
 
 
@@ -161,7 +161,7 @@ def test_rows_for_programs_that_have_ended_are_dropped_and_answers_are_missed(no
     for handle in nodes.handles:
         leave(handle)
     assert list(deal_rows(nodes.job(), 0, range(10))) == []
-    with pytest.raises(FeedError, match="ended with 0 answers to the 10 rows"):
+    with pytest.raises(FeedError, match="ended with 0 answers for the 10 rows"):
         list(ask_rows(nodes.job(), 0, range(10)))
 
 

@@ -110,7 +110,7 @@ def test_late_rows_unknown_feeds_and_failed_feeds_are_refused(spool: Spool) -> N
     spool.open("f", 0, 1, PLAN.schema)
     spool.append("f", 0, 1, rows(1))
     spool.commit("f", [(0, 1, 1)])
-    with pytest.raises(FeedError, match="came too late"):
+    with pytest.raises(FeedError, match="are too late"):
         spool.append("f", 0, 1, rows(2))
     spool.open("h", 0, 1, PLAN.schema)
     spool.fail("h", DataError("column 'x' has nulls"))
@@ -204,7 +204,7 @@ def test_a_full_disk_is_a_clear_error_and_harms_no_other_feed(tmp_path: Path, pr
         check=True,
     )
     said, counts = done.stdout.splitlines()
-    assert said.startswith(f"no space is left for the feed in {tmp_path} on {socket.gethostname()}")
+    assert said.startswith(f"no space left for the feed in {tmp_path} on {socket.gethostname()}")
     assert re.search(r"the next rows need [\d.]+ MB, [\d.]+ MB are free", said)
     assert counts == "200000 100000"
 
@@ -263,7 +263,7 @@ def test_a_feed_beyond_the_budget_fails_alone_and_gives_its_room_back(tmp_path: 
     spool.append("f", 0, 1, rows(*range(MEGABYTE_ROWS)))
     spool.commit("f", [(0, 1, MEGABYTE_ROWS)])
     spool.open("g", 0, 1, PLAN.schema)
-    with pytest.raises(SpoolFull, match=r"may take 4\.2 MB together.*--spool-gb"):
+    with pytest.raises(SpoolFull, match=r"may use 4\.2 MB together.*--spool-gb"):
         spool.append("g", 0, 1, rows(*range(4 * MEGABYTE_ROWS)))
     assert spool.budget.used <= 4 << 20
     spool.release("g")

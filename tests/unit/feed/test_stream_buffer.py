@@ -270,7 +270,7 @@ def test_a_share_that_did_not_come_whole_is_an_error(make: Make) -> None:
         stream.end_partition(0, 1, rows(), 3)
     send(stream, 0, [rows(1)], attempt=2)
     stream.finish(2)
-    with pytest.raises(FeedError, match="partition 1 of 2 has not come"):
+    with pytest.raises(FeedError, match="partition 1 of 2 is missing"):
         list(stream.deliver(never))
 
 

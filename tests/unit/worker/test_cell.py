@@ -22,7 +22,7 @@ class Mute(Exception):
 def test_an_error_that_cannot_tell_itself_is_told_by_its_kind() -> None:
     described = describe_error(Mute(), RunCell("run", "raise Mute()", "<cell>", "sync", 0, []))
     assert described["kind"] == "Mute"
-    assert described["message"] == "(its text cannot be told: RuntimeError)"
+    assert described["message"] == "(its text cannot be shown: RuntimeError)"
 
 
 def test_what_is_wrong_with_rows_of_a_pipeline_is_told_as_the_error_that_it_is(tmp_path: Path) -> None:

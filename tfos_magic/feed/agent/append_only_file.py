@@ -78,7 +78,7 @@ class AppendOnlyFile:
         """Give a block that was written."""
         with self._lock:
             if self._fd < 0:
-                raise FeedError("these rows were released while they were read: run the cell again")
+                raise FeedError("these rows were released while being read: run the cell again")
             return pa.py_buffer(os.pread(self._fd, size, offset))
 
     def trim(self) -> None:
@@ -99,7 +99,7 @@ class AppendOnlyFile:
     def _reserved(self, size: int) -> Iterator[int]:
         with self._lock:
             if self._closed:
-                raise FeedError("this feed was released while rows still came: feed the DataFrame again")
+                raise FeedError("this feed was released while receiving rows: feed the DataFrame again")
             offset = self._end
             end = offset + -(-size // ALIGNMENT) * ALIGNMENT
             self._allocate(end)
@@ -145,7 +145,7 @@ class AppendOnlyFile:
             self._budget.overdraw(size)
         elif not self._budget.take(size):
             raise SpoolFull(
-                f"the feeds in {self._directory} on {socket.gethostname()} may take {_megabytes(self._budget.limit)} "
+                f"the feeds in {self._directory} on {socket.gethostname()} may use {_megabytes(self._budget.limit)} "
                 f"together, and hold {_megabytes(self._budget.used)}: allow more with --spool-gb"
             )
 
@@ -166,7 +166,7 @@ class AppendOnlyFile:
             return FeedError(f"the feed cannot be written {where}: {error.strerror}; check that disk")
         disk = os.statvfs(self._directory)
         return DiskFull(
-            f"no space is left for the feed {where} ({error.strerror}): the next rows need {_megabytes(needed)}, "
+            f"no space left for the feed {where} ({error.strerror}): the next rows need {_megabytes(needed)}, "
             f"{_megabytes(disk.f_bavail * disk.f_frsize)} are free and the feed holds {_megabytes(self._end)}. Free "
             "some, feed fewer columns or rows, or point spark.local.dir elsewhere"
         )
@@ -192,7 +192,7 @@ def _open_nameless(directory: str) -> int:
 
 def _cannot_open(directory: str, error: OSError) -> FeedError:
     return FeedError(
-        f"no spool file can be made in {directory}: {error.strerror}; point spark.local.dir at a writable directory"
+        f"cannot create a spool file in {directory}: {error.strerror}; point spark.local.dir at a writable directory"
     )
 
 

@@ -32,7 +32,7 @@ class PutCommand:
             return cls(str(fields["feed_id"]), int(fields["partition"]), int(fields["attempt"]))
         except (ValueError, KeyError, TypeError):
             raise FeedError(
-                "a stream of rows came without feed, partition and attempt: it is not a feed of tfos_magic"
+                "a stream of rows has no feed, partition and attempt: it is not a feed of tfos_magic"
             ) from None
 
 
@@ -47,7 +47,7 @@ def decode_ticket(ticket: bytes) -> tuple[str, int]:
         fields = json.loads(ticket)
         return str(fields["lease"]), int(fields["epoch"])
     except (ValueError, KeyError, TypeError):
-        raise FeedError("a reader came without lease and epoch: it is not a trainer of tfos_magic") from None
+        raise FeedError("a reader sent no lease and epoch: it is not a trainer of tfos_magic") from None
 
 
 def encode_end(rows: int) -> bytes:
@@ -125,5 +125,5 @@ def block_message(rows: int, data: bytes | pa.Buffer) -> pa.RecordBatch:
 def block_of(message: pa.RecordBatch) -> tuple[int, bytes]:
     """What :func:`block_message` took. Raises :class:`FeedError` for a message that is none."""
     if message.schema != ROWS_SCHEMA or message.num_rows != 1:
-        raise FeedError("what came is no block of rows: it is not a feed of tfos_magic")
+        raise FeedError("this is not a block of rows: it is not a feed of tfos_magic")
     return int(message.column(0)[0].as_py()), message.column(1)[0].as_py()

@@ -101,9 +101,7 @@ class FeedFlightServer:
                 self._servers.append(_Server(location, self._stores, middleware=guard, **options))
         except (pa.ArrowException, OSError) as error:
             self.close()
-            raise FeedError(
-                f"no feed can be received on {self._host}: {error}; check the executor's host name"
-            ) from error
+            raise FeedError(f"cannot receive feeds on {self._host}: {error}; check the executor's host name") from error
         by_network = self._servers[0]
         by_network.uncalled = self._uncalled = UncalledConnections(by_network.port, LogOnce(_LOG))
         uri = f"grpc+tls://{self._host}:{by_network.port}"
@@ -219,7 +217,7 @@ class _Server(flight.FlightServerBase):
         self._note(context)
         with _flight_errors():
             if (call := RowsCall.decode(descriptor.command)) is None:
-                raise FeedError("rows came without the name of a program's queue: it is not a feed of tfos_magic")
+                raise FeedError("rows have no name of a program's queue: it is not a feed of tfos_magic")
             queue, cancelled = self._channels.queue(call.channel, call.queue), context.is_cancelled
             if not call.answers:
                 _put_rows(queue, call, reader, cancelled)

@@ -71,7 +71,7 @@ class RowQueue:
         with self._changed:
             self._wait(lambda: not self._asking, timeout, cancelled)
             if self._asking:
-                raise FeedError("the partition was given up, or the program has ended, before its turn came")
+                raise FeedError("the partition was abandoned, or the program ended, before its turn came")
             self._asking, self._is_short = True, False
         try:
             yield
@@ -98,20 +98,20 @@ class RowQueue:
         while left > 0:
             with self._changed:
                 given = (
-                    f"the program gave {rows - left} of {rows} answers, and no other for {timeout:g} s (feed_timeout)"
+                    f"the program gave {rows - left} of {rows} answers, and no more for {timeout:g} s (feed_timeout)"
                 )
                 self._wait(lambda: bool(self._answers) or self._is_short, timeout, cancelled, given)
                 if not self._answers:
                     raise FeedError(
-                        f"the program {'went on' if self._is_short else 'ended'} with {rows - left} answers to the "
-                        f"{rows} rows of a partition: it has to call batch_results() with one for each row, until "
+                        f"the program {'went on' if self._is_short else 'ended'} with {rows - left} answers for the "
+                        f"{rows} rows of a partition: it must call batch_results() with one for each row, until "
                         "should_stop()"
                     )
                 answer = self._answers.popleft()
             left -= answer.rows
             yield answer
         if left < 0:
-            raise FeedError(f"the program gave {rows - left} answers to the {rows} rows of a partition")
+            raise FeedError(f"the program gave {rows - left} answers for the {rows} rows of a partition")
 
     def take(self, cancelled: Cancelled) -> RowBlock | None:
         """The next block, as soon as there is one; None at the end of all."""
@@ -189,8 +189,10 @@ class RowQueue:
             if time.monotonic() - max(started, self._moved) > timeout:
                 self._failure = FeedError(  # for all who send: they need not wait as long
                     else_
-                    or f"the program took no row for {timeout:g} s (feed_timeout), while {self._put - self._taken} "
-                    "blocks of rows wait for it: see what it waits for, or give it longer"
+                    or (
+                        f"the program read no rows for {timeout:g} s (feed_timeout), while {self._put - self._taken} "
+                        "blocks of rows wait for it: check what it waits for, or raise the limit"
+                    )
                 )
             self._changed.wait(LOOK_SECONDS)
 

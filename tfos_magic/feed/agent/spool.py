@@ -165,7 +165,7 @@ class Spool:
                 return
             # In one go: who has no room in between must not take it that there is none to come.
             feed.file.close()
-            feed.failure = feed.failure or FeedError("this feed was released while rows still came: feed it again")
+            feed.failure = feed.failure or FeedError("this feed was released while receiving rows: feed it again")
             self._releases += 1
             self._asked.clear()
             self._news.notify_all()
@@ -199,7 +199,7 @@ class Spool:
             if feed.failure is not None:
                 raise type(feed.failure)(str(feed.failure))
             if feed.partitions is not None:
-                raise FeedError(f"feed {feed_id!r} is complete: these rows of partition {partition} came too late")
+                raise FeedError(f"feed {feed_id!r} is complete: these rows of partition {partition} are too late")
             feed.schema = agree(feed.planned, feed.schema, schema)
         return feed
 
@@ -229,7 +229,7 @@ class Spool:
             heard = self._news.wait_for(lambda: feed.failure or self._releases != releases, ROOM_TIMEOUT)
             if not heard:
                 feed.failure = FeedError(
-                    f"the spool is full, and the kernel did not say within {ROOM_TIMEOUT:.0f} s what to give up for "
+                    f"the spool is full, and the kernel did not say within {ROOM_TIMEOUT:.0f} s what to release for "
                     "this feed: run the cell again"
                 )
             if feed.failure is not None:

@@ -116,8 +116,8 @@ class StreamBuffer:
         with self._changed:
             if (self._head, self._delivered) > (partitions, 0):
                 self._failure = FeedError(
-                    "the query ended in the middle of a micro-batch for which the workers had no room, so that they "
-                    "may have got different parts of it: allow more with --spool-gb, or make micro-batches smaller"
+                    "the query ended in the middle of a micro-batch for which the workers had no room, so they may "
+                    "have different parts of it: allow more with --spool-gb, or make micro-batches smaller"
                 )
             self._count = self._confirmed = partitions
             self._changed.notify_all()
@@ -253,7 +253,7 @@ class StreamBuffer:
                 if self._count is not None and (self._head >= self._count or part is None):
                     if self._head == self._count:
                         return None
-                    raise FeedError(f"partition {self._head} of {self._count} has not come: run the cell again")
+                    raise FeedError(f"partition {self._head} of {self._count} is missing: run the cell again")
                 self._changed.wait(LOOK_SECONDS)
 
     def _take(self, part: StreamPart) -> pa.RecordBatch | None:

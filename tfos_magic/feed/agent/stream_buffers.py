@@ -79,7 +79,7 @@ class StreamBuffers:
                 return self._unread.pop(name)
         if opened:
             raise FeedError("this feed belongs to a run that has ended: run the cell again")
-        raise FeedError(f"the kernel did not begin to feed epoch {epoch} within {OPEN_TIMEOUT:.0f} s: run it again")
+        raise FeedError(f"the kernel did not start to feed epoch {epoch} within {OPEN_TIMEOUT:.0f} s: run it again")
 
     def read(self, lease: str, epoch: int, stream: StreamBuffer, cancelled: Cancelled) -> Iterator[NextRows]:
         """Give an epoch's rows. A reader that goes before their end is reported, and what still comes is forgotten."""

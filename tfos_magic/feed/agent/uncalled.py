@@ -66,7 +66,7 @@ class UncalledConnections:
         for number, (peer, since) in enumerate(sorted(self._since.items(), key=lambda waiting: waiting[1])):
             if number < surplus or now - since > CALL_SECONDS:
                 shut(there[peer], self._port, peer)
-                self._log.warning("uncalled", "ended a connection to the feed's port over which nobody called")
+                self._log.warning("uncalled", "closed a connection to the feed's port that made no call")
 
 
 def _connections(port: int) -> Iterator[tuple[Peer, int]]:

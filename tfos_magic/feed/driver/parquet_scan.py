@@ -83,7 +83,7 @@ def find_scan(df: Any, names: list[str]) -> Scan | None:
     except Exception as reason:  # py4j's, where Spark's classes are not those that this module knows
         if not type(reason).__module__.startswith("py4j"):
             raise
-        log.debug("Spark reads this DataFrame, for its plan cannot be looked at: %s", reason)
+        log.debug("Spark reads this DataFrame, because its plan is unreadable: %s", reason)
     return None
 
 

@@ -114,9 +114,9 @@ class FeedStore:
         if feed is None or feed.streamed or feed.files in ("", GONE) or (mark := files_mark(df)) in ("", feed.files):
             return ""
         if mark == GONE:
-            return "files that it was read from are gone, so the rows are those that were fed before. Read it anew."
+            return "files that it was read from are gone, so the rows that were fed before are used. Read it again."
         self._forget((id(df), plan, world))
-        return "its files were rewritten since it was fed, so it is fed anew."
+        return "its files were rewritten since it was fed, so it is fed again."
 
     def release(self, df: Any = None) -> bool:
         """Forget all feeds of ``df``, or of all, where nothing runs; whether there was one."""

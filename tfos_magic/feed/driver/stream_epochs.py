@@ -72,7 +72,7 @@ def check_neglect(lease: EpochLease, number: int, epoch: StreamEpoch) -> None:
     if not (missing and waiting and epoch.running) or time.monotonic() - epoch.begun < NEGLECT_SECONDS:
         return
     raise FeedError(
-        f"{lease.name!r} is streamed, and worker {missing[0]} did not begin to read it within {NEGLECT_SECONDS:.0f} s "
-        f"of worker {min(waiting)} (time {number + 1} over it): every worker must go over it equally often, and one "
-        "may not wait for another in between; take rows on one worker alone from a smaller DataFrame"
+        f"{lease.name!r} is streamed, but worker {missing[0]} did not start reading it within {NEGLECT_SECONDS:.0f} s "
+        f"of worker {min(waiting)} (pass {number + 1} over it): every worker must read it equally often, and none may "
+        "wait for another in between; for rows on one worker only, use a smaller DataFrame"
     )

@@ -33,7 +33,7 @@ from tfos_magic.transport.messages import (
 
 HELD_TIMEOUT = 24 * 3600.0
 JOIN_SECONDS = 5.0
-_ADVICE = "What was trained on them cannot be reproduced. Write the rows to Parquet and feed those."
+_ADVICE = "Training on them cannot be reproduced. Write the rows to Parquet and feed those."
 
 
 class StreamedFeeds:
@@ -100,8 +100,8 @@ class StreamedFeeds:
                     self._drop(lease, rank, message.epoch)
                 case FeedRecomputed():
                     self._news.put(
-                        f"{lease.name}: a task of Spark was tried again and gave other rows than worker {rank} had "
-                        f"trained on, in time {message.epoch + 1} over it. {_ADVICE}"
+                        f"{lease.name}: a Spark task was retried and gave different rows than worker {rank} had "
+                        f"trained on, in pass {message.epoch + 1} over it. {_ADVICE}"
                     )
 
     def lose(self, rank: int) -> None:
@@ -194,7 +194,7 @@ class StreamedFeeds:
                     ranks=sorted(epoch.ranks),
                 )
             if how := lease.compare(report.digests):
-                self._news.put(f"{lease.name}: {how} came from Spark in another epoch than the first. {_ADVICE}")
+                self._news.put(f"{lease.name}: {how} came from Spark in an epoch after the first. {_ADVICE}")
             self._tell_end(epoch, EndStream(epoch.stream, len(report.partitions)))
         except Exception as error:  # told to the workers, who raise it where they read
             if not epoch.cancelled:
@@ -208,8 +208,8 @@ class StreamedFeeds:
             self._open(lease, epoch)
             if sum(map(len, lease.epochs.values())) > 1:
                 raise UsageError(
-                    f"{lease.name!r} is a streaming DataFrame, of which every row comes once: go over it once, with "
-                    "epochs=1, and count what you want to see with steps_per_epoch"
+                    f"{lease.name!r} is a streaming DataFrame, whose rows come only once: read it once, with "
+                    "epochs=1, and set how much you want to see with steps_per_epoch"
                 )
         except Exception as error:  # told to the workers, who raise it where they read
             self._fail(lease, epoch, error)

@@ -45,8 +45,8 @@ def as_streaming(frame: Any) -> StreamingSource | None:
         return None
     if is_connect(source.frame.sparkSession):
         raise UsageError(
-            "a streaming DataFrame of a Spark Connect session cannot be fed: its foreachBatch runs on the server, away "
-            "from this kernel. Use a classic session, or feed what a query has written as a DataFrame of its own."
+            "a streaming DataFrame of a Spark Connect session cannot be fed: its foreachBatch runs on the server, not "
+            "in this kernel. Use a classic session, or feed what a query has written as a separate DataFrame."
         )
     return source
 
@@ -88,7 +88,7 @@ class LiveQuery:
             known = self._changed.wait_for(lambda: self.schema or not self.running, seconds)
             if self.schema or not known:
                 return bool(self.schema)
-        raise self.error or DataError(f"the query of {self._name!r} ended before it gave a row: check its source")
+        raise self.error or DataError(f"the query of {self._name!r} ended before its first row: check its source")
 
     def open(self, send: SendBatch) -> None:
         """Let micro-batches through."""

@@ -94,7 +94,7 @@ def feed_partition(job: FeedJob, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
     context = TaskContext.get()
     if context is None:
-        raise FeedError("a feeder runs inside a Spark task, and there is none here")
+        raise FeedError("a feeder must run inside a Spark task; there is none here")
     partition, attempt = context.partitionId(), context.taskAttemptId()
     sent = send_partition(job, partition, attempt, batches)
     kind, text = (type(sent.error).__name__, str(sent.error)) if sent.error else ("", "")
@@ -210,7 +210,7 @@ class RankWriters:
         if isinstance(error, flight.FlightUnauthenticatedError):
             return PartitionRefused(FeedError(f"{where} refused this cluster's token: restart the cluster"))
         if isinstance(error, flight.FlightTimedOutError):
-            return FeedError(f"{where} did not take rows within {self._job.timeout:g} s: look at its log and its disk")
+            return FeedError(f"{where} did not take rows within {self._job.timeout:g} s: check its log and its disk")
         reason = reason_of(error)
         return FeedError(
             f"{where} cannot be reached for the feed ({reason}): check that it runs and that its port is open"

@@ -117,7 +117,7 @@ def _columns(scan: Scan, split: ParquetSplit, file: pq.ParquetFile) -> list[str]
             raise Unlike(f"{split.path} has {len(matches)} columns {field.name!r}")
         kind = file_schema.field(matches[0]).type
         if not _alike(kind, field.type):
-            raise Unlike(f"column {field.name!r} is {kind} in {split.path}, and Spark gives {field.type}")
+            raise Unlike(f"column {field.name!r} is {kind} in {split.path}, but Spark gives {field.type}")
         columns.append(matches[0])
     return columns
 

@@ -40,7 +40,8 @@ class Elements:
         for name in self.requested_columns:
             if name not in known:
                 raise DataError(
-                    f"this feed has no column {name!r}: it carries {', '.join(map(repr, known))}; feed it again with it"
+                    f"this feed has no column {name!r}: it has {', '.join(map(repr, known))}; feed again with that "
+                    "column"
                 )
         self._columns = [field_column(schema.field(name)) for name in self.requested_columns]
         self.schema = pa.schema([schema.field(name) for name in self.requested_columns])
@@ -93,7 +94,7 @@ def held_weakly(source: T, what: str) -> Callable[[], T]:
 
     def alive() -> T:
         if (referent := held()) is None:
-            raise DataError(f"the dataset of {what} is gone while it is still read: keep it in a variable")
+            raise DataError(f"the dataset of {what} is gone while still being read: keep it in a variable")
         return referent
 
     return alive
@@ -111,8 +112,8 @@ def _as_matrix(column: Any, name: str) -> tf.Tensor:
     """A column as float32 of the shape (rows, width)."""
     if isinstance(column, tf.RaggedTensor) or column.shape.rank > 2:
         raise DataError(
-            f"a matrix takes numbers and lists of one length, and those of column {name!r} differ: pad them with "
-            "--pad, or leave the column out"
+            f"a matrix takes numbers and lists of one length, but those of column {name!r} differ: pad them with "
+            "--pad, or omit the column"
         )
     values = tf.cast(column, tf.float32)
     return values if values.shape.rank == 2 else values[:, tf.newaxis]

@@ -131,7 +131,7 @@ class _Reader:
             steps += 1
             yield tensor_arrays(batch.select(requested_columns))
         if steps < len(self.shares.sizes):
-            raise DataError("the files have fewer rows than they had: they were written anew; run the cell again")
+            raise DataError("the files have fewer rows than before: they were rewritten; run the cell again")
 
     def _rows(self, epoch: int) -> Iterator[pa.RecordBatch]:
         """This rank's rows in the order of the epoch's units; units without any are not opened."""
@@ -189,7 +189,7 @@ def _agreed(look: Callable[[int, int], _Found]) -> tuple[FileSource, FeedPlan, l
         raise
     marks = peers.gather([0, inventory.mark])
     if failed := np.flatnonzero(marks[:, 0]).tolist():
-        raise ClusterError(f"rank {failed[0]} cannot read the files: its own error says why")
+        raise ClusterError(f"rank {failed[0]} cannot read the files: see its own error")
     if others := np.flatnonzero(marks[:, 1] != marks[0, 1]).tolist():
         raise DataError(
             f"ranks 0 and {others[0]} find different files under the same path: put them where all workers see the "

@@ -46,7 +46,7 @@ class RowFeed:
                 yield decode_rows(data) if rows else []
         except (pa.ArrowException, OSError) as error:
             raise decode_error(getattr(error, "extra_info", None)) or FeedError(
-                f"the rows of this program cannot come any more ({error})"
+                f"this program cannot receive any more rows ({error})"
             ) from error
 
     def note_given(self, rows: int) -> None:
@@ -57,8 +57,8 @@ class RowFeed:
         """Send the answers to the next rows, one for each. Raises :class:`FeedError` where there are too many."""
         if len(results) > self._unanswered:
             raise FeedError(
-                f"batch_results() got {len(results)} results, and the program has {self._unanswered} rows that it has "
-                "not answered: give one result for each row of next_batch()"
+                f"batch_results() got {len(results)} results, but only {self._unanswered} rows are unanswered: give "
+                "one result for each row of next_batch()"
             )
         self._unanswered -= len(results)
         self._send(len(results), encode_rows(list(results)))

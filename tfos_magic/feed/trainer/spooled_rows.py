@@ -70,7 +70,7 @@ def _map_file(path: str, mark: bytes) -> mmap.mmap:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
-        raise FeedError(f"the rows of this feed are gone ({error}): run the cell again to feed them anew") from error
+        raise FeedError(f"the rows of this feed are gone ({error}): run the cell again to feed them again") from error
     if mapped[: len(mark)] != mark:
-        raise FeedError("the rows of this feed were released: run the cell again to feed them anew")
+        raise FeedError("the rows of this feed were released: run the cell again to feed them again")
     return mapped

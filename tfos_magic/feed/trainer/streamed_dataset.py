@@ -119,7 +119,7 @@ class _explained:
         if isinstance(error, (pa.ArrowException, OSError)):
             reason = str(error).split(". Detail:")[0].split(". gRPC client debug")[0]
             cause = decode_error(getattr(error, "extra_info", None))
-            raise cause or FeedError(f"the worker's agent cannot be read from ({reason}): see %tfos logs") from None
+            raise cause or FeedError(f"cannot read from the worker's agent ({reason}): see %tfos logs") from None
 
 
 def _cut(rows: Batches, sizes: deque[int], schema: pa.Schema) -> Batches:

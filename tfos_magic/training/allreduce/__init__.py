@@ -21,8 +21,8 @@ def astray(ranks: object) -> str:
     """What to say when peers came to another operation than this rank."""
     return (
         f"rank {ranks} is at a different operation: the cell does not do the same, or not as often, on every worker. "
-        "Make all take the same number of steps: count them, because a loop timed by the clock takes different "
-        "numbers on each worker, or let all follow what tfos.broadcast() returns"
+        "Take the same number of steps on all: count them, as a loop timed by the clock takes different numbers on "
+        "each worker, or let all follow what tfos.broadcast() returns"
     )
 
 

@@ -40,8 +40,8 @@ def meet(
             listener = opened.enter_context(listen(addresses[rank]))
         except OSError as error:
             raise ClusterError(
-                f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address does not "
-                "belong to this host: restart the cluster."
+                f"rank {rank} cannot listen on {addresses[rank]}: {error}. The port is taken or the address is not on "
+                "this host: restart the cluster."
             ) from error
         star = Star(rank, addresses, listener, key, timeout, tls)
         opened.callback(star.close)

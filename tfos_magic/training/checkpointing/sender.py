@@ -47,7 +47,7 @@ class Sender:
         if self._thread.is_alive():
             raise ClusterError(
                 f"a checkpoint did not leave the worker within {SEND_SECONDS:.0f} s: the kernel, or the connection to "
-                "it, is too slow for a model of this size. Take fewer checkpoints with --checkpoint-every."
+                "it, is too slow for this model's size. Take fewer checkpoints with --checkpoint-every."
             )
         self._thread = None
 

@@ -287,9 +287,7 @@ class FirstStep:
             notice(remark)
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):
-            notice(
-                f"All gradients of model {model.name!r} were zero or not finite at first. They are assumed to be means."
-            )
+            notice(f"All gradients of {model.name!r} were zero or not finite at first. They are assumed to be means.")
         for metric in dict.fromkeys(m for i, m in trial.metrics.items() if laws.get(("state", i)) not in _ADDS):
             notice(of_metric(metric))
         self._laws.update(laws)

@@ -139,8 +139,8 @@ def of_traces(names: Iterable[str]) -> str:
     """What is told of Python code that changes something by these ``names`` while a graph is made."""
     return (
         f"The step is a graph: its Python code runs when the graph is made, and changes {', '.join(sorted(names))}. "
-        "That may happen more or less often than in one process, for example if the last batch is smaller. If weights "
-        "depend on it, keep it in a variable (add_weight())."
+        "That may happen more or less often than in one process, as when the last batch is smaller. If weights depend "
+        "on it, keep it in a variable (add_weight())."
     )
 
 

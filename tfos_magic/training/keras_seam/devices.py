@@ -20,9 +20,9 @@ def install(stack: ExitStack, reporter: Reporter) -> None:
             original(*args)
         except RuntimeError:
             reporter.notice(
-                "The cell's settings for TensorFlow's devices and threads (set_visible_devices, set_memory_growth, "
-                "set_intra_op_parallelism_threads and the like) are ignored: a worker has those of its Spark task, "
-                "and TensorFlow has already started with them. Except for rounding, results do not depend on them."
+                "Settings of TensorFlow's devices and threads (set_visible_devices, set_memory_growth, "
+                "set_intra_op_parallelism_threads and the like) in the cell are ignored: a worker has those of its "
+                "Spark task, and TensorFlow has started with them. Except for rounding, results do not depend on them."
             )
 
     for name in ("set_visible_devices", "set_memory_growth", "set_logical_device_configuration"):

@@ -84,7 +84,7 @@ class _Forward:
         leaves = tf.nest.flatten((args, kwargs))
         inputs = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
         if any(isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) for leaf in leaves):
-            return "XLA does not support sparse or ragged inputs"
+            return "XLA supports no sparse or ragged inputs"
         outer = self._session.step
         with tf.init_scope():
             self._session.step = self._session.new_step(tf.constant(float(_TRIAL_ROWS)))

@@ -106,7 +106,7 @@ def start_relay(driver: str, secret: bytes, public: bytes, patience: float) -> s
     with open(detach(live), encoding="utf-8") as said:
         if place := said.read():
             return place
-    raise ClusterError(f"the relay on {host} has ended, as Spark's log there says")
+    raise ClusterError(f"the relay on {host} has ended: see Spark's log there")
 
 
 def why_unreached(kernel: str) -> str:

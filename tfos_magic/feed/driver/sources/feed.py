@@ -58,8 +58,10 @@ def unlike(now: Sequence[RowsDigest], then: Sequence[RowsDigest]) -> str:
     if rows.rows != before.rows:
         return f"{rows.rows:,} rows instead of {before.rows:,}"
     if rows.content != before.content:
-        return "other values"
-    return "the same rows in another order" if rows.order != before.order else "the same rows in other partitions"
+        return "different values"
+    return (
+        "the same rows in a different order" if rows.order != before.order else "the same rows in different partitions"
+    )
 
 
 def _crc(value: object) -> int:
