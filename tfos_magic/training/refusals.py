@@ -105,13 +105,13 @@ def refuse_own_function(function: Any, name: str, kind: str) -> None:
 def refuse_other_values() -> None:
     raise TrainingError(
         "the workers have data of the same size, but with different values or in a different order. Every worker runs "
-        "the cell, so its random numbers must not depend on the clock, the machine, or the order of files or threads: "
-        "sort lists of files, seed with tfos.seed() instead of the time, and run Python code that draws random "
-        "numbers in turn (in one map, without num_parallel_calls). A shuffled dataset with repeat() that a fit() left "
-        "in the middle of a pass continues in an order that depends on timing: give each fit() its own dataset. A "
-        "dataset that you shard() by the worker's number would be split twice: remove shard(), or set "
-        "AutoShardPolicy.OFF with tf.distribute. Generators without a seed are the same on all workers. A loop over a "
-        "fed DataFrame collects only this worker's rows: give fit() the DataFrame itself, or use df.toPandas()."
+        "the cell, so its data must not depend on the clock, the machine, or the order of files or threads: sort "
+        "lists of files, seed with tfos.seed() instead of the time, and run Python code that draws random numbers in "
+        "turn (in one map, without num_parallel_calls). A shuffled dataset with repeat() that a fit() left in the "
+        "middle of a pass continues in an order that depends on timing: give each fit() its own dataset. A dataset "
+        "that you shard() by the worker's number would be split twice: remove shard(), or set AutoShardPolicy.OFF "
+        "with tf.distribute. Generators without a seed are the same on all workers. A loop over a fed DataFrame "
+        "collects only this worker's rows: give fit() the DataFrame itself, or use df.toPandas()."
     )
 
 
@@ -256,8 +256,8 @@ def note_mixed_logs(names: Set[str], reporter: Reporter) -> None:
     if names:
         reporter.notice(
             f"What the step returns as {', '.join(map(repr, sorted(names)))} is neither a mean nor a sum over rows, "
-            "so it is averaged over the workers, or taken from rank 0, not the single-process value. Weights still "
-            "match unless a callback acts on it."
+            "so it is averaged over the workers, or taken from rank 0, and is not the single-process value. Weights "
+            "still match unless a callback acts on it."
         )
 
 

@@ -139,7 +139,7 @@ class ServerGroup:
                 late = ", ".join(self.addresses[server] for server in sorted(servers - replies.keys()))
                 self._fail(f"no answer within {seconds:g} s from the parameter server at {late}, waiting for {what}")
             if self._aborted.fileno() in ready:
-                self._fail(self.failure or "asked to give up")
+                self._fail(self.failure or "asked to stop")
             for server, (dealer, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
                 if monitor in ready:
                     self._fail(f"the parameter server at {self.addresses[server]} ended or is unreachable")
