@@ -136,7 +136,15 @@ class RunStopped(TFOSError):
     """The run was stopped at a step boundary because the user asked for it."""
 
 
-class RunInterrupted(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a command of ``%tfos``."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints: a line, for the stack would show only how this package waits."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RunInterrupted(Interrupted):
     """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was.
 
     ``values`` holds the names that came back all the same; ``brought`` says so. ``begun`` is false without a cluster.
@@ -146,10 +154,6 @@ class RunInterrupted(KeyboardInterrupt):
         message = "the run was stopped; its workers are free again."
         super().__init__((message if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
         self.values = values
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython prints: a line, for the stack would show only how this package waits."""
-        return [f"{type(self).__name__}: {self}"]
 
 
 class ItemError(TFOSError):

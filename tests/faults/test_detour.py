@@ -48,4 +48,4 @@ def test_a_relay_that_is_lost_costs_a_restart_and_messages_that_wait_for_spark_c
     assert found["restarts"] == 1
     assert "was lost with the relay of its messages" in found["told"]
     assert "restarted" in found["told"]
-    assert found["refused"].startswith("2 workers, 1 feed slot and 1 for messages asked, 3 slots free")
+    assert found["refused"].startswith("2 workers, 1 feed slot and 1 for messages asked, 3 of 4 slots free")

@@ -482,7 +482,7 @@ def test_more_workers_than_slots_says_what_is_missing(kernel: Kernel) -> None:
     kernel.run("%tfos stop")
     result = kernel.run("%tfos start -n 9")
     assert result.error == "StartTimeout"
-    assert "9 workers and 1 feed slot asked, 4 slots free" in result.traceback
+    assert "9 workers and 1 feed slot asked, 4 of 10 slots free" in result.traceback
     assert result.seconds < 20
 
 

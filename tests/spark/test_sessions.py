@@ -105,7 +105,7 @@ def test_a_standalone_master_with_workers_on_two_addresses_trains_on_both(
 def test_a_master_that_gives_no_executor_is_said_to(standalone: str, tmp_path: Path) -> None:
     conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "8g"}  # of workers that have two
     error = _run({"master": standalone, "conf": conf, "cluster": {"cores": 1}}, tmp_path)["message"]
-    assert "0 slots free (0 in all" in error
+    assert "0 of 3 slots free (0 in all" in error
     assert "Spark has given this application no executor" in error
     assert "spark.cores.max" in error
 

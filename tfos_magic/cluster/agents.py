@@ -35,7 +35,7 @@ from tfos_magic.spark.session import (
     total_cores,
 )
 from tfos_magic.spark.shipping import ship_package
-from tfos_magic.spark.slots import JOIN_SECONDS, await_free, await_slots
+from tfos_magic.spark.slots import await_free, await_slots
 from tfos_magic.transport.agent_config import DETACHED, AgentConfig
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.identity import Authority, worker_name
@@ -44,7 +44,7 @@ from tfos_magic.worker.agent_task import RESULT_SCHEMA, AgentTask
 
 log = logging.getLogger("tfos_magic.cluster")
 
-CANCEL_TIMEOUT, ANSWER_SECONDS = 10.0, 2.0
+CANCEL_TIMEOUT, ANSWER_SECONDS, ROOM_SECONDS = 10.0, 2.0, 15.0
 HASH_SEED = "0"
 """Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 
@@ -137,7 +137,7 @@ class Agents:
         """Whether Spark has room for so many more agents, within so many ``seconds``; more where it makes that room."""
         if is_dynamic(self._spark):
             self.invitation.send(agents * self._spec.cores)
-            return await_free(self.free, agents, time.monotonic() + max(seconds, JOIN_SECONDS), tell)
+            return await_free(self.free, agents, time.monotonic() + max(seconds, ROOM_SECONDS), tell)
         try:
             self._await_slots(agents, time.monotonic() + seconds, patient=True)
         except StartTimeout:

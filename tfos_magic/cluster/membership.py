@@ -156,10 +156,16 @@ class Membership(Lifecycle):
         return self.arrivals.missing | self.arrivals.awaited
 
     def missing(self) -> list[int]:
-        """The slots whose agents are lost. Waits a little: an executor may take several with it."""
+        """The slots whose agents are lost. A host takes several with it: those that are silent are waited for."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.arrivals.missing) == self.size, SETTLE_SECONDS)
+        wait_until(self._changed, self._is_certain, self.heartbeat_timeout, self.silence)
+        with self._changed:
             return sorted(self.arrivals.missing)
+
+    def _is_certain(self) -> bool:
+        self._note_silence()
+        return all(worker.rank in self.arrivals.missing for worker in self.silent(PAUSE_SECONDS))
 
     def refuse(self, reason: str) -> None:
         """An agent that is awaited cannot run. Without it there is no cluster, unless there was one before."""

@@ -120,7 +120,7 @@ class WorkerGroup(TrainerGroup):
                 self.wait_ready(deadline - time.monotonic())
             Upkeep(self).start()
         except BaseException as error:
-            self.membership.fail(str(error) or "its start was stopped")
+            (self.membership.fail if str(error) else self.membership.end)(str(error) or "its start was stopped")
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
 

@@ -195,16 +195,17 @@ def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> W
     """
     worker = min(missing, key=lambda worker: (bool(worker.farewell), worker.seen))
     others = ", ".join(f"{other.rank} on {other.agent.host}" for other in missing if other is not worker)
-    silent = time.monotonic() - worker.seen
+    silent, also = time.monotonic() - worker.seen, "so was"
     if silent > heartbeat_timeout:
         how = f"did not answer for {silent:.0f} s"
+        also = "nor did"
     elif worker.farewell:
         how = f"was ended from outside ({lost})"
     elif RELAY in lost:
         how = f"was lost with {RELAY}, on an executor"
     else:
         how = "was lost because its executor or its Spark task died"
-    how += f"; so was worker {others}" if others else ""
+    how += f"; {also} worker {others}" if others else ""
     return WorkerLost(worker.rank, worker.agent.host, how, output="\n".join(list(worker.log)[-OUTPUT_LINES:]))
 
 

@@ -13,7 +13,7 @@ from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.preflight import examine
 from tfos_magic.cluster.startup import Waits, heard_by
 from tfos_magic.cluster.workers import ClusterPhase
-from tfos_magic.errors import UsageError
+from tfos_magic.errors import Interrupted, UsageError
 from tfos_magic.limits import above_zero, positive
 from tfos_magic.notebook.describe import (
     describe_feeds,
@@ -128,7 +128,13 @@ class Commands:
         if "--help" in rest.split():  # also where something that it needs is not there
             print(help_of(COMMANDS[command]))
             return
-        getattr(self, f"_{command}")(parse(COMMANDS[command], rest))
+        try:
+            getattr(self, f"_{command}")(parse(COMMANDS[command], rest))
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, Interrupted):
+                raise
+            ended = " Nothing that it started is left running." if command == "start" else ""
+            raise Interrupted(f"%tfos {command} was interrupted.{ended}") from None
 
     def _start(self, args: Any) -> None:
         for text in self.runtime.ignored(args):

@@ -49,7 +49,7 @@ cluster_options = grouped(
         "--start-timeout",
         type=float,
         default=None,
-        help="Seconds the cluster may take to come up; 15 where Spark's executors have too few cores, free or not.",
+        help="Seconds the cluster may take to come up.",
     ),
     argument(
         "--idle-timeout",

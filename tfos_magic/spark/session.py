@@ -7,6 +7,7 @@ Everything here uses the user's session without changing it, but for its progres
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -130,9 +131,14 @@ def is_dynamic(spark: Session) -> bool:
 
 
 def most_cores(spark: Session) -> int | None:
-    """The cores to which a session with dynamic allocation may grow, or None where nothing bounds them."""
-    conf = spark.sparkContext.getConf()
-    executors, cores = conf.get("spark.dynamicAllocation.maxExecutors", ""), conf.get("spark.executor.cores", "")
+    """The cores that a session may have at most, or None where its settings do not tell."""
+    conf, master = spark.sparkContext.getConf(), master_of(spark)
+    executors = conf.get("spark.dynamicAllocation.maxExecutors" if is_dynamic(spark) else "spark.executor.instances")
+    cores = conf.get("spark.executor.cores")
+    if found := re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", master):
+        return int(found[1]) * int(found[2])
+    if master.startswith("spark://") and not is_dynamic(spark):
+        return int(most) if (most := conf.get("spark.cores.max")) else None
     return int(executors) * int(cores) if executors and cores else None
 
 

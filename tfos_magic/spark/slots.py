@@ -17,8 +17,6 @@ from tfos_magic.spark.session import (
 )
 
 POLL_SECONDS = 0.2
-JOIN_SECONDS = 15.0
-"""So long executors may take to join: Spark that has too few cores after that has no more to come."""
 
 
 def await_slots(
@@ -34,28 +32,26 @@ def await_slots(
 ) -> None:
     """Wait until ``workers`` tasks of ``cores`` cores and one feed task fit, at most until ``deadline`` (monotonic).
 
-    Executors may still be joining, so only local mode with too few cores is refused at once; not even that when
-    ``patient``, as tasks that have just been cancelled may still be ending. Where there are executors, but too few
-    cores, free or not, and no more have joined for ``JOIN_SECONDS``, that is refused, too. ``released`` cores are about
-    to be free. ``feeding`` is 0 where no slot is needed for feeding. Raises :class:`StartTimeout` with the numbers.
-    Nothing is checked on a Connect session, which does not tell its slots. With dynamic allocation tasks that wait
-    bring executors, and only the most that there may be is looked at. ``waiting`` is told what is waited for, and
-    until when.
+    Executors may still be joining, or wait for cores that another application has. So only what the session's settings
+    rule out is refused at once; not even that when ``patient``, as tasks that have just been cancelled may still be
+    ending. ``released`` cores are about to be free. ``feeding`` is 0 where no slot is needed for feeding. Raises
+    :class:`StartTimeout` with the numbers. Nothing is checked on a Connect session, which does not tell its slots. With
+    dynamic allocation tasks that wait bring executors, and only the most that there may be is looked at. ``waiting`` is
+    told what is waited for, and until when.
     """
     if is_dynamic(spark):
         _check_most(spark, workers, cores, feeding)
         return
-    asked, known, joining = workers * cores + feeding, 0, time.monotonic() + JOIN_SECONDS
+    asked = workers * cores + feeding
     while (total := total_cores(spark)) is not None:
         free = total - busy_cores(spark) + released
         if free >= asked:
             return
-        if total > known:
-            known, joining = total, time.monotonic() + JOIN_SECONDS
-        limit = min(deadline, joining) if 0 < total < asked and not patient else deadline
-        if (runs_in_this_process_tree(spark) and total < asked and not patient) or time.monotonic() > limit:
+        bound = total if runs_in_this_process_tree(spark) else most_cores(spark)
+        if (bound is not None and bound < asked and not patient) or time.monotonic() > deadline:
             raise StartTimeout(_missing_slots(spark, workers, cores, total, free, feeding))
-        waiting(f"free slots of Spark: {max(free, 0)} of {asked}", limit)
+        so_far = f", and Spark has {total} in all so far" if total < asked else ""
+        waiting(f"free slots of Spark: {max(free, 0)} of {asked}{so_far}", deadline)
         time.sleep(POLL_SECONDS)
 
 
@@ -79,20 +75,33 @@ def _check_most(spark: Session, workers: int, cores: int, feeding: int) -> None:
 def _asked(workers: int, cores: int, feeding: int) -> str:
     each = f" of {cores} cores" if cores > 1 else ""
     beside = ("", " and 1 feed slot", ", 1 feed slot and 1 for messages")[feeding]
-    return f"{workers} workers{each}{beside} asked"
+    return f"{workers} worker{'s' * (workers > 1)}{each}{beside} asked"
 
 
 def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: int, feeding: int) -> str:
-    master = master_of(spark)
-    more = workers * cores + feeding
-    anew = f"end this session with spark.stop() and make one with master('local[{more}]')"
-    fix = anew if master.startswith("local[") and total < more else "add executor cores"
-    if not total:
-        fix = (
-            "Spark has given this application no executor. Another application may hold the cores: end it, or let each "
-            "take a part with spark.cores.max. If none does, see that executors can start there"
+    master, asked = master_of(spark), workers * cores + feeding
+    fixes = [_more_cores(master, total, asked)]
+    if workers > 1:
+        fixes.append("ask for fewer workers")
+    if free < total:
+        fixes.append("wait for other Spark jobs to end")
+    *first, last = fixes
+    slots = f"{free} of {asked} slots free ({total} in all on {master})"
+    return f"{_asked(workers, cores, feeding)}, {slots}: {', '.join(first)}{', or ' * bool(first)}{last}."
+
+
+def _more_cores(master: str, total: int, asked: int) -> str:
+    """How a session comes to more cores."""
+    if master.startswith("local[") and total < asked:
+        return f"end this session with spark.stop() and make one with master('local[{asked}]')"
+    if total >= asked or master.startswith("local-cluster"):
+        return "add executor cores"
+    if total:
+        return (
+            "Spark has given this application no more so far. Another application may hold the rest: end it, let each "
+            "take a part with spark.cores.max, add executor cores"
         )
     return (
-        f"{_asked(workers, cores, feeding)}, {free} slots free ({total} in all on "
-        f"{master}): {fix}, ask for fewer workers, or wait for other Spark jobs to end."
+        "Spark has given this application no executor. Another application may hold the cores: end it, or let each "
+        "take a part with spark.cores.max. If none does, see that executors can start there"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.runs import attempt as attempt_module
 from tfos_magic.cluster.runs.attempt import Attempt, Inbox
+from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.trainer_group import TrainerGroup
-from tfos_magic.errors import WorkerError
+from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.transport.messages import (
     CheckpointPart,
     EpochEnd,
@@ -20,6 +23,7 @@ from tfos_magic.transport.messages import (
     Message,
     Output,
     Progress,
+    Register,
     RunFinished,
     TrainerExited,
 )
@@ -100,13 +104,40 @@ def test_what_comes_late_from_a_run_before_is_neither_heard_nor_taken_for_a_forg
 
 
 def test_an_error_is_that_of_the_worker_that_sends_it(group: Group, attempt: Attempt) -> None:
-    from tfos_magic.cluster.runs.worker_state import WorkerState
-
     group.say(0, RunFinished(RUN, 0, "ok"))
     group.say(1, RunFinished(RUN, 1, "error", {"kind": "ValueError", "message": "no"}))
     with pytest.raises(WorkerError) as caught:
         attempt.follow([WorkerState(0), WorkerState(1)])
     assert caught.value.rank == 1
+
+
+def test_a_worker_that_says_nothing_is_waited_for_until_it_is_lost_or_heard_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"CAUSE_GRACE": 0.1, "ERROR_GRACE": 0.2, "QUIET_SECONDS": 0.3}.items():
+        monkeypatch.setattr(attempt_module, name, seconds)
+
+    def followed(heard_again: bool) -> str:
+        membership = group.membership = Membership(2, 2.0)
+        membership.gather({0: "job-0", 1: "job-1"})
+        for slot in (0, 1):
+            membership.note(b"job-%d-a" % slot, Register(slot, "alpha", 1, 1, "grpc://alpha:1", f"job-{slot}"))
+        membership.await_agents(1, "tcp://alpha:1")
+        end = time.monotonic() + 1.0
+
+        def take(message: Message | None) -> None:
+            membership.note(b"job-1-a", Heartbeat())
+            if heard_again and time.monotonic() > end:
+                membership.note(b"job-0-a", Heartbeat())
+
+        attempt = Attempt(group, RUN, take)
+        group.say(1, RunFinished(RUN, 1, "error", {"kind": "ClusterError", "message": "the process of rank 0 ended"}))
+        with pytest.raises(WorkerLost) as caught:
+            attempt.follow([WorkerState(0, "alpha"), WorkerState(1, "alpha")])
+        return str(caught.value)
+
+    assert "Worker 0 on alpha did not answer for 2 s" in followed(heard_again=False)
+    assert "Worker 0 on alpha did not end the cell when the others did" in followed(heard_again=True)
 
 
 def _progress(rank: int, step: int) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -48,6 +49,23 @@ def test_the_agent_that_said_nothing_is_named_and_not_one_that_said_why_it_ended
     assert caught.value.rank == 1
     assert "; so was worker 0 on alpha." in str(caught.value)
     assert membership.phase is ClusterPhase.RUNNING
+
+
+def test_what_a_host_takes_with_it_is_missing_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "PAUSE_SECONDS", 0.8)
+    membership = _running(timeout=2.0)
+    zero, one = membership.workers
+    zero.seen, one.seen = time.monotonic() - 3.0, time.monotonic() - 1.0
+    with pytest.raises(WorkerLost, match="Worker 0 on alpha did not answer for 3 s"):
+        membership.check_agents()
+    assert membership.missing() == [0, 1]  # the other one falls silent for as long a second later
+    membership = _running(timeout=2.0)
+    membership.lose("gone", 0)
+    membership.workers[1].seen -= 1.0
+    heard = threading.Timer(0.5, membership.note, (b"job-1-a", Heartbeat()))
+    heard.start()
+    assert membership.missing() == [0]
+    heard.join()
 
 
 def test_a_copy_of_an_agents_task_gets_no_work_and_shows_the_loss_of_one_that_is_silent(

@@ -120,6 +120,7 @@ class Attempt:
             if self.outcome.failed and not self.outcome.complete:  # they wait for one that takes no step any more
                 self._ask_to_stop(abandon=True)
             self._await_ends(ERROR_GRACE)
+            self._await_certainty()
         # Those who waited for a lost trainer may be heard before its agent, which tells of the loss.
         self._pump(lambda: not self.outcome.unexplained, time.monotonic() + CAUSE_GRACE)
         self.outcome.raise_error(workers)
@@ -179,6 +180,17 @@ class Attempt:
 
     def _await_ends(self, seconds: float) -> None:
         self._pump(lambda: self.outcome.complete, time.monotonic() + seconds)
+
+    def _await_certainty(self) -> None:
+        """Wait for those that say nothing at all: to be heard again, or lost. What is lost is to cost one restart."""
+        membership = self._cluster.membership
+
+        def silent() -> bool:
+            return bool(self.outcome.open & {worker.rank for worker in membership.silent(QUIET_SECONDS)})
+
+        if silent():
+            self._pump(lambda: not silent(), time.monotonic() + membership.heartbeat_timeout)
+            self._await_ends(ERROR_GRACE)
 
     def _pump(self, done: Callable[[], bool], deadline: float | None) -> None:
         while not done():

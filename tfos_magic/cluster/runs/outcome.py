@@ -40,7 +40,12 @@ class Outcome:
     @property
     def complete(self) -> bool:
         """Every rank has ended, one way or another."""
-        return self._finished.keys() | self._lost.keys() >= self._ranks
+        return not self.open
+
+    @property
+    def open(self) -> frozenset[int]:
+        """The ranks that have not ended."""
+        return self._ranks - self._finished.keys() - self._lost.keys()
 
     @property
     def broken(self) -> bool:
