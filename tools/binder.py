@@ -21,11 +21,14 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import steps
 import yaml
+from steps import StepFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "/user/replay/"
@@ -35,7 +38,6 @@ PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTT
 STEP_SECONDS = 1800.0
 ANSWER_SECONDS = 60.0
 END_SECONDS = 15.0
-TAIL = 40
 REFUSALS = (302, 403)  # to the page that asks for a token, and forbidden
 INSTALL = """
 . tools/apt.sh
@@ -53,10 +55,6 @@ import tfos_magic, tfos_magic.widgets, keras, tensorflow, pyspark
 print("tfos_magic", tfos_magic.__version__, "from", tfos_magic.__file__)
 print("Keras", keras.__version__, "TensorFlow", tensorflow.__version__, "Spark", pyspark.__version__)
 """
-
-
-class StepFailed(Exception):
-    """A step went wrong; the message says what was seen."""
 
 
 @dataclass(frozen=True)
@@ -250,17 +248,7 @@ def main(arguments: list[str]) -> int:
 
 def replay_in(folder: Path) -> int:
     replay = Replay(folder)
-    for number, (title, step) in enumerate(STEPS.items(), start=1):
-        print(f"\n[{number}/{len(STEPS)}] {title} ...", flush=True)
-        began = time.monotonic()
-        try:
-            said = step(replay)
-        except (StepFailed, OSError, subprocess.CalledProcessError) as error:
-            print(shown(str(error)), f"\nFailed after {time.monotonic() - began:.1f} s: {title}")
-            return 1
-        print(shown(said), f"    {time.monotonic() - began:.1f} s", sep="\n", flush=True)
-    print("\nAll that can be replayed here works.")
-    return 0
+    return steps.take({title: partial(step, replay) for title, step in STEPS.items()})
 
 
 def dependencies(replay: Replay) -> list[Any]:
@@ -295,11 +283,6 @@ def status(url: str) -> int:
     with closing(http.client.HTTPConnection(where.netloc, timeout=ANSWER_SECONDS)) as connection:
         connection.request("GET", where.path)
         return connection.getresponse().status
-
-
-def shown(text: str) -> str:
-    """The end of what a step said, set off to the right."""
-    return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-TAIL:])
 
 
 def system() -> str:

@@ -26,6 +26,8 @@ TOLD = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)])
 
 def tool(project: Path, name: str) -> ModuleType:
     """A script of ``tools/`` as a module."""
+    if str(project / "tools") not in sys.path:
+        sys.path.append(str(project / "tools"))  # for what it shares with others
     spec = importlib.util.spec_from_file_location(f"tools_{name}", project / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
