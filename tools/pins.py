@@ -29,6 +29,8 @@ EXTRAS = ("cpu", "notebook", "sweep")
 BESIDES = ("matplotlib", "notebook", "scikit-learn")
 # They are as old as the environment is, for no reason of ours.
 INSTALLERS = frozenset({"pip", "setuptools", "wheel"})
+# docker/ installs the same on Debian 12, whose Python is 3.11.2; later versions of these ask for 3.11.5.
+HELD_BACK = {"soupsieve": "<3"}
 
 HEAD = """\
 # Written by `make pins`; what to pin stands in setup.py and tools/pins.py.
@@ -54,9 +56,9 @@ def main() -> int:
 
 
 def kept() -> dict[str, str]:
-    """Names and versions of what is installed here, but for this project and for what installs."""
+    """Names and versions of what is installed here, but for this project, what installs, and what is held back."""
     here = {canonicalize_name(found.metadata["Name"]): found.version for found in metadata.distributions()}
-    return {name: version for name, version in here.items() if name not in INSTALLERS | {PROJECT}}
+    return {name: version for name, version in here.items() if name not in INSTALLERS | {PROJECT, *HELD_BACK}}
 
 
 def resolve(kept: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -67,6 +69,7 @@ def resolve(kept: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.writelines(f"{name}=={version}\n" for name, version in kept.items())
+        constraints.writelines(f"{name}{versions}\n" for name, versions in HELD_BACK.items())
         constraints.flush()
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         options = ["--dry-run", "--ignore-installed", "--report", "-", "--constraint", constraints.name]
