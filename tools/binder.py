@@ -1,4 +1,4 @@
-"""Replay Binder's build and start in an empty environment, as far as that goes without Docker.
+"""Replay Binder's build and start, as far as that goes without Docker and without conda's packages.
 
 Usage: ``python tools/binder.py [--keep FOLDER]``, or ``make binder``. Takes the commit that is checked out, not changes
 since. Downloads about 1 GB, unless pip has it in its cache. Exits with 1 at the first step that fails.
@@ -7,7 +7,6 @@ since. Downloads about 1 GB, unless pip has it in its cache. Exits with 1 at the
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import platform
@@ -16,18 +15,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+import binder_image
 import steps
 import yaml
+from servers import address, ask, status
 from steps import StepFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +34,6 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # How this machine reaches package indexes, and what it has already fetched from them.
 PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT")
 STEP_SECONDS = 1800.0
-ANSWER_SECONDS = 60.0
 END_SECONDS = 15.0
 REFUSALS = (302, 403)  # to the page that asks for a token, and forbidden
 INSTALL = """
@@ -145,6 +142,12 @@ def check_out(replay: Replay) -> str:
     return said.stdout
 
 
+def ask_repo2docker(replay: Replay) -> str:
+    """The steps of the Dockerfile that repo2docker, as it is today, makes of the tree."""
+    repo2docker = binder_image.install(replay.folder / "repo2docker", Path(sys.executable), replay.run)
+    return binder_image.describe(repo2docker, replay.tree, replay.run)
+
+
 def install_packages(replay: Replay) -> str:
     """The packages of apt.txt."""
     lines = (replay.tree / "binder" / "apt.txt").read_text(encoding="utf-8").splitlines()
@@ -154,7 +157,7 @@ def install_packages(replay: Replay) -> str:
 
 def make_environment(replay: Replay) -> str:
     """An empty environment with the Python that environment.yml names."""
-    (version,) = (line.partition("=")[2] for line in dependencies(replay) if str(line).startswith("python="))
+    version = python_version(replay)
     python = sys.executable if platform.python_version().startswith(f"{version}.") else shutil.which(f"python{version}")
     if python is None:
         raise StepFailed(f"environment.yml wants Python {version}, and there is no python{version} on the PATH")
@@ -162,8 +165,19 @@ def make_environment(replay: Replay) -> str:
     return replay.run(str(replay.python), "--version")
 
 
+def install_base(replay: Replay) -> str:
+    """What repo2docker's environment has before ours is put over it: conda-forge's packages, here from PyPI."""
+    repo2docker = replay.folder / "repo2docker" / "bin" / "python"
+    base = binder_image.base_of(repo2docker, python_version(replay), replay.run)
+    constraints = replay.folder / "base.txt"
+    constraints.write_text(base.constraints, encoding="utf-8")
+    replay.run("pip", "install", "--upgrade", "--constraint", str(constraints), *base.asked)
+    versions = "\n".join(f"{name} {base.locked[name]}" for name in ("python", *base.asked))
+    return f"{versions}\n(python here: {platform.python_version()})\n{replay.run('pip', 'check')}"
+
+
 def install_pins(replay: Replay) -> str:
-    """The pip section, in the way of conda: from a file beside environment.yml."""
+    """The pip section, in the way of conda: from a file beside environment.yml, over what is there."""
     (section,) = (line["pip"] for line in dependencies(replay) if isinstance(line, dict))
     requirements = replay.tree / "binder" / "condaenv.requirements.txt"
     requirements.write_text("\n".join(section) + "\n", encoding="utf-8")
@@ -181,8 +195,10 @@ def post_build(replay: Replay) -> str:
 
 
 def import_all(replay: Replay) -> str:
-    """The package, its widgets and what it stands on, from where they are installed and not from the tree."""
-    return replay.run("binder/start", "python", "-P", "-c", IMPORTED)
+    """The package, its widgets and what it stands on, from where they are installed and not from the tree; and the
+    server that Binder starts."""
+    imported = replay.run("binder/start", "python", "-P", "-c", IMPORTED)
+    return f"{imported}JupyterHub's server {replay.run('binder/start', 'jupyterhub-singleuser', '--version')}"
 
 
 def open_lab(replay: Replay) -> str:
@@ -193,7 +209,7 @@ def open_lab(replay: Replay) -> str:
     board = ["python", "-m", "tfos_magic.tensorboard.main", str(replay.folder / "runs")]
     lab = replay.serving("jupyter", "lab", "--no-browser", "--ServerApp.port=0", *options, *allow)
     with lab as server, replay.serving(*board) as tensorboard:
-        url = address(replay, server)
+        url = address(replay.folder / "home", server)
         port = hand_over(tensorboard, token)
         version = json.loads(ask(f"{url}api", token))["version"]
         if "jupyter-config-data" not in ask(f"{url}lab", token):
@@ -224,8 +240,10 @@ def run_quickstart(replay: Replay) -> str:
 
 STEPS = {
     "the tree of HEAD": check_out,
+    "what repo2docker makes of it": ask_repo2docker,
     "packages of apt.txt": install_packages,
     "an empty environment": make_environment,
+    "the environment that repo2docker begins with": install_base,
     "the pip section of environment.yml": install_pins,
     "postBuild, and pip check": post_build,
     "start: import the package": import_all,
@@ -238,8 +256,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Replay Binder's build and start without Docker.")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder to work in, which stays")
     keep = parser.parse_args(arguments).keep
-    print("Not replayed: Docker, its base image, conda and what repo2docker itself installs. In their place are")
-    print(f"{system()}, a virtual environment, and pip with the same list of packages.", flush=True)
+    print("Not replayed: Docker, its base image, and conda, whose packages are at conda-forge. In their place are")
+    print(f"{system()}, a virtual environment, and pip with the same versions from PyPI.", flush=True)
     if keep:
         return replay_in(keep.resolve())
     with tempfile.TemporaryDirectory(prefix="tfos-binder-") as folder:
@@ -256,33 +274,10 @@ def dependencies(replay: Replay) -> list[Any]:
     return found
 
 
-def address(replay: Replay, server: subprocess.Popen[str]) -> str:
-    """Where the server listens, from the file that it writes once it does."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    folder = replay.folder / "home" / ".local" / "share" / "jupyter" / "runtime"
-    while not (found := list(folder.glob("jpserver-*.json"))):
-        if server.poll() is not None:
-            raise StepFailed(f"JupyterLab ended with exit status {server.returncode} before it listened")
-        if time.monotonic() > deadline:
-            raise StepFailed(f"JupyterLab did not listen within {ANSWER_SECONDS:.0f} s")
-        time.sleep(0.1)
-    url: str = json.loads(found[0].read_text())["url"]
-    return url
-
-
-def ask(url: str, token: str) -> str:
-    request = urllib.request.Request(url, headers={"Authorization": f"token {token}"})
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
-        text: str = reply.read().decode()
-    return text
-
-
-def status(url: str) -> int:
-    """How the server answers who has no token; where it sends them is not followed."""
-    where = urlsplit(url)
-    with closing(http.client.HTTPConnection(where.netloc, timeout=ANSWER_SECONDS)) as connection:
-        connection.request("GET", where.path)
-        return connection.getresponse().status
+def python_version(replay: Replay) -> str:
+    """The one that environment.yml names, such as ``3.11``."""
+    (version,) = (line.partition("=")[2] for line in dependencies(replay) if str(line).startswith("python="))
+    return str(version)
 
 
 def system() -> str:

@@ -127,20 +127,67 @@ def test_scripts_are_executable_and_end_at_the_first_failure(project: Path, name
     assert subprocess.run(["bash", str(broken)], capture_output=True, check=False).stdout == b""
 
 
-def test_post_build_installs_this_project_and_no_more(project: Path, tmp_path: Path) -> None:
-    log = tmp_path / "called"
-    for name in ("pip", "python", "jupyter"):
-        stand_in = tmp_path / "bin" / name
+def built(project: Path, folder: Path, python: str = "true") -> list[str]:
+    """What ``postBuild`` calls, where Python does no more than ``python`` says."""
+    log = folder / "called"
+    for name, does in {"pip": "true", "python": python, "jupyter": "true"}.items():
+        stand_in = folder / "bin" / name
         stand_in.parent.mkdir(exist_ok=True)
-        stand_in.write_text(f'#!{shutil.which("sh")}\necho {name} "$@" >> {log}\n')
+        stand_in.write_text(f'#!{shutil.which("sh")}\necho {name} "$@" >> {log}\n{does}\n')
         stand_in.chmod(0o755)
-    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder)}
     subprocess.run(["binder/postBuild"], cwd=project, env=environment, check=True, timeout=60)
-    called = log.read_text().splitlines()
+    return log.read_text().splitlines()
+
+
+def test_post_build_installs_this_project_and_no_more(project: Path, tmp_path: Path) -> None:
+    called = built(project, tmp_path)
     assert [line for line in called if line.startswith("pip ")] == called[:1]
     assert "--no-deps" in called[0].split()
     assert called[0].split()[-1] == "."
     assert f"python tools/warm.py {tmp_path}/.cache/tfos_magic/spark.jsa" in called
+
+
+def test_an_image_is_built_where_warming_fails_and_has_nothing_half_done(project: Path, tmp_path: Path) -> None:
+    archive = tmp_path / ".cache" / "tfos_magic" / "spark.jsa"
+    called = built(project, tmp_path, f"mkdir -p {archive.parent}; echo half > {archive}; exit 1")
+    assert called[-1].startswith("jupyter labextension disable")
+    assert not archive.exists()
+
+
+LOCK = """\
+https://conda.anaconda.org/conda-forge/linux-64/tzdata-2025b-h78e105d_0.conda#4222
+https://conda.anaconda.org/conda-forge/linux-64/python-3.11.14-hd63d673_1_cpython.conda#4727
+https://conda.anaconda.org/conda-forge/noarch/python-fastjsonschema-2.21.2-pyhe01879c_0.conda#23029
+https://conda.anaconda.org/conda-forge/linux-64/jupyter_core-5.8.1-py311_0.tar.bz2#b7d8
+"""
+
+
+def test_of_the_lock_of_repo2docker_pythons_packages_are_taken_by_their_names_on_pypi(project: Path) -> None:
+    locked = tool(project, "binder_image").locked(LOCK)
+    assert locked == {"python": "3.11.14", "fastjsonschema": "2.21.2", "jupyter-core": "5.8.1"}
+
+
+DOCKERFILE = """\
+FROM base
+COPY src/binder/environment.yml ${REPO_DIR}/binder/environment.yml
+RUN apt-get -qq update && \\
+apt-get install --yes openjdk-17-jre-headless
+RUN mamba env update -p ${NB_PYTHON_PREFIX} --file "binder/environment.yml"
+COPY src/ ${REPO_DIR}/
+RUN ./binder/postBuild
+ENV R2D_ENTRYPOINT="${REPO_DIR}/binder/start"
+"""
+
+
+def test_a_dockerfile_of_repo2docker_that_leaves_out_a_step_of_ours_is_refused(project: Path) -> None:
+    image = tool(project, "binder_image")
+    assert len(image.ours(DOCKERFILE)) == len(image.EXPECTED)
+    lines = DOCKERFILE.splitlines(keepends=True)
+    swapped = "".join([*lines[:-2], lines[-1], lines[-2]])
+    for text in (DOCKERFILE.replace("./binder/postBuild", "true"), DOCKERFILE.replace("/start", ""), swapped):
+        with pytest.raises(image.StepFailed, match=r"no RUN for postBuild|no ENV for start"):
+            image.ours(text)
 
 
 def started(project: Path, **environment: str) -> tuple[list[str], dict[str, str]]:
