@@ -1,8 +1,8 @@
 """A Dockerfile's steps, carried out in Debian roots by chroot: what `make images` builds with, where no Docker runs.
 
-A stage that begins from ``debian:RELEASE-slim`` gets a root made by mmdebstrap, with the same packages but for those
-that the image leaves out. Steps run as root, with this machine's way to the package registries, which is lent to them
-and not left behind. A step of another kind than those in ``STEPS`` is an error.
+A stage that begins from ``debian:RELEASE-slim`` gets a root made by mmdebstrap: the same packages, and with them the
+documentation that the image leaves out. Steps run as root, and are lent this machine's way to package registries, of
+which nothing stays behind but its sources for apt. A step of another kind than those in ``STEPS`` is an error.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def begin(base: str, folder: Path, context: Context) -> Image:
 
 
 def debootstrap(release: str, folder: Path) -> None:
-    """Make a Debian root, from where this machine has its own packages from."""
+    """Make a Debian root from the sources that this machine has its own packages from."""
     settings = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True).stdout
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as options:
         options.writelines(f"{line}\n" for line in settings.splitlines() if line.startswith("Acquire::"))
@@ -166,17 +166,22 @@ def copy_step(image: Image, step: dockerfile.Command, context: Context) -> Image
     origin = context.images[flags["from"]].root if "from" in flags else context.files
     *sources, target = step.value
     to = image.root / os.path.join(image.folder, target).lstrip("/")
-    if target.endswith("/") or len(sources) > 1:
-        to.mkdir(parents=True, exist_ok=True)
     for source in sources:
         place = origin / source.lstrip("/")
         if not place.exists():
             raise StepFailed(f"line {step.start_line}: there is no {source} to copy")
-        contents = [f"{place}/."] if place.is_dir() else [str(place)]
-        to.mkdir(parents=True, exist_ok=True) if place.is_dir() else to.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "--recursive", "--preserve=mode", *contents, str(to)], check=True)
-    subprocess.run(["chown", "--recursive", flags.get("chown", "0:0"), str(to)], check=True)
+        inside = place.is_file() and (target.endswith("/") or len(sources) > 1)
+        put(place, to / place.name if inside else to, flags.get("chown", "0:0"))
     return image
+
+
+def put(source: Path, target: Path, owner: str) -> None:
+    """Copy a file, or what is in a folder into one that may be there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["cp", "--recursive", "--preserve=mode", source, f"{folder}/copy"], check=True)
+        subprocess.run(["chown", "--recursive", owner, f"{folder}/copy"], check=True)
+        subprocess.run(["cp", "--archive", "--no-target-directory", f"{folder}/copy", target], check=True)
 
 
 def env_step(image: Image, step: dockerfile.Command, context: Context) -> Image:

@@ -5,6 +5,7 @@ What takes root, a network and minutes is in ``make images``.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -151,3 +152,24 @@ def test_the_entrypoint_ends_without_what_an_executor_needs(project: Path, tmp_p
 
 def test_the_entrypoint_runs_any_other_command_as_it_stands(project: Path, tmp_path: Path) -> None:
     assert ran(project, tmp_path, ["python", "-c", "two words"], {}) == ["-s", "--", "python", "-c", "two words"]
+
+
+def test_a_folder_is_copied_into_one_that_is_there_and_its_files_keep_their_mode(
+    replaying: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "source" / "inner").mkdir(parents=True)
+    (tmp_path / "source" / "inner" / "script").write_text("new")
+    (tmp_path / "source" / "inner" / "script").chmod(0o755)
+    (tmp_path / "target" / "inner").mkdir(parents=True)
+    (tmp_path / "target" / "inner" / "older").touch()
+    replaying.put(tmp_path / "source", tmp_path / "target", f"{os.getuid()}:{os.getgid()}")
+    assert {path.name for path in (tmp_path / "target" / "inner").iterdir()} == {"older", "script"}
+    assert os.access(tmp_path / "target" / "inner" / "script", os.X_OK)
+
+
+def test_settings_of_pip_name_what_is_lent_by_its_place_in_the_root(replaying: ModuleType) -> None:
+    lent = {Path("/srv/index"): "/.lent/srv/index"}
+    assert (
+        replaying.moved("file:///srv/index/simple /srv/index-2", lent) == "file:///.lent/srv/index/simple /srv/index-2"
+    )
+    assert replaying.moved("https://example.org/srv/index", lent) == "https://example.org/srv/index"
