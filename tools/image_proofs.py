@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import psutil
 from image_replay import Image, run
-from kubernetes_stand_in import Cluster, serving
+from kubernetes_stand_in import DRIVER, Cluster, serving
 from steps import StepFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,10 +41,13 @@ except urllib.error.HTTPError as error:
 else:
     sys.exit("/api/contents is open to whoever asks")
 """
-# With the settings of docs/how-to/kubernetes-images.md, and the addresses of this machine.
+# After the session of the page below, to which only the address of the stand-in, and what it asks for, is added.
+PAGE = ROOT / "docs" / "how-to" / "kubernetes-images.md"
+MASTER = "https://kubernetes.default.svc:443"
+ADDED = """.config("spark.kubernetes.executor.enableApiWatcher", "false")
+    .config("spark.executor.extraJavaOptions", "-Dtfos.replayed='as one option'")
+    .getOrCreate()"""
 PROGRAM = """
-import sys
-from pyspark.sql import SparkSession
 from tfos_magic import TFCluster
 
 def seen(_):
@@ -51,19 +55,6 @@ def seen(_):
     (java,) = (process for process in psutil.Process().parents() if process.name() == "java")
     return psutil.Process(1).name(), java.username(), java.cmdline()
 
-spark = (
-    SparkSession.builder.master(f"k8s://{sys.argv[1]}")
-    .config("spark.kubernetes.namespace", "training")
-    .config("spark.kubernetes.container.image", "registry.example/tfos-executor:1")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.executor.instances", 3)
-    .config("spark.executor.cores", 1)
-    .config("spark.executor.memoryOverhead", "3g")
-    .config("spark.executor.extraJavaOptions", "-Dtfos.replayed='as one option'")
-    .config("spark.executorEnv.TF_NUM_INTRAOP_THREADS", 1)
-    .config("spark.kubernetes.executor.enableApiWatcher", "false")
-    .getOrCreate()
-)
 first, user, line = spark.sparkContext.range(1).map(seen).first()
 assert "-Dtfos.replayed=as one option" in line, line
 print("an executor:", first, "as the first process, Java as", user, "with", *line[line.index("-cp") + 2 :])
@@ -123,21 +114,27 @@ def run_quickstart(image: Image) -> str:
 
 
 def train_on_executors(notebook: Image, executor: Image) -> str:
-    """A session in the notebook's image, whose executors Spark starts from the other by a stand-in for Kubernetes."""
+    """The page's session in the notebook's image, with executors that a stand-in for Kubernetes starts from the other."""
     with tempfile.TemporaryDirectory(prefix="tfos-pods-") as folder:
         cluster = Cluster(executor, Path(folder))
         try:
             with serving(cluster) as address:
-                trained = inside(notebook, "python", "-c", PROGRAM, address)
+                trained = inside(notebook, "python", "-c", session(address) + PROGRAM, HOSTNAME=DRIVER)
         except StepFailed as error:
             logs = "\n".join(log.read_text(errors="replace")[-3000:] for log in sorted(Path(folder).glob("*.log")))
             raise StepFailed(f"{error}\n{logs}") from error
     return f"{len(cluster.pods)} pods asked for and started\n{trained}"
 
 
-def inside(image: Image, *command: str) -> str:
+def session(address: str) -> str:
+    """The lines that start a session on the page about these images, for the stand-in at ``address``."""
+    (block,) = re.findall(r"```python\n(.*?k8s://.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(block).replace(MASTER, address).replace(".getOrCreate()", ADDED)
+
+
+def inside(image: Image, *command: str, **variables: str) -> str:
     """What a command of the image prints."""
-    return run(image.enter(*command), image.variables, " ".join(command[:2]))
+    return run(image.enter(*command), {**image.variables, **variables}, " ".join(command[:2]))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Lint ``docker/Dockerfile``, carry out its steps without Docker, and try the two images.
 
 Usage: ``python tools/images.py [--keep FOLDER]``, or ``make images``. Takes the commit that is checked out, not changes
-since. Runs as root, because steps are carried out by chroot. Needs 12 GB of disk, and downloads 1 GB, unless pip has it
+since. Runs as root, because steps are carried out by chroot. Needs 20 GB of disk, and downloads 1 GB, unless pip has it
 in its cache. Exits with 1 at the first step that fails.
 """
 
@@ -27,7 +27,11 @@ DOCKERFILE = ROOT / "docker" / "Dockerfile"
 NOT_REPLAYED = """\
 Not replayed: Docker, its base image, and Kubernetes. In their place are a Debian root of the same packages, chroot, and
 a stand-in for Kubernetes' API, which starts what Spark asks it for."""
-MISSING = """. tools/apt.sh; command -v mmdebstrap || apt_install "mmdebstrap (to replay images)" mmdebstrap"""
+MISSING = """
+. tools/apt.sh
+command -v mmdebstrap || apt_install "mmdebstrap (to replay images)" mmdebstrap
+command -v ip || apt_install "ip (to replay images)" iproute2
+"""
 PROOFS: Mapping[str, Callable[[Mapping[str, Image]], str]] = {
     "executor: what is in it": lambda images: image_proofs.look_into(images["executor"]),
     "notebook: what is in it": lambda images: image_proofs.look_into(images["notebook"]),

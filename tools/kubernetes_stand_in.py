@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 from image_replay import Image
 
 END_SECONDS = 20.0
+DRIVER = "notebook"
+"""The pod that runs the driver, which was there before."""
 EMPTY = {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}
 
 
@@ -73,6 +75,12 @@ class Cluster:
             end(pod.process)
         return {"kind": "Status", "status": "Success"}
 
+    def show_pod(self, name: str) -> dict[str, Any]:
+        if name != DRIVER:
+            return self.pods[name].shown()
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "uid": name}, "status": status}
+
     def list_pods(self) -> dict[str, Any]:
         items = [pod.shown() for pod in self.pods.values()]
         return {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
@@ -113,7 +121,9 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             kind, name = self.asked_for()
-            self.answer(200, cluster.list_pods() if kind == "pods" and not name else EMPTY)
+            if kind != "pods":
+                return self.answer(200, EMPTY)
+            self.answer(200, cluster.show_pod(name) if name else cluster.list_pods())
 
         def do_POST(self) -> None:
             kind, _ = self.asked_for()
