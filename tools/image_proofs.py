@@ -114,7 +114,7 @@ def run_quickstart(image: Image) -> str:
 
 
 def train_on_executors(notebook: Image, executor: Image) -> str:
-    """The page's session in the notebook's image, with executors that a stand-in for Kubernetes starts from the other."""
+    """The page's session in one image, with executors that a stand-in for Kubernetes starts from the other."""
     with tempfile.TemporaryDirectory(prefix="tfos-pods-") as folder:
         cluster = Cluster(executor, Path(folder))
         try:
