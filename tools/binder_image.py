@@ -73,11 +73,13 @@ def ours(text: str) -> list[str]:
     rest = [(step.cmd, " ".join(step.value)) for step in dockerfile.parse_string(text)]
     lines = []
     for what, keyword, pattern in EXPECTED:
-        while rest and not (rest[0][0] == keyword and re.search(pattern, rest[0][1])):
-            del rest[0]
-        if not rest:
+        found = None
+        while rest and found is None:
+            cmd, value = rest.pop(0)
+            found = re.search(pattern, value) if cmd == keyword else None
+        if found is None:
             raise StepFailed(f"repo2docker's Dockerfile has no {keyword} for {what}, or not in its turn:\n{text}")
-        lines.append(f"{keyword:4} {' '.join(rest.pop(0)[1].split())[:100]}")
+        lines.append(f"{what}: {keyword} {found[0]}")
     return lines
 
 
