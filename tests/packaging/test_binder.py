@@ -156,10 +156,10 @@ def test_an_image_is_built_where_warming_fails_and_has_nothing_half_done(project
 
 
 LOCK = """\
-https://conda.anaconda.org/conda-forge/linux-64/tzdata-2025b-h78e105d_0.conda#4222
-https://conda.anaconda.org/conda-forge/linux-64/python-3.11.14-hd63d673_1_cpython.conda#4727
-https://conda.anaconda.org/conda-forge/noarch/python-fastjsonschema-2.21.2-pyhe01879c_0.conda#23029
-https://conda.anaconda.org/conda-forge/linux-64/jupyter_core-5.8.1-py311_0.tar.bz2#b7d8
+https://example.org/conda-forge/linux-64/tzdata-2025b-h78e105d_0.conda#4222
+https://example.org/conda-forge/linux-64/python-3.11.14-hd63d673_1_cpython.conda#4727
+https://example.org/conda-forge/noarch/python-fastjsonschema-2.21.2-pyhe01879c_0.conda#23029
+https://example.org/conda-forge/linux-64/jupyter_core-5.8.1-py311_0.tar.bz2#b7d8
 """
 
 
