@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from tests.kernel.kernel_driver import Kernel, train_cell
@@ -94,6 +96,12 @@ def test_a_start_that_waits_for_slots_is_stopped_at_once_and_not_scaled(kernel: 
     stopped = kernel.run("%tfos stop")
     assert "has ended" in stopped.text
     assert kernel.run("print(run.phase.value, holder.is_alive())").text.strip() == "stopped True"
+    starting = kernel.submit("%tfos start -n 2")
+    kernel.finish(starting, until="waiting for free slots of Spark")
+    os.kill(kernel.pid, signal.SIGINT)
+    interrupted = kernel.finish(starting)
+    assert interrupted.traceback == "Interrupted: %tfos start was interrupted. Nothing that it started is left running."
+    assert "its start was stopped" in kernel.run("%tfos status").text
     assert not kernel.run("spark.sparkContext.cancelAllJobs(); holder.join(30)").error
     assert not kernel.run(train_cell("--label y")).error
 
