@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("notebooks", nargs="*", help="names, such as 00_quickstart; all by default")
     parser.add_argument("--cells", action="store_true", help="show the greatest use in every cell")
     options = parser.parse_args()
-    paths = sorted((PROJECT / "notebooks").glob("0*.ipynb"))
+    paths = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))
     wanted = [path for path in paths if not options.notebooks or path.stem in options.notebooks]
     show_heading()
     results = []

@@ -188,7 +188,7 @@ def test_two_sweeps_in_one_study_have_its_trials_together_and_the_better_of_anot
     study = sweep.wait(120)
     assert len(study.trials) == 4
     assert (sweep.count("complete"), sweep.count("stopped"), sweep.count("spared")) == (2, 0, 2)
-    assert any("has its 4 trials, with those of other kernels" in notice for notice in sweep.notices)
+    assert any("Other kernels have the last trials of the study under way" in notice for notice in sweep.notices)
     assert any("with score 2. This sweep's best" in notice for notice in sweep.notices)
 
 

@@ -71,10 +71,11 @@ class Sweep:
         workers_per_trial: int,
         fail_fast: bool,
         best: str,
+        aloud: bool = False,
     ) -> None:
         self.search, self.name, self._best, self._fail_fast = search, request.name, best, fail_fast
         self.study = search.study()
-        self._searching = Searching(search, self.study)
+        self._searching = Searching(search, self.study, aloud)
         self.workers, self.places = cluster.size, cluster.size // workers_per_trial
         self._failure: BaseException | None = None
         self._began = self._ended = time.monotonic()
@@ -220,7 +221,12 @@ class Sweep:
             taken_trials(self.study) < most and taken_trials(self.study, trial.trial.number) < most
         ):
             return True
-        self._searching.say(f"The study has its {self.search.size} trials, with those of other kernels.")
+        whole = ended_trials(self.study) >= most
+        self._searching.say(
+            f"The study has its {most} trials, with those of other kernels."
+            if whole
+            else "Other kernels have the last trials of the study under way: if they do not end them, --resume does."
+        )
         return False
 
     def take_end(self, trial: Trial, values: dict[str, Any], error: BaseException | None) -> None:
@@ -264,7 +270,7 @@ def why_missing(study: optuna.Study, mine: Collection[Trial] = ()) -> str:
     """Why the model and other names of the best trial are not here, to a sweep with the trials ``mine``."""
     best = best_of(study)
     if best is None:
-        return "No trial has succeeded, so there is no best model."
+        return "No trial has succeeded."
     here = best.number in {trial.number for trial in mine}
     why = "whose model did not come" if here else "of an earlier sweep, whose model and names were not kept"
     return f"The best trial is number {best.number}, {why}. Train the cell again with its parameters: {best.params}."
@@ -286,4 +292,4 @@ def sweep_of(
     outputs = outputs_of(cell, search["metric"], asked, model) if isinstance(cell, str) else asked
     request = request_of(cell, **{**options, "outputs": outputs})
     searched = Search(**search, seed=request.seed, text=text_of(cell))
-    return Sweep(cluster, request, searched, workers_per_trial, fail_fast, model)
+    return Sweep(cluster, request, searched, workers_per_trial, fail_fast, model, aloud=True)

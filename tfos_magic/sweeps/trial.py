@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,11 @@ ROUNDING = 1e-6
 class Searching:
     """A search under way: its ``study``, which one thread at a time uses, and the ``best`` trial that has ended here.
 
-    ``notices`` is what the user should know, each once.
+    ``notices`` is what the user should know, each once; it is printed where nothing else shows it, ``aloud``.
     """
 
-    def __init__(self, search: Search, study: optuna.Study) -> None:
-        self.search, self.study = search, study
+    def __init__(self, search: Search, study: optuna.Study, aloud: bool = False) -> None:
+        self.search, self.study, self._aloud = search, study, aloud
         self.lock = threading.RLock()
         self.best: Trial | None = None
         self.notices: list[str] = []
@@ -41,6 +42,8 @@ class Searching:
         """Let the user know, once."""
         if text not in self.notices:
             self.notices.append(text)
+            if self._aloud:
+                print(f"note: {text}", file=sys.stderr, flush=True)
 
     def ask(self) -> optuna.Trial:
         """The next trial of the study."""
@@ -166,11 +169,13 @@ class Trial(Observer):
     def _final(self, values: Mapping[str, Any]) -> float | None:
         """The metric: what the cell calls so, else that of the last epoch that has it, or what a function returned."""
         metric = self._searching.search.metric
-        own, returned = _number(values.get(metric)), _number(values.get(RETURNED))
+        result = values.get(RETURNED)
+        named = result if isinstance(result, Mapping) else values
+        own, returned = _number(named.get(metric)), _number(result)
         reported = next(reversed(self.curve.values()), None)
         if own is not None and _differ(own, reported):
             self._searching.say(
-                f"The cell sets {metric} to a number of its own: trials are compared by that number, and pruned by the "
+                f"{metric} is set to a number of its own: trials are compared by that number, and pruned by the "
                 f"{metric} of their epochs."
             )
         if returned is not None and _differ(returned, reported):
@@ -257,7 +262,7 @@ class Trial(Observer):
         known = ", ".join(self.run.state.metrics) or "none"
         return (
             f"It reported no {self._searching.search.metric!r}: its metrics are {known}, and no name called so "
-            "in the cell is one number."
+            "in the cell, nor what a function returned, is one number."
         )
 
 

@@ -131,9 +131,18 @@ def test_a_number_of_the_cell_counts_before_that_of_its_epochs_and_both_are_told
     function.end({}, None)
     assert [each.value for each in moved.study.trials] == pytest.approx([0.5, 0.75, 0.5])
     assert [text.partition(":")[0] for text in moved.searching.notices] == [
-        "The cell sets accuracy to a number of its own",
+        "accuracy is set to a number of its own",
         "Trials are compared by accuracy in their last epochs, not by the number that the function returns.",
     ]
+
+
+def test_a_function_may_return_the_metric_by_its_name() -> None:
+    moved = Moved("accuracy")
+    trial = epochs(moved.trial(), 0.5, metric="accuracy")
+    assert trial.answer("outputs", {RETURNED: {"accuracy": 0.75, "other": "text"}})
+    trial.end({}, None)
+    assert moved.study.trials[0].value == 0.75
+    assert moved.searching.notices[0].startswith("accuracy is set to a number of its own")
 
 
 def test_a_pruner_that_has_nothing_to_go_by_is_told() -> None:

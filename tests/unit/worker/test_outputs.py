@@ -345,8 +345,8 @@ def test_a_model_that_refuses_to_be_pickled_is_rebuilt_or_comes_as_its_weights(w
     assert int(fed.optimizer.iterations) == 1
     assert len(fed.optimizer.variables) == 6
     assert state.notices == [
-        "fed was rebuilt from its class with its weights, for it cannot be sent as it is (TypeError: this model is not "
-        "to be pickled): what was set after it was made is not there."
+        "fed was rebuilt from its class and weights, because it cannot be sent as it is (TypeError: this model is not "
+        "to be pickled): what was set after it was created is missing."
     ]
     results, state = worker.results(["stubborn"])
     assert sorted(path.rpartition("/")[2] for path in results.values()["stubborn"]) == ["bias", "kernel"]

@@ -48,7 +48,19 @@ class Observer:
 
 
 class Printer(Observer):
-    """Prints what the first worker prints, as a program would that trains by itself."""
+    """Prints what the first worker prints, as a program would that trains by itself, and notices to standard error."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def update(self, state: RunState) -> None:
+        for text in state.notices:
+            if text not in self._told:
+                self._told.add(text)
+                print(f"note: {text}", file=sys.stderr, flush=True)
+
+    def close(self, state: RunState) -> None:
+        self.update(state)
 
     def output(self, text: str, stream: str, rank: int = 0) -> None:
         print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)

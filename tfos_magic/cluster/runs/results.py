@@ -6,6 +6,7 @@ import importlib.util
 import io
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -67,7 +68,8 @@ class RunResults:
 
     @property
     def left(self) -> CellLeft:
-        """What the cell has left on rank 0."""
+        """What the cell has left on rank 0, once what it is given back to is whole."""
+        _await_imports()
         return self._ends[0].left if 0 in self._ends else CellLeft()
 
     def values(self) -> dict[str, Any]:
@@ -137,7 +139,9 @@ class RunResults:
         for parcel in parcels:
             try:
                 data, *buffers = [self._buffers[rank, number] for number in parcel["buffers"]]
-                _load_keras(data)
+                with _READING:
+                    _await_imports()
+                    _load_keras(data)
                 with _READING, quiet_tensorflow():
                     values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
@@ -157,6 +161,13 @@ class RunResults:
             weights.archive, weights.file = b"", str(path)
             text += f", and as the file {path} ({name}.file)"
         self._state.notices.append(f"{text}.")
+
+
+def _await_imports() -> None:
+    """Wait for another thread that imports these libraries: half of one is of no use."""
+    for name in ("tensorflow", "keras"):
+        if sys.modules.get(name) is not None:
+            import_module(name)
 
 
 def _load_keras(data: bytearray) -> None:

@@ -79,9 +79,9 @@ def _search_of(source: str, args: Any, namespace: dict[str, Any]) -> Search:
 
 def _is_over(search: Search, shell: Any, wanted: list[str]) -> bool:
     """Whether a study that is to go on has all its trials: then nothing is trained, and the study is given."""
-    if not search.resume or ended_trials(study := search.study()) < search.size:
+    if not search.resume or (ended := ended_trials(study := search.study())) < search.size:
         return False
-    print(f"note: The study has its {search.size} trials, so nothing is trained: more --trials go on with it.")
+    print(f"note: The study has {ended} trials already, so nothing is trained: more --trials go on with it.")
     if STUDY in wanted:
         shell.push({STUDY: study})
     _say_missing([name for name in wanted if name != STUDY], why_missing(study))
