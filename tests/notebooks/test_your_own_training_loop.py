@@ -57,7 +57,7 @@ def test_counts_of_both_workers_add_up_to_those_of_one_process(executed: Execute
 
 
 def test_a_notice_says_how_the_loop_over_a_dataframe_is_taken(executed: Executed) -> None:
-    assert "A training loop of your own over a fed DataFrame" in executed.text(f"{OF_FED_ROWS} --no-shuffle -o weights")
+    assert "A custom training loop over a fed DataFrame" in executed.text(f"{OF_FED_ROWS} --no-shuffle -o weights")
 
 
 def test_weights_of_one_workers_rows_and_batches_of_its_own_are_refused(executed: Executed) -> None:

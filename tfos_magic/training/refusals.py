@@ -163,11 +163,11 @@ def refuse_apart(names: Sequence[str]) -> None:
 
 def note_own_loop(reporter: Reporter) -> None:
     reporter.notice(
-        "A custom training loop over a fed DataFrame: each worker computes the gradients of its rows, and their mean, "
-        "weighted by rows, is applied. That is right for a loss that is a mean over rows; a loss that is a sum, or "
-        "compares rows, gives different weights here. fit() detects this by itself. Keras loss objects and metrics "
-        "cover all rows. Gradients with respect to inputs, values that the loop computes, and losses that layers add "
-        "cover only this worker's rows: tfos.allreduce(value) averages numbers."
+        "A custom training loop over a fed DataFrame, or over what tfos.shard() gives: each worker computes the "
+        "gradients of its rows, and their mean, weighted by rows, is applied. That is right for a loss that is a mean "
+        "over rows; one that is a sum, or compares rows, gives different weights here. fit() detects this by itself. "
+        "Keras loss objects and metrics cover all rows. Gradients of inputs, values that the loop computes, and losses "
+        "that layers add cover only this worker's rows: tfos.allreduce(value) averages numbers."
     )
 
 
