@@ -132,13 +132,13 @@ def is_dynamic(spark: Session) -> bool:
 
 def most_cores(spark: Session) -> int | None:
     """The cores that a session may have at most, or None where its settings do not tell."""
-    conf, master = spark.sparkContext.getConf(), master_of(spark)
-    executors = conf.get("spark.dynamicAllocation.maxExecutors" if is_dynamic(spark) else "spark.executor.instances")
-    cores = conf.get("spark.executor.cores")
-    if found := re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", master):
+    conf, master, dynamic = spark.sparkContext.getConf(), master_of(spark), is_dynamic(spark)
+    if not dynamic and (found := re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", master)):
         return int(found[1]) * int(found[2])
-    if master.startswith("spark://") and not is_dynamic(spark):
+    if not dynamic and master.startswith("spark://"):
         return int(most) if (most := conf.get("spark.cores.max")) else None
+    executors = conf.get("spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances")
+    cores = conf.get("spark.executor.cores")
     return int(executors) * int(cores) if executors and cores else None
 
 
