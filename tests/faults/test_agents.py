@@ -108,6 +108,7 @@ def test_rows_that_spark_computes_otherwise_after_a_loss_are_told_of_and_their_e
     fault = f"pathlib.Path({str(changing)!r}).write_text('1'); " + KILL_AGENT.format(pid=fresh.workers[1].agent.pid)
     run(fresh, fault, tmp_path / "mark", watch=watch, frames=frames, label="y", batch_size=16, checkpoint_every=2)
     assert watch.state.restarts == 1
+    assert len(watch.state.notices) == 3, watch.state.notices
     lost, changed, back = watch.state.notices
     assert lost.startswith("Worker 1 was lost")
     assert "restarted from epoch 3, step 3" in lost

@@ -191,7 +191,7 @@ def test_random_numbers_in_predictions_of_a_fed_dataframe_are_told_of(groups: An
     cell = "SIZE = 2\n" + DATA + FED + f"first = {DRAWN}.predict(deal(batches), verbose=0)\n"
     outcomes, notices = told(groups[2], cell, "first")
     assert np.array_equal(*[outcome.values["first"] for outcome in succeeded(outcomes)])
-    assert any("within predict()" in notice for notice in notices)
+    assert any("Random numbers in predict()" in notice for notice in notices)
 
 
 REFUSED = {
