@@ -195,6 +195,7 @@ def _await_mark(kernel: Kernel) -> None:
 
 
 def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: Kernel) -> None:
+    kernel.run("%tfos stop")  # and with it the feeds of tests before
     assert not kernel.run(DAWDLE).error
     message_id = kernel.submit(train_cell().replace("fit(train", "fit(slow"))
     _await_mark(kernel)
