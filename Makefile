@@ -17,7 +17,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab docs dist lint test soak canary matrix test-fast binder images pins pictures badge clean
+.PHONY: help env java chromium demo lab docs dist lint test soak canary matrix test-fast binder images pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -33,7 +33,6 @@ help:
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
 	@echo "make images     replay the images for Kubernetes without Docker, as root, and try them (downloads about 1 GB)"
 	@echo "make pins       pin anew, in binder/environment.yml, what Binder installs"
-	@echo "make pictures   make README's moving pictures anew, from a run in JupyterLab"
 	@echo "make badge      print the Binder badge of this clone, from where it was cloned"
 	@echo "make env        only make .venv, with everything the above need"
 	@echo "make clean      delete what runs and builds leave behind (.venv stays)"
@@ -105,9 +104,6 @@ images: $(STAMP)
 
 pins: $(STAMP)
 	@$(BIN)/python tools/pins.py
-
-pictures: java chromium $(STAMP)
-	@$(WITH_JAVA) python tools/pictures.py
 
 badge: $(STAMP)
 	@$(BIN)/python tools/badge.py
