@@ -67,10 +67,10 @@ class Searching:
     def beats(self, value: float) -> bool:
         """Whether a value is better than those of all trials that have ended well."""
         with self.lock:
-            if best_of(self.study) is None:
+            best = best_of(self.study)
+            if best is None or best.value is None:
                 return True
-            known = self.study.best_value
-            return value > known if self.search.direction == "maximize" else value < known
+            return value > best.value if self.search.direction == "maximize" else value < best.value
 
 
 class Trial(Observer):

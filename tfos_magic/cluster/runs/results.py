@@ -142,8 +142,8 @@ class RunResults:
                 with _READING:
                     _await_imports()
                     _load_keras(data)
-                with _READING, quiet_tensorflow():
-                    values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
+                    with quiet_tensorflow():
+                        values.update(Unpickler(io.BytesIO(data), buffers, keeps=True, main=self._main).load_all())
             except Exception as error:  # what made the values may not be there to read them
                 apart = parcel.get("otherwise", [])
                 values.update(self._read(rank, apart, missing))
