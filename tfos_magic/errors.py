@@ -86,7 +86,7 @@ class WorkerLost(ClusterError):
             said = f"It had been restarted {times}, which is all that --max-restarts allows"
         again = f"--resume goes on from the last checkpoint in {checkpoint_dir}" if checkpoint_dir else "run it again"
         advice = (
-            f" {said}: {again}, with a smaller batch or model if memory was short. The next cell finds new workers."
+            f" {said}: {again}, with a smaller batch or model if memory was short. What runs next gets new workers."
         )
         return WorkerLost(self.rank, self.host, self.how, output=self.output, advice=advice)
 

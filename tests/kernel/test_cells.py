@@ -520,7 +520,7 @@ seen = float(tfos.allreduce(elsewhere_nb.Net.units * elsewhere_nb.config.rate, o
         assert kernel.run("print(seen)").text == f"({value * value / 2}, None)\n"
     kernel.run("elsewhere_nb.loss = lambda: 3")
     result = kernel.run(cell)
-    assert "elsewhere_nb.loss: set since the import, and not sent to workers" in result.text
+    assert "elsewhere_nb.loss: set after the import, and not sent to workers" in result.text
     kernel.run("del sys.modules['elsewhere_nb'], elsewhere_nb; sys.path.pop()")
 
 

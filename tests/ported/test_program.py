@@ -120,7 +120,7 @@ def test_a_pipeline_finds_the_line_and_predicts_by_what_was_exported(told_of_the
 @pytest.mark.soak
 def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any]) -> None:
     assert told_of_the_rest["read back"] == [[["x", "array<double>"], ["y", "double"]], ROWS, True, False]
-    assert "Feature 'b' has bytes that are no UTF-8: name it in binary_features" in told_of_the_rest["no text"]
+    assert "Feature 'b' has bytes that are not UTF-8: name it in binary_features" in told_of_the_rest["no text"]
     assert told_of_the_rest["bytes"] == [255, 0]
 
 

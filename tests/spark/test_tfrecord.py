@@ -210,7 +210,7 @@ def test_folders_are_columns(spark: SparkSession, by_day: Path) -> None:
     given = spark.read.format("tfrecord").schema("day string, id bigint").load(str(by_day)).orderBy("id").first()
     assert given is not None
     assert (given.day, given.id) == ("1", 0)
-    with pytest.raises(PySparkException, match="at=a b, which is no int32: declare 'at' as string"):
+    with pytest.raises(PySparkException, match="at=a b, which cannot be read as int32: declare 'at' as string"):
         spark.read.format("tfrecord").schema("at int, id bigint").load(str(by_day)).collect()
 
 

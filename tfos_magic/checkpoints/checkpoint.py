@@ -130,9 +130,9 @@ def _check_seal(data: bytes) -> None:
     view = memoryview(data)
     content, seal = view[: -len(_SEAL) - _DIGEST_BYTES], bytes(view[-len(_SEAL) - _DIGEST_BYTES :])
     if not seal.startswith(_SEAL):
-        raise Damaged("its end is missing or changed")
+        raise Damaged("it is truncated or changed")
     if seal[len(_SEAL) :] != _digest(content):
-        raise Damaged("its content is not what was written")
+        raise Damaged("its content differs from what was written")
 
 
 def _digest(content: bytes | memoryview) -> bytes:
@@ -177,7 +177,7 @@ class Assembly:
             return None
         if len(part.payload) > PART_BYTES or part.count * PART_BYTES > CHECKPOINT_BYTES or part.index >= part.count:
             self._name, self._pieces = "", []
-            raise Damaged(f"it is larger than {CHECKPOINT_BYTES >> 30} GB, or not cut as checkpoints are")
+            raise Damaged(f"it is larger than {CHECKPOINT_BYTES >> 30} GB, or not in the format of checkpoints")
         self._pieces.append(part.payload)
         if part.index + 1 < part.count:
             return None

@@ -39,7 +39,7 @@ class Damages:
         found, self.found = self.found, []
         if found:
             what = "A damaged checkpoint is" if len(found) == 1 else "Damaged checkpoints are"
-            self.notify(f"{what} passed over: {'; '.join(found)}. {instead}")
+            self.notify(f"{what} skipped: {'; '.join(found)}. {instead}")
 
 
 class Choice:
@@ -96,27 +96,27 @@ class Choice:
             self._left, self._unlike = checkpoint, unlike
             return False
         self.newest = checkpoint
-        self._damages.tell(f"Training goes on from {checkpoint.position.words}.")
+        self._damages.tell(f"Training continues from {checkpoint.position.words}.")
         if self._left is not None:
             self._notify(f"{self._reason()} It goes back to {checkpoint.position.words}.")
         elif unlike and self._resuming:
-            self._notify(f"From {checkpoint.position.words} on the run has {', '.join(unlike)}.")
+            self._notify(f"From {checkpoint.position.words} on, the run has {', '.join(unlike)}.")
         return True
 
     def _begin_anew(self) -> None:
-        self._damages.tell("Training begins anew.")
+        self._damages.tell("Training starts over.")
         if self._left is None:
             return
         if self._resuming and (self._left.position.epoch or self._left.position.fit):
             raise UsageError(
-                f"{self._reason()} No checkpoint of the beginning of an epoch is left to go back to: give the run what "
-                "it had, or leave out --resume to begin anew."
+                f"{self._reason()} There is no checkpoint of the beginning of an epoch to go back to: give the run "
+                "what it had before, or leave out --resume to start over."
             )
-        self._notify(f"{self._reason()} It begins anew.")
+        self._notify(f"{self._reason()} It starts over.")
 
     def _reason(self) -> str:
         assert self._left is not None
         return (
-            f"The run cannot go on from {self._left.position.words}, in the middle of an epoch, where its steps have "
-            f"other rows now: it has {', '.join(self._unlike)}."
+            f"The run cannot go on from {self._left.position.words}, in the middle of an epoch, where the remaining "
+            f"steps would train other rows: it now has {', '.join(self._unlike)}."
         )

@@ -226,7 +226,7 @@ def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
 def _remedy(error: Exception) -> str:
     match error:
         case ImportError():
-            return "Install the package that fsspec names, in the kernel's environment, and start the kernel anew."
+            return "Install the package that fsspec names, in the kernel's environment, and restart the kernel."
         case DataError():
             return ""  # which says it itself
         case PermissionError():

@@ -83,8 +83,8 @@ def refuse_alive(marks: Marks, run: str) -> None:
         return
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(mark.since))
     raise UsageError(
-        f"The run {run} in {marks.where} is still under way, in process {mark.pid} on {mark.host} since {since}: "
-        "--resume would train it twice. Let it end or stop it first, or leave out --resume to begin another run; "
+        f"The run {run} in {marks.where} is still running, in process {mark.pid} on {mark.host} since {since}: "
+        "--resume would train it twice. Wait for its end or stop it first, or leave out --resume to start another run; "
         f"a run whose host was lost can be resumed {STALE_SECONDS:.0f} s later."
     )
 
@@ -115,7 +115,7 @@ class RunLock:
                 if not self._is_own(missing=True):
                     self._notify(
                         f"Another process has resumed the run {self._run} in {self._marks.where}: its checkpoints and "
-                        "those of this one come to lie side by side. Stop one of the two."
+                        "those of this one get mixed. Stop one of the two."
                     )
                     return
                 self._beat()

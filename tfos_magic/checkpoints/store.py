@@ -133,7 +133,7 @@ class CheckpointStore:
                 self._begin_at(self._newest_whole(entries))
                 return
         files.new_run()
-        self._notify(f"There is no checkpoint in {self._files.where} yet: the run begins at its start.")
+        self._notify(f"There is no checkpoint in {self._files.where} yet: the run starts from the beginning.")
 
     def _newest_whole(self, entries: list[Entry]) -> Checkpoint:
         damages = Damages(self._notify)
@@ -143,12 +143,12 @@ class CheckpointStore:
             except Damaged as error:
                 damages.add(entry, error)
                 continue
-            damages.tell(f"The newest whole one is of {checkpoint.position.words}.")
+            damages.tell(f"The newest intact one is of {checkpoint.position.words}.")
             return checkpoint
         raise ClusterError(
             f"No checkpoint of the newest run in {self._files.where} can be used: {'; '.join(damages.found)}. Put "
-            "whole copies in their place, move that run's folder away to go on from the run before it, or leave "
-            "out --resume to begin anew."
+            "whole copies in their place, move that run's folder away to continue from the run before it, or leave "
+            "out --resume to start over."
         )
 
     def _begin_at(self, checkpoint: Checkpoint) -> None:

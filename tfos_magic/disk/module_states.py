@@ -103,7 +103,7 @@ def _in_order(modules: list[ModuleType], changed: Collection[str]) -> list[tuple
 
 def _notice(left: list[str]) -> str:
     names = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-    return f"{names}: set since the import, and not sent to workers, which import the module anew. Set it in the cell."
+    return f"{names}: set after the import, and not sent to workers, which import the module again. Set it in the cell."
 
 
 def _loaded() -> list[ModuleType]:

@@ -42,7 +42,7 @@ class CSVSource:
             self.schema: pa.Schema = reader.schema
         for name in self._types:
             if name not in self.schema.names:
-                raise DataError(f"{files[0].url} has no column {name!r}, which schema= names")
+                raise DataError(f"{files[0].url} has no column {name!r}, which schema= asks for")
 
     def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         self._check(file, names)
@@ -63,7 +63,7 @@ class CSVSource:
         for name in names:
             if name not in found.names:
                 raise DataError(
-                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
+                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: rewrite it, or name only "
                     "columns that all files have"
                 )
             try:

@@ -30,7 +30,7 @@ def format_of(files: Sequence[DataFile]) -> str:
         first.setdefault(_by_content(unnamed), unnamed)
     if len(first) > 1:
         found = " and ".join(f"{file.url} of format {name!r}" for name, file in first.items())
-        raise DataError(f"files of several formats lie there: {found}. Give a glob of one kind, or say {_CHOICE}")
+        raise DataError(f"there are files of several formats: {found}. Give a glob of one kind, or say {_CHOICE}")
     return next(iter(first))
 
 
@@ -47,5 +47,5 @@ def _by_content(file: DataFile) -> str:
     except OSError as error:
         raise DataError(f"{file.url} cannot be read: {error}") from error
     if begins != _MAGIC:
-        raise DataError(f"{file.url} is not a Parquet file, and its name tells no other format: say {_CHOICE}")
+        raise DataError(f"{file.url} is not a Parquet file, and its name suggests no other format: say {_CHOICE}")
     return "parquet"

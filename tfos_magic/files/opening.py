@@ -28,15 +28,15 @@ def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any 
     not known.
     """
     if kind is not None and kind not in FORMATS:
-        raise DataError(f"format {kind!r} is not known: it can be {', '.join(map(repr, FORMATS))}")
+        raise DataError(f"format {kind!r} is unknown: it can be {', '.join(map(repr, FORMATS))}")
     paths = [path] if isinstance(path, str) else list(path)
     if twice := {each for each in paths if paths.count(each) > 1}:
         raise DataError(f"{', '.join(map(repr, sorted(twice)))}: each file is read once, so name a path once")
     files = sorted((file for file in list_files(paths) if file.bytes), key=lambda file: file.url)
     if not files:
         raise DataError(
-            f"{', '.join(map(repr, paths))}: there are no files with anything in them. Correct the path, or write the "
-            "rows before"
+            f"{', '.join(map(repr, paths))}: there are no files with any content. Correct the path, or write the "
+            "rows first"
         )
     kind = kind or format_of(files)
     given, folders = _schema(schema), folder_schema(files)
@@ -55,7 +55,7 @@ def _field(given: pa.Schema, field: pa.Field) -> pa.Field:
 def _source(files: Sequence[DataFile], kind: str, given: pa.Schema | None, options: Mapping[str, Any]) -> FileSource:
     if kind == "parquet":
         if given is not None:
-            raise DataError("Parquet files tell their schema themselves: leave schema= out and choose with features=")
+            raise DataError("Parquet files contain their schema: leave out schema= and choose columns with features=")
         return ParquetSource(files, **_none(kind, options))
     if kind == "tfrecord":
         return TFRecordFiles(files, given, **options)

@@ -43,7 +43,7 @@ def open_parquet(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]
     # Arrow reads local files itself: Python's file objects take the interpreter's lock at every read.
     with pa.OSFile(root) if is_local(system) else system.open(root, "rb") as source:
         if size is not None and (current_size := _size(source)) != size:
-            raise OSError(f"{path} has {current_size} bytes and had {size}: it was written anew")
+            raise OSError(f"{path} has {current_size} bytes and had {size}: it has been rewritten")
         with pq.ParquetFile(source, pre_buffer=not is_local(system)) as file:
             yield file
 

@@ -39,7 +39,7 @@ class ParquetSource:
         for name in names:
             if schema.get_field_index(name) < 0:
                 raise DataError(
-                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: write it anew, or name only "
+                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: rewrite it, or name only "
                     "columns that all files have"
                 )
             one, other = plain_type(self.schema.field(name).type), plain_type(schema.field(name).type)

@@ -37,7 +37,9 @@ def naming(file: DataFile, kind: str, remedy: str = "") -> Iterator[None]:
     except DataError:
         raise
     except FileNotFoundError:
-        raise DataError(f"{file.url} has gone since it was listed: list the files again, by running the cell") from None
+        raise DataError(
+            f"{file.url} was deleted after the files were listed: run the cell again to list them"
+        ) from None
     except Exception as error:  # every file system, and every client library, has errors of its own
         raise DataError(
             f"{file.url} cannot be read as {kind}: {error}{remedy * isinstance(error, pa.ArrowException)}"

@@ -38,9 +38,9 @@ class TFRecordFiles:
         record_type: str = RECORD_TYPES[0],
     ) -> None:
         if compression not in (AUTO, GZIP, NONE):
-            raise DataError(f"compression {compression!r} is not known to TFRecord: it can be {AUTO}, {GZIP} or {NONE}")
+            raise DataError(f"compression {compression!r} is unknown: it can be {AUTO}, {GZIP} or {NONE}")
         if record_type not in RECORD_TYPES:
-            raise DataError(f"record_type {record_type!r} is not known: it can be {', '.join(RECORD_TYPES)}")
+            raise DataError(f"record_type {record_type!r} is unknown: it can be {', '.join(RECORD_TYPES)}")
         self.files = files
         self._options = ReadOptions(record_type=record_type, compression=compression)
         self.schema = infer([file.url for file in files], self._options, SAMPLE_RECORDS) if schema is None else schema
@@ -52,8 +52,7 @@ class TFRecordFiles:
                 return self._pieces(file.url)
             except Corrupt as corrupt:
                 raise DataError(
-                    f"the record at byte {corrupt.offset} of {file.url} is corrupt: {corrupt.reason}. Write the file "
-                    "anew"
+                    f"the record at byte {corrupt.offset} of {file.url} is corrupt: {corrupt.reason}. Rewrite the file"
                 ) from None
 
     def _pieces(self, url: str) -> list[Piece]:

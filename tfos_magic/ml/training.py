@@ -98,7 +98,7 @@ def _check_inputs(model: Any, data: Any) -> None:
     if inputs and (given > 1) != (len(inputs) > 1):
         names = ", ".join(each.name for each in inputs)
         raise UsageError(
-            f"The model has the inputs {names}: name their columns, which are called so, by featuresCols."
+            f"The model has the inputs {names}: list them in featuresCols, as columns of the same names."
             if len(inputs) > 1
             else f"The model has one input, and featuresCols are {', '.join(spec)}: put a VectorAssembler before, and "
             "set featuresCol, or give the model an input of that name for each."
@@ -254,7 +254,7 @@ def _refuse_loss(model: Any, shape: Sequence[int | None] | None) -> None:
     if shape and (shape[-1] != 1) != known.startswith("sparse"):
         outputs = "one output" if shape[-1] == 1 else "an output for each class"
         fitting = "binary_crossentropy" if shape[-1] == 1 else "sparse_categorical_crossentropy"
-        raise UsageError(f"The loss {name} is of no classes where a model has {outputs}: take {fitting}.")
+        raise UsageError(f"The loss {name} is not for classes, and the model has {outputs}: take {fitting}.")
 
 
 def _is_of_keras(loss: Any) -> bool:

@@ -60,7 +60,7 @@ def with_remedy(cause: str) -> str:
     """A cause, with what to do about it where that is known."""
     if "ResourceProfiles are only supported" in cause:
         return (
-            f"{cause.rstrip('. ')}. Spark gives tasks cores or GPUs of their own on a standalone master, YARN or "
+            f"{cause.rstrip('. ')}. Spark reserves cores or GPUs for tasks on a standalone master, YARN or "
             "Kubernetes only: leave out --cores and --gpus here, or use a session with such a master."
         )
     if "ModuleNotFoundError" not in cause:

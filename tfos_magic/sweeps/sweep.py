@@ -245,12 +245,17 @@ class Sweep:
 
     def _tell_of_better(self) -> None:
         """Let the user know of a better trial that another sweep of the study has had."""
-        mine = self.best_trial
-        if mine is None or (better := self.study.best_trial).number in {trial.number for trial in self.trials}:
+        mine, better = self.best_trial, best_of(self.study)
+        if better is None or better.number in {trial.number for trial in self.trials}:
             return
+        here = (
+            "This sweep has none that ended well, and gives no model."
+            if mine is None
+            else f"This sweep's best, and the model that it gives, is number {mine.number}."
+        )
         self._searching.say(
             f"The best trial of the study is number {better.number}, of another sweep, with {self.search.metric} "
-            f"{better.value:g}. This sweep's best, and the model that it gives, is number {mine.number}."
+            f"{better.value:g}. {here}"
         )
 
     def _heed(self, trial: Trial, error: BaseException | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.errors import CaptureError, RunInterrupted, UsageError
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.sweeps.search import ERROR, OWNER, STOPPED, Search, owner, suggest
 from tfos_magic.values.suggestions import Suggestion
 
@@ -199,6 +199,8 @@ class Trial(Observer):
         elif self.pruned:
             self._tell("pruned", "PRUNED")
         elif error is not None:
+            if isinstance(error, WorkerError):
+                error.brought = ""  # the notebook gets the names of the best trial alone
             self._fail(str(error))
         elif (value := self._final(values)) is None:
             self._fail(self._without_metric())

@@ -168,7 +168,7 @@ class TFCluster:
             if now > deadline or now - moved > patience:
                 self._work.stop()
                 raise ClusterError(
-                    f"The programs did not end within {min(now - moved, patience):.0f} s after all rows had come, and "
+                    f"The programs did not end within {min(now - moved, patience):.0f} s after the last row came, and "
                     "were ended: stop reading when DataFeed.should_stop(), or give shutdown() more grace_secs."
                     if now <= deadline
                     else "The programs did not end within the timeout of shutdown(), and were ended."
@@ -212,7 +212,7 @@ def run(
     if driver_ps_nodes:
         raise UsageError("Parameter servers on the driver are not supported: leave driver_ps_nodes out.")
     if eval_node and input_mode != InputMode.TENSORFLOW:
-        raise UsageError("An evaluator reads its data itself: eval_node goes with InputMode.TENSORFLOW.")
+        raise UsageError("An evaluator reads its own data: use eval_node with InputMode.TENSORFLOW.")
     ship(sc)
     gpus = int(sc.getConf().get("spark.task.resource.gpu.amount", "0"))
     spark = SparkSession(sc)
@@ -249,7 +249,7 @@ def deal_roles(size: int, servers: int, master: str | None, evaluator: bool) -> 
     workers = size - servers - len(special)
     if servers < 0 or workers < 0 or (workers == 0 and not master):
         raise UsageError(
-            f"{size} nodes are too few for {servers} parameter servers{f', {master}' if master else ''}"
+            f"{size} nodes are not enough for {servers} parameter servers{f', {master}' if master else ''}"
             f"{', an evaluator' if evaluator else ''} and a worker: ask for more with num_executors."
         )
     jobs = ["ps"] * servers + [str(job) for job in special] + ["worker"] * workers

@@ -27,7 +27,7 @@ def hdfs_path(ctx: Any, path: str) -> str:
         return f"{ctx.defaultFS}/user/{getpass.getuser()}/{path}"
     if ctx.defaultFS.startswith("file://"):
         return f"{ctx.defaultFS}{ctx.working_dir}/{path}"
-    logger.warning("%s has a scheme that relative paths such as %s are not known of", ctx.defaultFS, path)
+    logger.warning("%s has a scheme for which relative paths such as %s are not supported", ctx.defaultFS, path)
     return f"{ctx.defaultFS}/{path}"
 
 
@@ -42,7 +42,7 @@ class RowsManager:
     def queue(self, name: str) -> _Queue:
         """The queue of that name, opened when it is first asked for."""
         if self._handle is None:
-            raise RuntimeError("this program is fed no rows: run it with input_mode=InputMode.SPARK")
+            raise RuntimeError("this program is not fed rows: run it with input_mode=InputMode.SPARK")
         if name not in self._queues:
             self._queues[name] = _Queue(RowFeed(self._handle, name))
             self._unread.add(name)
@@ -56,8 +56,8 @@ class RowsManager:
         """Tell a ``notice``, where the program has returned, of queues that it left before their end."""
         for name in sorted(self._unread):
             notice(
-                f"The program has returned and had not read {name!r} to its end: rows that still come for this node "
-                "are dropped. Read until DataFeed.should_stop(), or call DataFeed.terminate() where that is meant."
+                f"The program returned before it had read {name!r} to its end: rows that still come for this node "
+                "are dropped. Read until DataFeed.should_stop(), or call DataFeed.terminate() if that is intended."
             )
 
     def close(self) -> None:
@@ -152,12 +152,12 @@ class DataFeed:
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> NoReturn:
     """Gone with TensorFlow 1."""
-    raise RuntimeError("start_cluster_server is of TensorFlow 1: write tf.distribute.MultiWorkerMirroredStrategy()")
+    raise RuntimeError("start_cluster_server belongs to TensorFlow 1: use tf.distribute.MultiWorkerMirroredStrategy()")
 
 
 def export_saved_model(sess: Any, export_dir: str, tag_set: str, signatures: Any) -> NoReturn:
     """Gone with TensorFlow 1."""
-    raise RuntimeError("sessions are of TensorFlow 1: write compat.export_saved_model(model, export_dir, is_chief)")
+    raise RuntimeError("sessions belong to TensorFlow 1: use compat.export_saved_model(model, export_dir, is_chief)")
 
 
 def release_port(ctx: Any) -> None:

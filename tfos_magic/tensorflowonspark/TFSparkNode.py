@@ -123,8 +123,8 @@ def _gone_named() -> Iterator[None]:
     except AttributeError as error:
         if error.name == "estimator" and getattr(error.obj, "__name__", "") == "tensorflow":
             raise UsageError(
-                "TensorFlow has no tf.estimator since 2.16: write the model in tf.keras and train it by model.fit, as "
-                "TensorFlowOnSpark's examples/mnist/keras do with the same cluster and feed."
+                "TensorFlow has had no tf.estimator since 2.16: write the model in tf.keras and train it by model.fit, "
+                "as TensorFlowOnSpark's examples/mnist/keras do with the same cluster and feed."
             ) from error
         raise
 

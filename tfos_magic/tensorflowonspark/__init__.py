@@ -23,8 +23,8 @@ SHIM = Path(__file__).parent / "shim" / f"{NAME}.py"
 """What executors import by the name of the package: it installs the modules here."""
 _MODULES = ("TFCluster", "TFNode", "TFParallel", "TFSparkNode", "compat", "dfutil", "gpu_info", "pipeline", "util")
 _GONE = {
-    "TFManager": "rows travel by the cluster's own connections: TFNode.DataFeed reads them, ctx.mgr stands for them",
-    "marker": "ends of partitions are told by DataFeed.next_batch",
+    "TFManager": "rows arrive by the cluster's own connections: read them with TFNode.DataFeed; ctx.mgr is a stand-in",
+    "marker": "DataFeed.next_batch tells the ends of partitions",
     "reservation": "the cluster forms by itself: TFCluster.run",
 }
 

@@ -25,7 +25,7 @@ def saveAsTFRecords(df: Any, output_dir: str) -> None:
     sc = df.sparkSession.sparkContext
     path = sc._jvm.org.apache.hadoop.fs.Path(output_dir)
     if path.getFileSystem(sc._jsc.hadoopConfiguration()).exists(path):
-        raise DataError(f"{output_dir} is there already: give another folder, or delete it.")
+        raise DataError(f"{output_dir} already exists: give another folder, or delete it.")
     df.write.format("tfrecord").mode("append").save(output_dir)
 
 
@@ -63,7 +63,7 @@ def _text(name: str, column: Any) -> Any:
     from pyspark.sql import functions as F
 
     text = column.cast("string")
-    told = f"Feature {name!r} has bytes that are no UTF-8: name it in binary_features."
+    told = f"Feature {name!r} has bytes that are not UTF-8: name it in binary_features."
     return F.when(column.isNull() | F.is_valid_utf8(text), text).otherwise(F.raise_error(F.lit(told)))
 
 
@@ -90,7 +90,7 @@ def _feature_of(name: str, dtype: str) -> str:
         return "int64"
     if kind in ("binary", "string"):
         return "bytes"
-    raise DataError(f"Column {name!r} is of type {dtype}, which tf.train.Example has no feature for.")
+    raise DataError(f"Column {name!r} is of type {dtype}, which tf.train.Example cannot hold.")
 
 
 def _feature(train: Any, kind: str, value: Any) -> Any:

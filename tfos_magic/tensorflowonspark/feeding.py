@@ -116,7 +116,7 @@ def _catch_up(query: Any, deadline: float) -> None:
         waiting("the rows that a stream has for the programs")
         thread.join(LOOK_SECONDS)
     if thread.is_alive() and query.isActive:
-        print("A stream had more rows when shutdown() ended it: the programs have not had them.", file=sys.stderr)
+        print("shutdown() ended a stream that had more rows: the programs did not get them.", file=sys.stderr)
 
 
 def _rows_job(rdd: Any, job: RowsJob) -> list[str]:

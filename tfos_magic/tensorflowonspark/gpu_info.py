@@ -18,7 +18,7 @@ def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) 
     own = _own()
     if len(own) < num_gpu:
         raise RuntimeError(
-            f"{num_gpu} GPUs are wanted and this node has {len(own)}: set spark.executor.resource.gpu.amount and "
+            f"{num_gpu} GPUs are requested and this node has {len(own)}: set spark.executor.resource.gpu.amount and "
             "spark.task.resource.gpu.amount"
         )
     if format not in (AS_STRING, AS_LIST):

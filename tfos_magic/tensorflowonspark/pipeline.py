@@ -119,7 +119,7 @@ class TFEstimator(Estimator[Any], TFParams, _Numbers, _Texts, _Switches, HasInpu
     def __init__(self, train_fn: Any, tf_args: Any, export_fn: Any = None) -> None:
         super().__init__()
         if export_fn is not None:
-            raise UsageError("export_fn is of TensorFlow 1: let train_fn export, by compat.export_saved_model.")
+            raise UsageError("export_fn belongs to TensorFlow 1: export in train_fn, with compat.export_saved_model.")
         self.train_fn, self.args = train_fn, Namespace(tf_args)
         self._setDefault(
             input_mapping={},
@@ -143,7 +143,7 @@ class TFEstimator(Estimator[Any], TFParams, _Numbers, _Texts, _Switches, HasInpu
     def _fit(self, dataset: Any) -> TFModel:
         args = self.merge_args_params()
         if args.input_mode != TFCluster.InputMode.SPARK:
-            raise UsageError("An estimator is fed by Spark: leave input_mode out.")
+            raise UsageError("Spark feeds an estimator: leave out input_mode.")
         cluster = TFCluster.run(
             SparkContext.getOrCreate(),
             self.train_fn,
@@ -188,7 +188,9 @@ class TFModel(Model, TFParams, HasBatchSize, HasModel, HasInputMapping, HasOutpu
 
         args = self.merge_args_params()
         if not args.export_dir:
-            raise UsageError("A model predicts by its SavedModel: setExportDir(…) where the program exports it.")
+            raise UsageError(
+                "A model predicts with its SavedModel: call setExportDir(…) with the program's export folder."
+            )
         outputs = sorted(args.output_mapping.items())
         made = predict(
             args.export_dir,

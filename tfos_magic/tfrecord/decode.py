@@ -63,7 +63,7 @@ def refuse_types(schema: pa.Schema, record_type: str) -> None:
         return
     for field in schema:
         if kind_for(element(field.type)) == EMPTY:
-            raise DataError(f"column {field.name!r} is {field.type}, which TFRecord has not: {_remedy(field)}")
+            raise DataError(f"column {field.name!r} is {field.type}, which TFRecord cannot hold: {_remedy(field)}")
         if depth(field.type) > (2 if record_type == SEQUENCE else 1):
             raise DataError(
                 f"column {field.name!r} has arrays in arrays: "

@@ -50,9 +50,9 @@ def batches(
         message = f"the record at byte {corrupt.offset} of {url} is corrupt: {corrupt.reason}"
         if not options.permissive:
             raise DataError(
-                f"{message}. Write the file anew, or leave the rest of such files out with option('mode', 'PERMISSIVE')"
+                f"{message}. Rewrite the file, or skip the rest of such files with option('mode', 'PERMISSIVE')"
             ) from None
-        _log.warning("%s; %d rows of the file were read, the rest is left out", message, rows)
+        _log.warning("%s; %d rows of the file were read, the rest is skipped", message, rows)
     except DataError as error:
         raise DataError(f"{url}: {error}") from None
 
@@ -68,7 +68,7 @@ def _decoded(chunk: RecordChunk, schema: pa.Schema, record_type: str) -> Iterato
             if good:
                 yield decode(block, starts[:good], ends[:good], schema, record_type)
             offset = chunk.base + int(starts[good]) - HEADER
-            raise Corrupt(offset, f"it is no {record_type}: {error}") from None
+            raise Corrupt(offset, f"it cannot be read as {record_type}: {error}") from None
 
 
 def _first_malformed(block: Block, starts: Offsets, ends: Offsets, schema: pa.Schema, kind: str) -> int:

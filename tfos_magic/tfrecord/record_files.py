@@ -97,7 +97,9 @@ def _explained(path: str) -> Iterator[None]:
             f"there is nothing at {path!r}: give an existing file or folder, or a glob that matches something"
         ) from None
     except (ImportError, ValueError) as error:
-        raise DataError(f"{path!r} cannot be opened: {error}. Install what it names beside Spark's Python") from error
+        raise DataError(
+            f"{path!r} cannot be opened: {error}. Install the package it names for Spark's Python"
+        ) from error
     except Exception as error:  # every file system, and every client library, has errors of its own
         raise DataError(f"{path!r} cannot be listed: {error}") from error
 

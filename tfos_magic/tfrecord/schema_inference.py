@@ -56,7 +56,7 @@ def infer(urls: Sequence[str], options: ReadOptions, sample: int, binary: bool =
     with ThreadPoolExecutor(_OPENERS, "tfos-tfrecord-sample") as pool:
         seen: dict[str, FeatureSeen] = {}
         for url, part in zip(urls, pool.map(lambda url: _of_file(url, options, sample), urls), strict=True):
-            with DataError.of(f"{url} differs from files before it"):
+            with DataError.of(f"{url} differs from earlier files"):
                 seen = _merged([seen, part])
     fields = [pa.field(name, _type(seen[name], binary)) for name in sorted(seen) if seen[name].kind != EMPTY]
     if not fields:
@@ -75,7 +75,7 @@ def _of_file(url: str, options: ReadOptions, sample: int) -> dict[str, FeatureSe
             return _merged(parts)
         where = f" at byte {error.offset}" if isinstance(error, Corrupt) else ""
         raise DataError(
-            f"{url} is corrupt{where}: {error}. Leave such files out of the sample with option('mode', 'PERMISSIVE')"
+            f"{url} is corrupt{where}: {error}. Skip such files with option('mode', 'PERMISSIVE')"
         ) from None
     except DataError as error:
         raise DataError(f"{url}: {error}") from None

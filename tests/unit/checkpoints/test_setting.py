@@ -66,7 +66,7 @@ def test_the_beginning_of_an_epoch_is_gone_on_from_and_the_difference_said(tmp_p
     notices: list[str] = []
     with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
         assert labels_of(store, replace(THEN, batch_size=64)) == ["fit0-epoch2-step0"]
-    assert notices == ["From epoch 3 on the run has batches of 64 rows instead of 32."]
+    assert notices == ["From epoch 3 on, the run has batches of 64 rows instead of 32."]
 
 
 def test_in_the_first_epoch_the_run_begins_anew(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_in_the_first_epoch_the_run_begins_anew(tmp_path: Path) -> None:
     with CheckpointStore(str(tmp_path), resume=True, notify=notices.append) as store:
         assert labels_of(store, replace(THEN, batch_size=64)) == []
         assert store.newest is None
-    assert "begins anew" in notices[0]
+    assert "starts over" in notices[0]
 
 
 def test_a_resumed_run_that_would_lose_its_epochs_is_refused_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_a_resumed_run_that_would_lose_its_epochs_is_refused_and_a_restarted_one
         with pytest.raises(UsageError, match=r"64 rows instead of 32.* leave out --resume"):
             labels_of(store, replace(THEN, batch_size=64))
         assert labels_of(store, replace(THEN, batch_size=64)) == []
-    assert notices[-1].endswith("It begins anew.")
+    assert notices[-1].endswith("It starts over.")

@@ -77,7 +77,7 @@ def test_what_was_set_is_there_and_what_was_not_is_as_imported(watched: Path) ->
     module._handle = object()
     sys.modules["beside_pack.inner"].DEEP = 4  # type: ignore[attr-defined]
     states, [notice] = changed_states()
-    assert notice.startswith("beside_state.LATE, beside_state.LOCK: set since the import, and not sent to workers")
+    assert notice.startswith("beside_state.LATE, beside_state.LOCK: set after the import, and not sent to workers")
     assert sorted(states) == ["beside_pack.inner", "beside_state"]
     worker = _on_a_worker(watched, states)
     assert worker is not module

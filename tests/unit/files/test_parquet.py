@@ -69,5 +69,5 @@ def test_files_elsewhere_are_read_through_their_file_system(path: Path) -> None:
 
 
 def test_a_file_of_another_size_than_expected_is_not_read(path: Path) -> None:
-    with pytest.raises(OSError, match="was written anew"), open_parquet(str(path), 17):
+    with pytest.raises(OSError, match="has been rewritten"), open_parquet(str(path), 17):
         pass

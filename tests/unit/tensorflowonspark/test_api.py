@@ -122,7 +122,7 @@ def test_roles_are_dealt_in_order(asked: tuple[Any, ...], roles: list[str]) -> N
 
 @pytest.mark.parametrize("asked", [(1, 1, None, False), (2, 1, "chief", True), (0, 0, None, False)])
 def test_too_few_nodes_are_refused(asked: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="are not enough"):
         deal_roles(*asked)
 
 
@@ -178,5 +178,5 @@ def test_records_are_made_of_rows_and_read_again() -> None:
 def test_gpus_are_those_that_spark_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert (gpu_info.is_gpu_available(), gpu_info.get_gpus(1)) == (True, "2")
-    with pytest.raises(RuntimeError, match="3 GPUs are wanted and this node has 2"):
+    with pytest.raises(RuntimeError, match="3 GPUs are requested and this node has 2"):
         gpu_info.get_gpus(3)

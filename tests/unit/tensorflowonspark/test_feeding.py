@@ -94,5 +94,5 @@ def test_rows_of_a_stream_that_the_programs_have_not_had_are_told_of(
     assert query.calls == ["stopped"]
     assert capsys.readouterr().err.splitlines() == [
         "waiting for the rows that a stream has for the programs",
-        "A stream had more rows when shutdown() ended it: the programs have not had them.",
+        "shutdown() ended a stream that had more rows: the programs did not get them.",
     ]

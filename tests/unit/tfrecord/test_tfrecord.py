@@ -210,7 +210,7 @@ def test_a_damaged_record_is_named_by_file_and_byte_and_permissive_keeps_what_ca
 
 def test_a_record_that_is_no_example_is_corrupt_from_there_on(tmp_path: Path, mixed: list[bytes]) -> None:
     url = write(tmp_path / "bad", [*mixed[:70], b"\xff" * 20, *mixed])
-    with pytest.raises(DataError, match=rf"byte {sum(len(r) + 16 for r in mixed[:70])} of .* is no Example"):
+    with pytest.raises(DataError, match=rf"byte {sum(len(r) + 16 for r in mixed[:70])} of .* be read as Example"):
         rows(url, MIXED)
     assert len(rows(url, MIXED, permissive=True)) == 70
 
