@@ -112,8 +112,8 @@ def typed(file: DataFile, fields: Sequence[pa.Field]) -> dict[str, pa.Scalar]:
             scalars[field.name] = _scalar(values[field.name], field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise DataError(
-                f"{file.url} lies in a folder {field.name}={values[field.name]}, which cannot be read as {field.type}: declare "
-                f"{field.name!r} as string in the schema"
+                f"{file.url} lies in a folder {field.name}={values[field.name]}, which cannot be read as {field.type}: "
+                f"declare {field.name!r} as string in the schema"
             ) from None
     return scalars
 
