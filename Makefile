@@ -17,7 +17,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 .DEFAULT_GOAL := help
-.PHONY: help env java chromium demo lab docs dist lint test soak canary matrix test-fast binder images pins badge clean
+.PHONY: help env java chromium demo lab docs dist lint test soak canary matrix test-fast binder images outputs pictures pins badge clean
 
 help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
@@ -32,6 +32,8 @@ help:
 	@echo "make dist       build wheel and source archive in dist/, check them, and load the extension from the wheel"
 	@echo "make binder     replay Binder's build and start in an empty environment (downloads about 1 GB)"
 	@echo "make images     replay the images for Kubernetes without Docker, as root, and try them (downloads about 1 GB)"
+	@echo "make outputs    run the tutorials and keep their outputs for the documentation; ONLY=00_quickstart runs one"
+	@echo "make pictures   make the moving pictures of README, from its own cells in JupyterLab"
 	@echo "make pins       pin anew, in binder/environment.yml, what Binder installs"
 	@echo "make badge      print the Binder badge of this clone, from where it was cloned"
 	@echo "make env        only make .venv, with everything the above need"
@@ -101,6 +103,12 @@ binder: $(STAMP)
 
 images: $(STAMP)
 	@$(BIN)/python tools/images.py
+
+outputs: java $(STAMP)
+	@$(WITH_JAVA) python tools/outputs.py $(ONLY)
+
+pictures: java chromium $(STAMP)
+	@$(WITH_JAVA) python tools/pictures.py
 
 pins: $(STAMP)
 	@$(BIN)/python tools/pins.py

@@ -31,6 +31,7 @@ LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+)(\))")
 HEADING = re.compile(r"^(#{1,6}) +(.+?)\s*$")
 GUIDE = "GUIDE.md"
 PICTURES = "widgets/pictures"
+OUTPUTS = ROOT / "docs" / "tutorials" / "outputs"
 # Where links go that name a file and no section of it.
 FILES = {"README.md": "index.md", GUIDE: "how-to/index.md", "notebooks": "tutorials/index.md"}
 
@@ -127,7 +128,7 @@ def section(file: str, title: str | None) -> str:
 def _lead(text: str) -> str:
     """What stands before the first section, with its pictures as Sphinx has them and without badges."""
     lead = re.sub(r"^\[!\[.*\n", "", text.partition("\n## ")[0], flags=re.MULTILINE)
-    pictures = "".join(f"\n![The panel of a run]({PICTURES}/panel-{c}.png){{.only-{c}}}\n" for c in ("light", "dark"))
+    pictures = "".join(f"\n![The panel of a run]({PICTURES}/panel-{c}.gif){{.only-{c}}}\n" for c in ("light", "dark"))
     return re.sub(r"<picture>.*?</picture>", pictures, lead, flags=re.DOTALL)
 
 
@@ -154,8 +155,9 @@ def moved(text: str, file: str, page: str, site: Site) -> str:
 
 
 def notebook(path: Path) -> str:
-    """A notebook as Markdown; outputs are shown where it has some."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    """A tutorial as Markdown, with its outputs where they are kept."""
+    kept = OUTPUTS / path.name
+    cells = json.loads((kept if kept.exists() else path).read_text(encoding="utf-8"))["cells"]
     return "\n\n".join(part for cell in cells for part in _parts(cell) if part.strip()) + "\n"
 
 
@@ -173,7 +175,8 @@ def _output(output: dict[str, object]) -> str:
         return f'<img alt="output" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
     if "text/html" in data:
         return "````{raw} html\n" + "".join(data["text/html"]) + "\n````"
-    return "````text\n" + "".join(data.get("text/plain", "")) + "\n````"
+    text = output.get("traceback") or data.get("text/plain", "")
+    return "````text\n" + "".join(text).rstrip() + "\n````"  # type: ignore[arg-type]
 
 
 def raised(text: str) -> str:

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+OUTPUTS = NOTEBOOKS.parent / "docs" / "tutorials" / "outputs"
 TUTORIALS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 
 
@@ -57,6 +58,16 @@ def test_its_links_lead_somewhere(path: Path, notebook: nbformat.NotebookNode) -
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in link]
     assert [link for link in links if not (path.parent / link.partition("#")[0]).exists()] == []
+
+
+def test_its_outputs_are_kept_and_of_its_own_cells(path: Path, notebook: nbformat.NotebookNode) -> None:
+    kept = nbformat.read(OUTPUTS / path.name, as_version=4)
+    assert [cell.source for cell in kept.cells] == [cell.source for cell in notebook.cells], (
+        f"make outputs ONLY={path.stem}"
+    )
+    assert any(cell.get("outputs") for cell in kept.cells)
+    shown = nbformat.writes(kept)
+    assert re.findall(r"/(?:home|root|work|tmp)/[\w.-]+|(?:tb_)?token=\w+", shown) == []
 
 
 def test_there_is_a_test_that_runs_it(path: Path) -> None:
