@@ -33,7 +33,12 @@ GUIDE = "GUIDE.md"
 PICTURES = "widgets/pictures"
 OUTPUTS = ROOT / "docs" / "tutorials" / "outputs"
 # Where links go that name a file and no section of it.
-FILES = {"README.md": "index.md", GUIDE: "how-to/index.md", "notebooks": "tutorials/index.md"}
+FILES = {
+    "README.md": "index.md",
+    GUIDE: "how-to/index.md",
+    "notebooks": "tutorials/index.md",
+    "docs/tutorials/outputs": "tutorials/index.md",
+}
 
 
 @dataclass

@@ -48,6 +48,17 @@ def test_it_ends_with_what_to_try_and_where_to_go(notebook: nbformat.NotebookNod
     assert re.search(r"\]\(\d\d_\w+\.ipynb\)", ending.source)
 
 
+def test_the_path_through_all_of_them_is_that_of_the_readme() -> None:
+    path = re.findall(
+        r"^\| \[(\d\d_\w+)\]\(notebooks/", (NOTEBOOKS.parent / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert sorted(path) == [each.stem for each in TUTORIALS]
+    for name, after in zip(path, [*path[1:], ""], strict=True):
+        ending = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells[-1].source
+        told = "the next notebook, .*" + re.escape(f"({after}.ipynb).") if after else r"another notebook\."
+        assert re.search(f"^Shut this kernel down before you open {told}$", ending, re.MULTILINE), name
+
+
 def test_its_cluster_is_stopped_where_one_is_started(notebook: nbformat.NotebookNode) -> None:
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     if re.search(r"^%(tfos start|%tfos_train|%tfos_run)", code, re.MULTILINE):
