@@ -24,8 +24,9 @@ LINKS = {False: "one host", True: "TCP"}
 TEXT = """# How cost grows with the number of workers
 
 Written by `benchmarks/scale.py` on {date}: {system}, {cores} cores, {memory:.0f} GiB of memory; in the last quarter of
-an hour {load:.1f} processes wanted a core. What says *measured* comes from this run. What says *computed* comes from
-the formulas that were fitted to it, and nobody has run it.
+an hour the load average was {load:.1f}, the benchmark's own ranks included.
+What says *measured* comes from this run. What says *computed* comes from the formulas that were fitted to it, and
+nobody has run it.
 
 Clusters of n workers train a dense model of {weights:,} float32 weights (P = {bytes:,} bytes) with Adam, on the same
 rows in global batches of {batch}, fed from Spark. CPU is processor seconds, of programs and system.
@@ -40,12 +41,12 @@ of bytes and what its sockets were given.
 
 ## Sums alone (measured)
 
-A process for each rank, without Keras and Spark, so that {ranks} ranks fit. Foretold is what the formulas below say.
+A process for each rank, without Keras and Spark, so that {ranks} ranks fit. Predicted is what the formulas below say.
 The time on the clock is that of all ranks on the cores of this one machine.
 
 {summed}
 
-To form a group took so many ms on the clock, until all ranks were in it (medians):
+Time to form a group, in ms on the clock, until all ranks were in it (medians):
 
 {formed}
 
@@ -79,7 +80,7 @@ and the one thread of a rank sends, copies and adds up in turn. Values that are 
 out take a rank less than 2 P bytes, however many workers there are; its headers and calls grow with them, and so does
 what it does beside for each of its peers. Times are ms of a step.
 
-{foretold}
+{predicted}
 
 The kernel, while all train:
 
@@ -180,7 +181,7 @@ def _once(clusters: list[Cluster]) -> str:
     return "so a row travels once, whatever the number of workers" if held else "**in this run that does not hold**"
 
 
-def foretold(laws: Laws) -> Iterator[Iterable[object]]:
+def predicted(laws: Laws) -> Iterator[Iterable[object]]:
     for model, weights in MODELS.items():
         for count in FORETOLD:
             for name, rate in RATES.items():
@@ -224,7 +225,7 @@ def page(clusters: list[Cluster], formed: list[Formed], sums: list[Sums], law: M
             trained(clusters),
         ),
         "summed": table(
-            "n | link | bytes | sent, rank | foretold | calls, rank | foretold | CPU ms, rank | foretold | clock ms",
+            "n | link | bytes | sent, rank | predicted | calls, rank | predicted | CPU ms, rank | predicted | clock ms",
             summed(sums, law),
         ),
         "formed": table("n | one host | TCP", formed_groups(formed)),
@@ -238,9 +239,9 @@ def page(clusters: list[Cluster], formed: list[Formed], sums: list[Sums], law: M
             fed(clusters),
         ),
         "formulas": table("what | formula | residuals", formulas),
-        "foretold": table(
+        "predicted": table(
             "weights | n | network | on the wire | copying and adding | calls and peers | exchange | computes",
-            foretold(laws),
+            predicted(laws),
         ),
         "loaded": table("n | messages a second | of a core", loaded(laws)),
     }

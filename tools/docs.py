@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "docs"
 MARKER = re.compile(r"^<!-- (include|generate) ([^:\n]+?)(?:: (.*?))? -->$", re.MULTILINE)
 LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+)(\))")
+CODE = re.compile(r"^(`{3,})[^`\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^(#{1,6}) +(.+?)\s*$")
 GUIDE = "GUIDE.md"
 PICTURES = "widgets/pictures"
@@ -105,7 +106,7 @@ def expand(text: str, page: str, site: Site) -> str:
         if kind == "generate":
             return docs_reference.PARTS[what.split()[0]](*what.split()[1:])
         found = moved(section(what, title), what, page, site)
-        return found if marker.start() or re.search(r"^# ", found, re.MULTILINE) else raised(found)
+        return found if marker.start() or re.search(r"^# ", without_code(found), re.MULTILINE) else raised(found)
 
     return MARKER.sub(put, text)
 
@@ -155,8 +156,11 @@ def moved(text: str, file: str, page: str, site: Site) -> str:
             raise ValueError(f"{file} links to {target!r}, which no page of docs/ includes")
         return f"{link[1]}{up}{place}{'#' + anchor if anchor else ''}{link[3]}"
 
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if part.startswith("```") else LINK.sub(relink, part) for part in parts)
+    linked, end = "", 0
+    for code in CODE.finditer(text):
+        linked += LINK.sub(relink, text[end : code.start()]) + code[0]
+        end = code.end()
+    return linked + LINK.sub(relink, text[end:])
 
 
 def notebook(path: Path) -> str:
@@ -180,8 +184,8 @@ def _output(output: dict[str, object]) -> str:
         return f'<img alt="output" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
     if "text/html" in data:
         return "````{raw} html\n" + "".join(data["text/html"]) + "\n````"
-    text = output.get("traceback") or data.get("text/plain", "")
-    return "````text\n" + "".join(text).rstrip() + "\n````"  # type: ignore[arg-type]
+    text = "\n".join(output.get("traceback", [])) or "".join(data.get("text/plain", ""))  # type: ignore[call-overload]
+    return f"````text\n{text.rstrip()}\n````"
 
 
 def raised(text: str) -> str:
@@ -199,7 +203,7 @@ def slug(title: str) -> str:
 
 
 def without_code(text: str) -> str:
-    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return CODE.sub("", text)
 
 
 def read(file: str) -> str:

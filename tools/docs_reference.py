@@ -58,7 +58,8 @@ def _magic(title: str, parser: Any, about: str) -> str:
 
 
 def _group(title: str | None, actions: Iterable[Action]) -> str:
-    head = title[0].upper() + title[1:] if title and title not in ("options", "positional arguments") else "Options"
+    plain = {"positional arguments": "arguments", "options": "options", None: "options"}.get(title, title)
+    head = f"{plain[:1].upper()}{plain[1:]}"
     rows = ["| option | default | meaning |", "|---|---|---|", *map(_row, actions)]
     return f"*{head}*\n\n{_table(rows)}"
 
@@ -86,7 +87,7 @@ def _default_of(action: Action) -> str:
     if setting and action.default is None and action.nargs != 0:
         return f"{_code(TFOS.class_traits()[setting].default_value)} ([`TFOS.{setting}`](settings.md))"
     default = default_of(action)
-    return "" if default in (None, "", 0, False) else _code(default)
+    return "" if default in (None, "", 0, False) or action.nargs == 0 else _code(default)
 
 
 def _code(value: Any) -> str:
@@ -107,7 +108,7 @@ def _values_of(trait: Any) -> str:
     if kinds := getattr(trait, "trait_types", None):
         return " or ".join(map(_values_of, kinds))
     if choices := getattr(trait, "values", None):
-        return ", ".join(f"`{choice}`" for choice in choices)
+        return ", ".join(map(_code, choices))
     kind = {"Unicode": "text", "Bool": "`True`, `False`", "Int": "whole number", "Float": "number"}[
         type(trait).__name__
     ]

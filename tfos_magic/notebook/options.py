@@ -227,7 +227,7 @@ predict_options = grouped(
     magic_arguments(),
     argument("model", nargs="?", default=None, help="Keras model of the notebook, or the path of one."),
     argument("frame", nargs="?", default=None, help="DataFrame to predict for, of Spark or pandas."),
-    argument("-o", dest="bound", default=None, help="Name for the DataFrame with the predictions."),
+    argument("-o", dest="bound", metavar="NAME", default=None, help="Name for the DataFrame with the predictions."),
     argument("--features", type=names, default=None, help="Columns to feed, with commas; default: all."),
     argument("--output", type=names, default=["prediction"], help="Names of the new columns, one for each output."),
     argument("--batch-size", type=positive, default=1024, help="Rows in one call of the model."),

@@ -26,17 +26,30 @@ ITEM = "item"
 class RunOptions(TypedDict, total=False):
     """Options of a run, all of which may be left out.
 
-    ``name`` is what it is called. ``names`` are values the code may use; ``frames`` are DataFrames (of Spark, pandas or
-    polars, Arrow tables, or dicts of arrays), each of which it gets under its name as this worker's
-    ``tf.data.Dataset``, in global batches of ``batch_size`` rows (32): ``(features, label)`` where ``label`` names a
-    column, else a dict of columns; ``features`` are all columns but the label, unless named. ``weight`` names a column
-    that weighs rows, and ``matrix`` puts the features side by side, as
-    :class:`~tfos_magic.columns.selection.Selection` says. ``missing`` says what
-    nulls and short arrays become, as in ``Missing.of(fill={"age": 0}, pad=0)``. Names in ``outputs`` come back from
-    rank 0. ``options`` are those of the ``strategy``, by the names of
-    :class:`~tfos_magic.transport.messages.StrategyOptions`. Scalars for TensorBoard go to ``log_dir``. Shuffle and
-    seed, checkpoints and restarts are those of :class:`~tfos_magic.cluster.runs.request.RunRequest`. ``observer``
-    watches: its ``update(state)`` and ``output(text, stream)`` are called from the run's thread.
+    Attributes
+    ----------
+    name: what the run is called.
+    names: values that the code may use, by name.
+    frames: DataFrames (of Spark, pandas or polars, Arrow tables, or dicts of arrays) by name. The code gets each as
+        this worker's ``tf.data.Dataset``: ``(features, label)`` where ``label`` names a column, else a dict of columns.
+    features: columns that are features; all but the label and the weight, unless named.
+    label: the column that is the label.
+    weight: a column that weighs rows.
+    matrix: puts the features side by side, as :class:`~tfos_magic.columns.selection.Selection` says.
+    missing: what nulls and short arrays become, as in ``Missing.of(fill={"age": 0}, pad=0)``.
+    batch_size: rows of a step over all workers; 32.
+    shuffle: whether fed rows come in another order in each epoch; True.
+    seed: seeds the order of rows and the workers' generators. Without one, a run goes on with this process's states.
+    outputs: names that come back from worker 0.
+    strategy: ``sync`` (the default), ``local``, ``async`` or ``none``.
+    options: those of the strategy, by the names of :class:`~tfos_magic.transport.messages.StrategyOptions`.
+    log_dir: a folder for TensorBoard's scalars and the event files of worker 0.
+    checkpoint_dir: a path or URL for checkpoints. Left out, they are kept for this run's restarts alone.
+    checkpoint_every: steps between two checkpoints; 0, the default, means one for each epoch.
+    keep_checkpoints: how many stay, besides the last one of an epoch's beginning; 3.
+    resume: goes on from the newest checkpoint in ``checkpoint_dir``.
+    max_restarts: lost workers that the run survives; 2.
+    observer: an object whose ``update(state)`` and ``output(text, stream)`` are called from the run's thread.
     """
 
     name: str
