@@ -14,6 +14,7 @@ import optuna
 import pytest
 from pyspark.sql import SparkSession
 
+import tfos_magic as tfos
 from tfos_magic import TFCluster
 from tfos_magic.errors import DataError, TrialError, UsageError
 
@@ -278,3 +279,55 @@ score = x
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
     assert all(trial.value == trial.params["x"] for trial in study.trials)
     assert any("restarted" in notice for notice in sweep.notices)
+
+
+PATCHED = """
+import decimal, keras, numpy as np, tensorflow as tf
+doubled = tfos.suggest_categorical("doubled", [True, False])
+if doubled:
+    plain = keras.layers.Dense.__call__
+    keras.layers.Dense.__call__ = lambda self, x: 2 * plain(self, x)
+    tf.config.optimizer.set_jit(True)
+    decimal.getcontext().prec = 5
+layer = keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)
+score = float(layer(np.ones((1, 1), "float32"))[0, 0])
+left = [decimal.getcontext().prec, tf.config.optimizer.get_jit()]
+score += 100 * (not doubled and left != [28, ""])
+"""
+
+
+def test_what_a_trial_sets_and_patches_in_libraries_reaches_no_other(cluster: TFCluster) -> None:
+    study = cluster.sweep(PATCHED, trials=6, metric="score", sampler="random", seed=1).wait(200)
+    found = [(trial.params["doubled"], trial.value) for trial in study.trials]
+    assert sorted(set(found)) == [(False, 1.0), (True, 2.0)]
+
+
+def test_a_function_may_return_the_metric_among_others(cluster: TFCluster) -> None:
+    def asked() -> dict[str, Any]:
+        x = tfos.suggest_float("x", 0, 1)
+        return {"score": x, "twice": 2 * x, "text": "x"}
+
+    sweep = cluster.sweep(asked, trials=3, metric="score", seed=1)
+    study = sweep.wait(120)
+    assert [trial.value for trial in study.trials] == [trial.params["x"] for trial in study.trials]
+    assert sweep.best == {"score": study.best_value, "twice": 2 * study.best_value, "text": "x"}
+
+
+def test_a_mistyped_metric_ends_the_sweep_with_the_first_trials(cluster: TFCluster) -> None:
+    sweep = cluster.sweep(FIT.replace("10", "2"), trials=12, metric="lose", direction="minimize", seed=1)
+    with pytest.raises(TrialError, match=r"It reported no 'lose': its metrics are loss, .*Did you mean 'loss'\?"):
+        sweep.wait(120)
+    assert sweep.count("failed") <= 4
+    assert sweep.count("stopped") >= 8
+
+
+def test_a_sampler_that_has_tried_all_there_is_needs_no_more_trials(
+    cluster: TFCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sampler = optuna.samplers.GridSampler({"x": [1, 2, 3]})
+    sweep = cluster.sweep("score = tfos.suggest_int('x', 1, 3)", trials=20, metric="score", sampler=sampler)
+    study = sweep.wait(120)
+    assert sorted(trial.value for trial in study.trials if trial.state.name == "COMPLETE") == [1, 2, 3]
+    assert (sweep.size, sweep.count("complete"), sweep.count("stopped")) == (3, 3, 0)
+    assert [text for text in sweep.notices if "tried all that there is: 17 trials were not needed" in text]
+    assert "Searching for the largest score." in capfd.readouterr().err

@@ -26,10 +26,8 @@ class MapRun:
 
     Iterating gives the results in the order of the items, each as soon as it is there, and raises
     :class:`~tfos_magic.errors.ItemError` for an item that failed; the others go on. The idea is that of
-    ``concurrent.futures``. Items get ``fresh`` trainers, unless those of the item before may have the next one too.
+    ``concurrent.futures``. Each item gets trainers of its own: nothing that one sets or patches reaches another.
     """
-
-    fresh = True
 
     def __init__(
         self,
@@ -180,7 +178,7 @@ class MapRun:
             except Empty:
                 return
             self._places[self.runs[index].run_id] = place
-            place.membership.stale |= self.fresh
+            place.membership.stale = True
             self._execute(index)
 
     def _end_those_left(self) -> None:

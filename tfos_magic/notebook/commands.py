@@ -36,7 +36,6 @@ from tfos_magic.notebook.options import (
 )
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.texts import unquoted
 from tfos_magic.notebook.views.choice import detected, request_of_cell, shows_frames
 from tfos_magic.notebook.views.picture import summary
 from tfos_magic.notebook.views.tables import run_table
@@ -220,7 +219,7 @@ class Commands:
             display(run_table(self.runtime.known.states), raw=True)
 
     def _compare(self, args: Any) -> None:
-        runs = [self.runtime.known.find(unquoted(name)) for name in args.runs] or self.runtime.known.runs[-COMPARED:]
+        runs = [self.runtime.known.find(name) for name in args.runs] or self.runtime.known.runs[-COMPARED:]
         if not runs:
             print("There is no run yet.")
         elif detected() == "widget":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Action
 from collections.abc import Callable
 from dataclasses import Field, fields
@@ -13,7 +14,7 @@ from IPython.core.magic_arguments import MagicHelpFormatter, argument, argument_
 from tfos_magic.errors import UsageError
 from tfos_magic.limits import above_zero, counting, positive
 from tfos_magic.notebook.config import TFOS, setting_of
-from tfos_magic.notebook.texts import extent, for_column, names, of_unknown, pair, ranks, unquoted
+from tfos_magic.notebook.texts import extent, names, of_unknown, pair, ranks
 from tfos_magic.notebook.views.choice import CHOICES
 from tfos_magic.transport.messages import STRATEGIES, StrategyOptions
 
@@ -119,7 +120,6 @@ data_options = grouped(
     argument("--matrix", action="store_true", help="The features side by side in one float32 tensor (rows, width)."),
     argument(
         "--pad",
-        type=for_column,
         action="append",
         default=[],
         metavar="[COL=]VALUE[:LENGTH]",
@@ -128,7 +128,6 @@ data_options = grouped(
     ),
     argument(
         "--fill",
-        type=for_column,
         action="append",
         default=[],
         metavar="[COL=]VALUE",
@@ -219,7 +218,7 @@ map_options = grouped(
     argument("--trim", action="store_true", help="Leave the DataFrame's own columns out; rows may change in number."),
     argument("--select", type=names, default=[], help="Columns of the result to keep, with commas."),
     argument("--block-rows", type=positive, default=None, help="Rows in a block; default: what suits the cache."),
-    argument("--schema", type=unquoted, default=None, help="Outputs as DDL in quotes; TensorFlow is not needed then."),
+    argument("--schema", default=None, help="Outputs as DDL in quotes; TensorFlow is not needed then."),
     help_option,
 )
 
@@ -241,7 +240,7 @@ predict_options = grouped(
 def parse(function: Any, line: str) -> Any:
     """Parse ``line`` for a magic. Raises :class:`UsageError` naming the nearest option when one is unknown."""
     try:
-        return function.parser.parse_argstring(line)
+        return function.parser.parse_args(shlex.split(line))
     except IPythonUsageError as error:
         raise UsageError(of_unknown(function.parser, str(error))) from None
     except ValueError as error:

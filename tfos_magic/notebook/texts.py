@@ -42,17 +42,6 @@ def pair(text: str) -> tuple[str, str]:
     return name.strip(), frame.strip()
 
 
-def unquoted(text: str) -> str:
-    """The text without the quotes around it, which IPython leaves there."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def for_column(text: str) -> str:
-    """``VALUE`` or ``COL=VALUE``, without the quotes around a value."""
-    column, sign, value = text.partition("=")
-    return f"{column}={unquoted(value)}" if sign and text[0] not in "'\"" else unquoted(text)
-
-
 def ranks(text: str) -> list[int]:
     """Ranks with commas, ``0,2``, or as ranges, ``4-7``."""
     numbers: list[int] = []

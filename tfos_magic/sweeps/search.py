@@ -92,6 +92,11 @@ class Search:
         return found
 
     @property
+    def aim(self) -> str:
+        """What is searched for, in words."""
+        return f"Searching for the {'largest' if self.direction == 'maximize' else 'smallest'} {self.metric}."
+
+    @property
     def prunes(self) -> bool:
         """Whether trials may be ended early."""
         return self.pruner != "none" and not isinstance(self.pruner, optuna_module().pruners.NopPruner)

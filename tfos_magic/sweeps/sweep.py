@@ -2,58 +2,36 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.options import request_of
 from tfos_magic.cluster.runs.request import RETURNED, RunRequest
 from tfos_magic.cluster.runs.run import STOP_SECONDS
 from tfos_magic.cluster.worker_group import WorkerGroup
-from tfos_magic.errors import CaptureError, ClusterError, DataError, FeedError, TrialError, UsageError, WorkerLost
+from tfos_magic.errors import (
+    CaptureError,
+    ClusterError,
+    DataError,
+    FeedError,
+    TrialError,
+    UsageError,
+    WorkerLost,
+    did_you_mean,
+)
 from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, text_of
 from tfos_magic.sweeps.search import Search, ended_trials, take_up, taken_trials
 from tfos_magic.sweeps.trial import Searching, Trial, best_of
+from tfos_magic.sweeps.trial_runs import TrialRuns
 from tfos_magic.values import pack
 
 if TYPE_CHECKING:
     import optuna
     import pandas
-
-
-class TrialRuns(MapRun):
-    """The runs of a sweep's trials, each an item. Trials that end well leave their trainers to the next ones."""
-
-    fresh = False
-    sweep: Sweep
-
-    def _execute(self, index: int) -> None:
-        values: dict[str, Any] = {}
-        error: BaseException | None = None
-        if not self.stopping and not self.sweep.reserve(self.sweep.trials[index]):
-            self.sweep.trials[index].spare()
-        try:
-            values = self.runs[index].execute()
-        except BaseException as failure:  # told in the table
-            error = failure
-        self.sweep.take_end(self.sweep.trials[index], values, error)
-        with self._changed:
-            self._order.append(index)
-            self._changed.notify_all()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether no more trials are begun."""
-        return self._stopping.is_set()
-
-    def abort(self) -> None:
-        """Begin no more trials, and end those under way at their next steps; from any thread, without waiting."""
-        self._stopping.set()
-        for run in self.runs:
-            if not run.done:
-                run.ask_to_stop()
 
 
 class Sweep:
@@ -93,10 +71,7 @@ class Sweep:
             for index, trial in enumerate(self.trials)
         ]
         self._tell_of_chance()
-        self.runs = TrialRuns(cluster, range(len(requests)), requests, workers_per_trial, self.trials)
-        self.runs.sweep = self
-        for trial, run in zip(self.trials, self.runs.runs, strict=True):
-            trial.run = run
+        self.runs = TrialRuns(cluster, self.trials, requests, workers_per_trial, self.reserve, self.take_end)
 
     def _left(self) -> int:
         """How many trials there are to be, those of an earlier sweep that are tried again among them."""
@@ -238,10 +213,19 @@ class Sweep:
             self._fail(failure)
         if trial.verdict == "failed":
             self._heed(trial, error)
-        if self._searching.exhausted and not self.stopping:
-            self.runs.abort()
+        if self._searching.exhausted:
+            self._spare_those_left()
         if all(each.verdict for each in self.trials):
             self._tell_of_better()
+            if self.count("complete") > 1 and not any(each.params for each in self.trials):
+                self._searching.say("No trial asked for a value by tfos.suggest_…: they differ by chance alone.")
+
+    def _spare_those_left(self) -> None:
+        left = [trial for trial in self.trials if not (trial.verdict or trial.spared)]
+        for trial in left:
+            trial.spare()
+        if left:
+            self._searching.say(f"The sampler has tried all that there is: {len(left)} trials were not needed.")
 
     def _tell_of_better(self) -> None:
         """Let the user know of a better trial that another sweep of the study has had."""
@@ -262,8 +246,17 @@ class Sweep:
         is_of_all = isinstance(error, DataError | FeedError | ClusterError) and not isinstance(error, WorkerLost)
         if error is not None and is_of_all:
             self._fail(error)
-        elif self._fail_fast:
+        elif self._fail_fast or self._is_mistyped():
             self._fail(TrialError(trial.number or 0, trial.params, trial.error))
+
+    def _is_mistyped(self) -> bool:
+        """Whether no trial can have the metric: the first have not, and neither does the cell set it by its name."""
+        metric, ended = self.search.metric, [trial for trial in self.trials if trial.verdict]
+        if len(ended) < max(2, self.places) or not all(trial.lacks_metric for trial in ended):
+            return False
+        if self._best == RETURNED:  # a number that a function may return, or not
+            return bool(did_you_mean(metric, ended[0].run.state.metrics, ""))
+        return not re.search(rf"\b{re.escape(metric)}\b", self.search.text)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -277,7 +270,7 @@ def why_missing(study: optuna.Study, mine: Collection[Trial] = ()) -> str:
     if best is None:
         return "No trial has succeeded."
     here = best.number in {trial.number for trial in mine}
-    why = "whose model did not come" if here else "of an earlier sweep, whose model and names were not kept"
+    why = "whose model did not come" if here else "of another sweep, whose model and names were not kept"
     return f"The best trial is number {best.number}, {why}. Train the cell again with its parameters: {best.params}."
 
 
@@ -297,4 +290,6 @@ def sweep_of(
     outputs = outputs_of(cell, search["metric"], asked, model) if isinstance(cell, str) else asked
     request = request_of(cell, **{**options, "outputs": outputs})
     searched = Search(**search, seed=request.seed, text=text_of(cell))
+    if not search.get("direction"):
+        print(searched.aim, file=sys.stderr, flush=True)
     return Sweep(cluster, request, searched, workers_per_trial, fail_fast, model, aloud=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError, did_you_mean
 from tfos_magic.sweeps.search import ERROR, OWNER, STOPPED, Search, owner, suggest
 from tfos_magic.values.suggestions import Suggestion
 
@@ -76,8 +76,8 @@ class Searching:
 class Trial(Observer):
     """A trial of ``searching``, whose ``run`` it watches; in the study it has a ``number`` once its cell asks.
 
-    ``verdict`` is how it ended: ``complete``, ``pruned``, ``failed``, ``stopped``, ``spared`` where other kernels had
-    the trials that were left, or empty. ``value`` is the number that the cell calls by the metric's name, else the
+    ``verdict`` is how it ended: ``complete``, ``pruned``, ``failed``, ``stopped``, ``spared`` where it was not
+    needed, or empty. ``value`` is the number that the cell calls by the metric's name, else the
     metric in the last epoch that has it, ``curve`` its values by epochs trained; ``error`` is why it failed, as it is
     told. ``values`` are the names that it brought back, where it was the best.
     """
@@ -94,7 +94,9 @@ class Trial(Observer):
         self.value: float | None = None
         self.verdict = self.error = ""
         self.values: dict[str, Any] = {}
-        self.pruned = self._spared = False
+        self.pruned = self.spared = False
+        self.lacks_metric = False
+        """Whether it failed because it reported no number by the metric's name."""
         self.changes = 0
         """Grows with what is shown of it."""
 
@@ -203,6 +205,7 @@ class Trial(Observer):
                 error.brought = ""  # the notebook gets the names of the best trial alone
             self._fail(str(error))
         elif (value := self._final(values)) is None:
+            self.lacks_metric = True
             self._fail(self._without_metric())
         elif math.isnan(value):
             self._fail(f"its {self._searching.search.metric} is not a number")
@@ -210,14 +213,14 @@ class Trial(Observer):
             self._complete(value, values)
 
     def spare(self) -> None:
-        """It is not needed: other kernels have all that are left."""
-        self._spared = True
+        """It is not needed: other kernels have all that are left, or the sampler has tried all there is."""
+        self.spared = True
         self.run.ask_to_stop()
         if self._trial is not None:
             self._withdraw()
 
     def _stop(self) -> None:
-        if self._spared:
+        if self.spared:
             self.verdict = "spared"
             return
         self.verdict = "stopped"
@@ -261,10 +264,12 @@ class Trial(Observer):
         self._searching.tell(self.trial, value, TrialState[state])
 
     def _without_metric(self) -> str:
-        known = ", ".join(self.run.state.metrics) or "none"
+        """What there is instead of the metric."""
+        metric, known = self._searching.search.metric, self.run.state.metrics
+        near = did_you_mean(metric, known, "")
         return (
-            f"It reported no {self._searching.search.metric!r}: its metrics are {known}, and no name called so "
-            "in the cell, nor what a function returned, is one number."
+            f"It reported no {metric!r}: its metrics are {', '.join(known) or 'none'}, and no name called so "
+            f"in the cell, nor what a function returned, is one number.{' ' * bool(near)}{near}"
         )
 
 

@@ -40,7 +40,12 @@ class Suggestion:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
+        if not isinstance(self.name, str):
+            raise UsageError(f"A suggestion has a text as its name, not {self.name!r}.")
+        for field in ("low", "high", "step", "default"):
+            object.__setattr__(self, field, _plain(getattr(self, field)))
+        object.__setattr__(self, "choices", [_plain(choice) for choice in self.choices])
+        numbers = all(isinstance(bound, int | float) and math.isfinite(bound) for bound in (self.low, self.high))
         if not self.choices and not (numbers and self.low < self.high):
             raise UsageError(f"{self.name!r} is from {self.low!r} to {self.high!r}: give low < high, or choices.")
         if self.whole and any(part % 1 for part in (self.low, self.high, self.step or 1)):
@@ -82,6 +87,7 @@ class Suggestion:
 
     def checked(self, value: Any) -> Any:
         """``value`` as it may be. Raises :class:`UsageError` where it may not."""
+        value = _plain(value)
         if self.choices:
             if value in self.choices:
                 return value
@@ -93,6 +99,11 @@ class Suggestion:
         if abs(steps - round(steps)) > _ROUNDING:
             raise UsageError(f"{self.name!r} is {self.low:g} and steps of {self.step:g} from there, and not {value!r}.")
         return int(value) if self.whole else float(value)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's own."""
+    return value.item() if hasattr(value, "dtype") and getattr(value, "shape", None) == () else value
 
 
 def suggest_float(

@@ -25,6 +25,7 @@ from tfos_magic.values.datasets import Unbuilt
 from tfos_magic.worker.display import display, stand_in_for_ipython
 from tfos_magic.worker.feed_hints import hint_of_columns
 
+MOST_TOLD = 100
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -132,8 +133,17 @@ def wants_outputs(questions: Questions, cell: RunCell, names: Mapping[str, Any])
     """Whether the notebook wants what the cell was asked for, which it is asked where the cell asks at all."""
     if not cell.asks:
         return True
-    numbers = {name: _number(names.get(name)) for name in cell.outputs}
-    return bool(questions.ask("outputs", {name: value for name, value in numbers.items() if value is not None}))
+    return bool(questions.ask("outputs", _numbers({name: names.get(name) for name in cell.outputs})))
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are numbers, as floats, and of mappings their numbers; few, as a message carries."""
+    told: dict[str, Any] = {}
+    for name, value in values.items():
+        number = _numbers(value) or None if type(value) is dict and len(value) <= MOST_TOLD else _number(value)
+        if number is not None and isinstance(name, str):
+            told[name] = number
+    return told
 
 
 def _number(value: Any) -> float | None:

@@ -60,6 +60,15 @@ def test_a_schema_is_given_in_quotes() -> None:
     assert parse(TFOSMagics.tfos_map, "df --schema 'z double, w int' --trim").schema == "z double, w int"
 
 
+@pytest.mark.parametrize("line", ["--study 'my study' --label \"y\"", "--study=\"my study\" --label='y'"])
+def test_quotes_hold_words_together_and_are_no_part_of_a_value(line: str) -> None:
+    args = parse(
+        TFOSMagics.tfos_sweep, f"--metric \"val_acc\" {line} --fill 'name=not known' --fill n='a b' -o \"study\""
+    )
+    assert (args.metric, args.study, args.label, args.output) == ("val_acc", "my study", "y", ["study"])
+    assert args.fill == ["name=not known", "n=a b"]
+
+
 @pytest.mark.parametrize(
     ("cell", "line", "message"),
     [

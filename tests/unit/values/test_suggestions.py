@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tfos_magic as tfos
@@ -28,6 +29,9 @@ best = tfos.suggest_float("best", 0, limit)
         (lambda: tfos.suggest_int("a", 16, 257, step=16), 128),
         (lambda: tfos.suggest_int("a", 1, 256, log=True), 16),
         (lambda: tfos.suggest_int("a", 1, 9, default=3), 3),
+        (lambda: tfos.suggest_int("a", np.int64(1), np.int32(9), default=np.int64(4)), 4),
+        (lambda: tfos.suggest_float("a", 0, np.float32(1)), 0.5),
+        (lambda: tfos.suggest_categorical("a", np.array([2, 3])), 2),
         (lambda: tfos.suggest_categorical("a", ["x", "y"]), "x"),
         (lambda: tfos.suggest_categorical("a", ["x", "y"], default="y"), "y"),
     ],
@@ -35,7 +39,15 @@ best = tfos.suggest_float("best", 0, limit)
 def test_where_nothing_was_chosen_it_is_the_default_or_the_middle(made: Any, expected: Any) -> None:
     value = made()
     assert value == expected
-    assert type(value) is type(made())
+    assert type(value) in (float, int, str)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [(3, 0, 1), ("a", 1, 1), ("a", 0, float("inf")), ("a", float("nan"), 1), ("a", "0", 1)]
+)
+def test_names_are_texts_and_bounds_are_finite_numbers(name: Any, low: Any, high: Any) -> None:
+    with pytest.raises(UsageError, match=r"has a text as its name|give low < high, or choices"):
+        tfos.suggest_float(name, low, high)
 
 
 def test_what_was_chosen_takes_its_place_here_and_in_all_threads_of_a_run() -> None:

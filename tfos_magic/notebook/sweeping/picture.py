@@ -64,7 +64,7 @@ def has_begun(trial: Trial) -> bool:
 def position(sweep: Sweep) -> str:
     """How many trials have ended, and how."""
     whole, pruned, failed = sweep.count("complete", "pruned", "failed"), sweep.count("pruned"), sweep.count("failed")
-    counts = {"pruned": pruned, "failed": failed, "by other kernels": sweep.count("spared")}
+    counts = {"pruned": pruned, "failed": failed, "not needed": sweep.count("spared")}
     told = [f"{count:,} {name}" for name, count in counts.items() if count]
     return " · ".join([f"{whole:,} of {count_of(sweep.size, 'trial')}", *told])
 

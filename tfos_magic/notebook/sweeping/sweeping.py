@@ -95,7 +95,7 @@ def _say_missing(names: list[str], why: str) -> None:
 
 def _say(search: Search, args: Any) -> None:
     if not args.direction:
-        print(f"Searching for the {'largest' if search.direction == 'maximize' else 'smallest'} {search.metric}.")
+        print(search.aim)
 
 
 def _follow(sweep: Sweep, view: Any) -> None:

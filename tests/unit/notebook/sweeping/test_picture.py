@@ -31,7 +31,7 @@ def test_a_sweep_that_waits_goes_on_and_ends_is_told_in_words() -> None:
         sweep.end(trial, RunInterrupted({}, ""))
     sweep.finish()
     assert summary(sweep).startswith("Searched on 2 workers in ")
-    assert f"5 of 10 trials · {pruned} pruned · 1 failed · 2 by other kernels" in summary(sweep)
+    assert f"5 of 10 trials · {pruned} pruned · 1 failed · 2 not needed" in summary(sweep)
 
 
 def test_a_row_has_what_was_chosen_and_a_short_curve() -> None:
