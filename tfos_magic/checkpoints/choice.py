@@ -98,7 +98,10 @@ class Choice:
         self.newest = checkpoint
         self._damages.tell(f"Training continues from {checkpoint.position.words}.")
         if self._left is not None:
-            self._notify(f"{self._reason()} It goes back to {checkpoint.position.words}.")
+            words = checkpoint.position.words
+            self._notify(
+                f"{self._reason()} It goes back to {words}, and ends with other weights than an undisturbed run."
+            )
         elif unlike and self._resuming:
             self._notify(f"From {checkpoint.position.words} on, the run has {', '.join(unlike)}.")
         return True
