@@ -19,7 +19,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float 
 
 
 class TFOSError(Exception):
-    """Base of all errors of this package: ``except TFOSError`` catches them all."""
+    """Base of all errors of this package but :class:`RunInterrupted`, which is a ``KeyboardInterrupt``."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython prints in place of the local stack, which would say nothing about the cause."""

@@ -33,7 +33,7 @@ _WHOLE_VECTORS = "--xla_cpu_prefer_vector_width=512"
 _VECTOR_FLAG_IN = "2.21."
 _NO_TENSORFLOW = (
     "TensorFlow is not installed here, so the function cannot be traced: install tensorflow-cpu where the executors "
-    "run; beside the kernel a schema=… of the outputs does instead"
+    "run; in the notebook's environment a schema=… of the outputs is enough"
 )
 
 # Spark reuses its Python workers for later tasks, and this module's memory is all that they keep.

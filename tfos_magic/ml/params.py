@@ -159,7 +159,7 @@ class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
     checkpointDir = _param("checkpointDir", "a path or URL for checkpoints", TypeConverters.toString)
     resume = _param("resume", "whether to go on from the newest checkpoint there", TypeConverters.toBoolean)
     callbacks = _param("callbacks", "a list of Keras's callbacks", _to_callbacks)
-    verbose = _param("verbose", "0 shows nothing, 1 how far the training is", _to_verbosity)
+    verbose = _param("verbose", "0 shows nothing, 1 shows progress", _to_verbosity)
     keepCluster = _param("keepCluster", "whether a cluster that fit starts stays", TypeConverters.toBoolean)
 
     def __init__(self, **given: Any) -> None:

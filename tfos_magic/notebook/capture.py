@@ -285,6 +285,6 @@ def _refuse_spark(name: str, value: Any) -> None:
     kind = type(value)
     if kind.__module__.startswith("pyspark") and kind.__name__ in ("SparkSession", "SparkContext"):
         raise CaptureError(
-            f"The cell reads {name!r}, a {kind.__name__}, which lives beside the notebook only. Prepare DataFrames "
-            "in an earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
+            f"The cell reads {name!r}, a {kind.__name__}, which lives in the notebook's process only. Prepare "
+            "DataFrames in an earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
         )

@@ -40,9 +40,9 @@ class TFOS(Configurable):
     mlflow = Unicode("", help="Experiment of MLflow that all runs go to (--mlflow); empty: none by itself.").tag(
         config=True
     )
-    checkpoint_dir = Unicode("", help="Where checkpoints go (--checkpoint-dir); empty: beside the kernel.").tag(
-        config=True
-    )
+    checkpoint_dir = Unicode(
+        "", help="Where checkpoints go (--checkpoint-dir); empty: a temporary folder of the kernel's machine."
+    ).tag(config=True)
     keep_checkpoints = Int(3, min=1, help="Checkpoints that stay (--keep).").tag(config=True)
     max_restarts = Int(2, min=0, help="Lost workers that a run survives (--max-restarts); the next loss ends it.").tag(
         config=True

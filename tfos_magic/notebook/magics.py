@@ -182,8 +182,8 @@ class TFOSMagics(Magics):
         """Search for the hyper-parameters that the cell asks for, by running it once for each trial.
 
         tfos.suggest_float, suggest_int and suggest_categorical say in the cell what may be chosen; Optuna chooses,
-        beside the notebook. A trial has a worker of its own, and all rows of the DataFrames that the cell names. With
-        -o, study is the study, best the model of the best trial, and other names are those of that trial.
+        in the kernel. A trial has a worker of its own, and all rows of the DataFrames that the cell names. With -o,
+        study is the study, best the model of the best trial, and other names are those of that trial.
 
         %%tfos_sweep --trials 40 --metric val_accuracy --pruner asha -o study,best
         """

@@ -97,7 +97,7 @@ checkpoint_options = grouped(
     argument(
         "--checkpoint-dir",
         default=None,
-        help="Path or URL for checkpoints; default: beside the kernel, for this run's restarts alone.",
+        help="Path or URL for checkpoints; default: a temporary folder, for this run's restarts alone.",
     ),
     argument("--checkpoint-every", type=positive, default=None, help="Steps between checkpoints; default: one epoch."),
     argument("--keep", type=positive, default=None, help="Checkpoints that stay, newest first; default 3."),
@@ -146,7 +146,7 @@ data_options = grouped(
         "--seed",
         type=counting,
         default=None,
-        help="Seed of that order and of what the cell draws; default: the notebook's states.",
+        help="Seed of that order and of the cell's random numbers; default: the notebook's generators go on.",
     ),
     argument(
         "--feed",

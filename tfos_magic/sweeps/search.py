@@ -165,7 +165,9 @@ def optuna_module() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UsageError("A sweep needs Optuna beside the notebook: pip install 'tfos_magic[sweep]'.") from None
+        raise UsageError(
+            "A sweep needs Optuna in the notebook's environment: pip install optuna, or tfos_magic's extra sweep."
+        ) from None
     return optuna
 
 

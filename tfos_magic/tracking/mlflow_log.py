@@ -37,7 +37,7 @@ def active_run() -> Any:
 def check_installed() -> None:
     """Raise :class:`UsageError` where MLflow is not installed."""
     if importlib.util.find_spec("mlflow") is None:
-        raise UsageError("MLflow is not installed beside the notebook: pip install 'tfos_magic[mlflow]'.")
+        raise UsageError("MLflow is not installed here: pip install mlflow-skinny, or tfos_magic's extra mlflow.")
 
 
 def log_to_mlflow(run: Run, experiment: str = "") -> MlflowLog:

@@ -65,7 +65,7 @@ def empty(kind: Any, made_by: str, travels_by: str) -> Any:
     if keras.__version__ != made_by:
         raise CaptureError(
             f"A {kind.__name__} of Keras {made_by} cannot become one of Keras {keras.__version__}: install the same "
-            "version beside the notebook and on the executors."
+            "version in the notebook's environment and on the executors."
         )
     obj = kind.__new__(kind)
     originals.note(obj, travels_by)

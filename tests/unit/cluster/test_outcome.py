@@ -121,4 +121,4 @@ def test_an_interrupt_does_not_leave_keras_half_loaded(monkeypatch: pytest.Monke
     results._load_keras(bytearray(b"plain values"))
     assert not asked
     results._load_keras(bytearray(b"a model of keras.src"))
-    assert asked == ["TensorFlow to load beside the notebook"] * 2
+    assert asked == ["TensorFlow to load in the notebook"] * 2

@@ -179,7 +179,7 @@ def _load_keras(data: bytearray) -> None:
     while not loaded:
         with suppress(KeyboardInterrupt), quiet_tensorflow():
             load = partial(import_module, "keras")
-            loaded.append(tell_while("TensorFlow to load beside the notebook", math.inf, load))
+            loaded.append(tell_while("TensorFlow to load in the notebook", math.inf, load))
 
 
 def _reason(error: Exception) -> str:

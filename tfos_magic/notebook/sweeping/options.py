@@ -12,11 +12,21 @@ from tfos_magic.sweeps.search import DIRECTIONS, STUDY
 sweep_options = grouped(
     magic_arguments(),
     argument_group("search"),
-    argument("--trials", type=positive, default=0, help="How many trials; default: all points of --sampler grid."),
+    argument(
+        "--trials",
+        type=positive,
+        default=0,
+        help="How many trials; required, but for --sampler grid, whose default is all points.",
+    ),
     argument(
         "--metric", default="", help="What is searched for: a metric of the epochs, or a number that the cell sets."
     ),
-    argument("--direction", choices=DIRECTIONS, default="", help="What is better of it; default: what its name says."),
+    argument(
+        "--direction",
+        choices=DIRECTIONS,
+        default="",
+        help="Whether larger or smaller is better; default: guessed from the metric's name.",
+    ),
     argument(
         "--sampler", default="tpe", help="tpe, random, grid, cmaes, or the name of an Optuna sampler; default: tpe."
     ),
