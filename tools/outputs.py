@@ -1,7 +1,8 @@
 """Run the tutorials and keep what they show in ``docs/tutorials/outputs``, for GitHub and for the documentation.
 
 Usage: ``make outputs``, or ``make outputs ONLY=00_quickstart``. A cell that fails ends it, and changes nothing of its
-tutorial. ``tests/notebooks/test_form.py`` fails where a tutorial has changed since.
+tutorial. ``ONLY=--text`` runs nothing: it renews the text of those whose code is as it was.
+``tests/notebooks/test_form.py`` fails where a tutorial has changed since.
 """
 
 from __future__ import annotations
@@ -30,11 +31,28 @@ LONGEST = 4000
 def main(names: list[str]) -> int:
     OUTPUTS.mkdir(exist_ok=True)
     for source in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        if names == ["--text"]:
+            renew_text(source, OUTPUTS / source.name)
+            continue
         if names and source.stem not in names:
             continue
         print(f"\n{source.stem}", flush=True)
         nbformat.write(cleaned(executed(source)), OUTPUTS / source.name)
     return 0
+
+
+def renew_text(source: Path, kept: Path) -> None:
+    """Let what is kept of a tutorial have its text as it is now, where the code is the same."""
+    cells, shown = nbformat.read(source, as_version=4).cells, nbformat.read(kept, as_version=4)
+    outputs = [(each.source, each.outputs) for each in shown.cells if each.cell_type == "code"]
+    code = [each for each in cells if each.cell_type == "code"]
+    if [each.source for each in code] != [text for text, _ in outputs]:
+        print(f"{source.stem} has other code now: run it.")
+        return
+    for each, (_, kept_outputs) in zip(code, outputs, strict=True):
+        each.outputs = kept_outputs
+    shown.cells = cells
+    nbformat.write(shown, kept)
 
 
 def executed(source: Path) -> nbformat.NotebookNode:
@@ -46,7 +64,8 @@ def executed(source: Path) -> nbformat.NotebookNode:
         began = time.monotonic()
         demo.run(notebook, place, Path(folder, "log"))
         print(f"{time.monotonic() - began:.0f} s", flush=True)
-        return replaced(notebook, {str(place): "notebooks", folder: ".", str(ROOT): "tfos_magic"})
+        places = {str(place): "notebooks", folder: ".", str(ROOT): "tfos_magic"}
+        return replaced(notebook, {**places, sys.base_prefix: "python", str(Path.home()): "~"})
 
 
 def replaced(notebook: nbformat.NotebookNode, names: dict[str, str]) -> nbformat.NotebookNode:
