@@ -31,7 +31,7 @@ LONGEST = 4000
 def main(names: list[str]) -> int:
     OUTPUTS.mkdir(exist_ok=True)
     for source in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
-        if names == ["--text"]:
+        if names == ["--text"] and (OUTPUTS / source.name).exists():
             renew_text(source, OUTPUTS / source.name)
             continue
         if names and source.stem not in names:
