@@ -147,12 +147,11 @@ class Interrupted(KeyboardInterrupt):
 class RunInterrupted(Interrupted):
     """The user interrupted a run, and it has ended; to other code it is the ``KeyboardInterrupt`` that it was.
 
-    ``values`` holds the names that came back all the same; ``brought`` says so. ``begun`` is false without a cluster.
+    ``values`` holds the names that came back all the same; ``brought`` says so, and ``how`` how it left the cluster.
     """
 
-    def __init__(self, values: dict[str, object], brought: str, begun: bool = True) -> None:
-        message = "the run was stopped; its workers are free again."
-        super().__init__((message if begun else "the run was stopped before it began.") + (brought and f" {brought}"))
+    def __init__(self, values: dict[str, object], brought: str, how: str = "; its workers are free again.") -> None:
+        super().__init__(f"the run was stopped{how}" + (brought and f" {brought}"))
         self.values = values
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tfos_magic.cluster.membership import Membership
-from tfos_magic.cluster.startup import tell
+from tfos_magic.cluster.startup import tell, tell_while
 from tfos_magic.cluster.via_spark.detour import Detour
-from tfos_magic.cluster.workers import ClusterSpec, Worker
+from tfos_magic.cluster.workers import ClusterSpec, answers
 from tfos_magic.errors import StartTimeout
+from tfos_magic.spark.connect.server import STOPPED, gone, has_gone, is_silent
 from tfos_magic.spark.encryption import Encryption
 from tfos_magic.spark.failures import cause_of, has_ended, with_remedy
 from tfos_magic.spark.invitation import Invitation
@@ -44,7 +44,7 @@ from tfos_magic.worker.agent_task import RESULT_SCHEMA, AgentTask
 
 log = logging.getLogger("tfos_magic.cluster")
 
-CANCEL_TIMEOUT, ANSWER_SECONDS, ROOM_SECONDS = 10.0, 2.0, 15.0
+CANCEL_TIMEOUT, SILENT_TIMEOUT, ROOM_SECONDS = 10.0, 1.5, 15.0
 HASH_SEED = "0"
 """Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 
@@ -57,7 +57,7 @@ class Agents:
     ) -> None:
         self._jobs: dict[int, AgentJob] = {}
         self._spark, self._membership, self._spec = spark, membership, spec
-        self._token, self._authority = token, authority
+        self._token, self._authority, self._home = token, authority, ""
         self._numbers = itertools.count()
         self.encryption = Encryption(False, "", spec.spool_dir, spec.spool_gb)
         self.invitation = Invitation(spark)
@@ -83,8 +83,19 @@ class Agents:
 
     def launch(self, control: ControlServer, deadline: float) -> None:
         """Start all agents and wait for them to register at ``control``."""
-        ship_package(self._spark)
+        self.ask("this package to go to the executors", self._prepare)
         self._launch(range(self._membership.size), control, deadline)
+
+    def _prepare(self) -> None:
+        ship_package(self._spark)
+        self._home = home_of(self._spark)
+
+    def ask(self, what: str, work: Callable[[], Any]) -> None:
+        """Have Spark do ``work``, which a Connect server may not end for long; tell ``what`` is waited for."""
+        if is_connect(self._spark):
+            tell_while(what, math.inf, work, self._membership.check)
+        else:
+            work()
 
     def _launch(self, slots: Collection[int], control: ControlServer, deadline: float) -> None:
         endpoint = self.detour.endpoint(control.endpoint, deadline)
@@ -116,7 +127,7 @@ class Agents:
             job=job,
             slot=slot,
             heartbeat_timeout=self._membership.heartbeat_timeout,
-            home=home_of(self._spark),
+            home=self._home,
             hash_seed=os.environ.get("PYTHONHASHSEED", "").strip() or HASH_SEED,
             detached=not spec.hold_slots,
             contact_timeout=self.detour.patience,
@@ -159,7 +170,7 @@ class Agents:
         """Have Spark give up the executors of agents that are silent, on hosts that do not answer: for minutes it would
         go on sending them tasks."""
         silent = self._membership.silent(self._membership.heartbeat_timeout)
-        for executor in {worker.agent.executor for worker in silent if worker.rank in slots and not _answers(worker)}:
+        for executor in {worker.agent.executor for worker in silent if worker.rank in slots and not answers(worker)}:
             log.warning("asked Spark to replace executor %s, whose host does not answer", executor)
             give_up_executor(self._spark, executor)
 
@@ -190,7 +201,7 @@ class Agents:
 
     def wait(self, timeout: float) -> bool:
         """True when all jobs have ended within ``timeout`` seconds, or were never started."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (min(timeout, SILENT_TIMEOUT) if is_silent(self._spark) else timeout)
         return all(job.wait(max(0.0, deadline - time.monotonic())) for job in self._jobs.values())
 
     def cancel(self) -> None:
@@ -201,6 +212,8 @@ class Agents:
         jobs = [self._jobs[slot] for slot in slots]
         for job in jobs:
             job.cancel()
+        if is_silent(self._spark):
+            return  # it says nothing of their end
         deadline = time.monotonic() + CANCEL_TIMEOUT
         tell("tasks of lost workers to end", deadline)
         if not all([job.wait(max(0.0, deadline - time.monotonic())) for job in jobs]):
@@ -211,23 +224,11 @@ class Agents:
         if slot is None or (not self._spec.hold_slots and reason == DETACHED):
             return
         if has_ended(reason) or is_stopped(self._spark):
-            self._membership.fail(f"The session of the workers' Spark jobs has ended: {reason}. Make a new one.")
+            self._membership.fail(gone(self._spark) if has_gone(reason) else STOPPED)
         elif slot in self._membership.arrivals.awaited:
             self._membership.refuse(f"The workers could not start: {with_remedy(reason)}")
         else:
             self._membership.lose(f"its Spark job ended: {reason}", slot)
-
-
-def _answers(worker: Worker) -> bool:
-    """Whether the host of a worker takes a connection, or refuses one, as a host does whose worker has ended."""
-    place = urlsplit(worker.agent.feed.uri)
-    try:
-        socket.create_connection((place.hostname, place.port or 0), ANSWER_SECONDS).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 class AgentJob:

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tfos_magic.cluster.workers import ClusterPhase
@@ -27,6 +28,8 @@ class Lifecycle:
         self.reason = ""
         self._changed = threading.Condition(threading.RLock())
         self._over = threading.Event()
+        self.unanswered: Callable[[], str] = lambda: ""
+        """What is waited for where the session's server does not answer; else empty."""
 
     @property
     def lock(self) -> threading.Condition:

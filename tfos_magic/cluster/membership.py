@@ -195,8 +195,8 @@ class Membership(Lifecycle):
 
     def silence(self) -> str:
         """What is waited for where a worker has not been heard for a while; else empty."""
-        if self.delay() > PAUSE_SECONDS:
-            return "Spark, to carry the workers' messages once a slot is free"
+        if (said := self.unanswered()) or self.delay() > PAUSE_SECONDS:
+            return said or "Spark, to carry the workers' messages once a slot is free"
         silent = ", ".join(f"{worker.rank} on {worker.agent.host}" for worker in self.silent(PAUSE_SECONDS))
         return f"worker {silent}, silent, and lost after {self.heartbeat_timeout:.0f} s of that" if silent else ""
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.connect.server import Look
 from tfos_magic.spark.encryption import DISK_SETTING, MEMORY, encryption_of, hides_tasks
 from tfos_magic.spark.failures import cause_of
 from tfos_magic.spark.shipping import ship_package
@@ -50,6 +51,9 @@ def examine(spark: Any, requested_cluster: ClusterSpec, running: bool = False) -
         yield Finding("session", "none yet: a local one would be made")
     elif sessions.is_stopped(spark):
         yield Finding("session", "stopped", "make a new one, or delete the variable `spark`")
+    elif (look := Look(spark) if sessions.is_connect(spark) else None) and not look.answers:
+        remedy = look.end or "see that it runs, and that this machine reaches it"
+        yield Finding("session", "its server does not answer" if look.waits else "has ended", remedy)
     else:
         yield _session(spark)
         yield _encryption(spark, requested_cluster)

@@ -90,8 +90,9 @@ def await_end(future: Future[Any], seconds: float, what: str) -> None:
         tell(what, until)
 
 
-def tell_while(what: str, until: float, work: Callable[[], Value]) -> Value:
-    """What ``work()`` gives, in a thread that an interrupt leaves; tell meanwhile that ``what`` is waited for."""
+def tell_while(what: str, until: float, work: Callable[[], Value], check: Callable[[], object] = lambda: None) -> Value:
+    """What ``work()`` gives, in a thread that an interrupt leaves, and what ``check`` raises; tell meanwhile that
+    ``what`` is waited for."""
     made: Future[Value] = Future()
 
     def run() -> None:
@@ -102,5 +103,6 @@ def tell_while(what: str, until: float, work: Callable[[], Value]) -> Value:
 
     Thread(target=run, name="tfos-told", daemon=True).start()
     while not wait([made], CHECK_SECONDS).done:
+        check()
         tell(what, until)
     return made.result()

@@ -20,7 +20,7 @@ class SubsetMembership(Membership):
 
     def __init__(self, whole: Membership, ranks: Sequence[int]) -> None:
         super().__init__(len(ranks), whole.heartbeat_timeout)
-        self._whole, self._ranks = whole, ranks
+        self._whole, self._ranks, self.unanswered = whole, ranks, whole.unanswered
         self.renew()
         self.phase = ClusterPhase.RUNNING
 
@@ -95,6 +95,9 @@ class WorkerSubset(TrainerGroup):
 
     def tell(self, rank: int, message: Message) -> None:
         self._whole.tell(self.ranks[rank], message)
+
+    def settle(self) -> None:
+        self._whole.settle()
 
     def revive(self) -> None:
         self._whole.relaunch()

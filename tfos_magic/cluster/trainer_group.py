@@ -46,6 +46,13 @@ class TrainerGroup(ABC):
         """
 
     @abstractmethod
+    def settle(self) -> None:
+        """See that the Spark session is of use: where its server does not answer, wait until it does.
+
+        Raises :class:`ClusterError` where the session was stopped, and where the server is given up.
+        """
+
+    @abstractmethod
     def private_files(self) -> str:
         """A folder for temporary files of cells, which goes with the cluster; empty where there is no room for one."""
 

@@ -21,7 +21,10 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
+from tfos_magic.spark.connect.server import STOPPED
+from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.encryption import Encrypt, encryption_of
+from tfos_magic.spark.slots import check_allocation
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.control_server import ControlServer
 from tfos_magic.transport.identity import FEEDER, Authority
@@ -92,6 +95,8 @@ class WorkerGroup(TrainerGroup):
         self._agents = Agents(self.spark, self.membership, self.spec, self._token, self._authority)
         self._files = LateFolder("tfos-files-")
         self._control: ControlServer | None = None
+        self._server = ServerWatch(self.spark, self._on_server_end)
+        self.membership.unanswered = lambda: self._server.waits
         self._revival = threading.Lock()
         self.hearers: list[Callable[[bytes, Message], None]] = []
 
@@ -106,9 +111,11 @@ class WorkerGroup(TrainerGroup):
         return self
 
     def _start(self, deadline: float, wait_for_trainers: bool) -> None:
-        self._check_allocation()
-        self._decide_encryption()
         try:
+            self._server.start()
+            self.settle()
+            check_allocation(self.spark, self.spec.hold_slots)
+            self._agents.ask("the session's settings", self._decide_encryption)
             self._agents.await_slots(deadline)
             if self.spec.most_workers:
                 self.size = self.membership.size = self._largest(self._agents.free())
@@ -123,22 +130,6 @@ class WorkerGroup(TrainerGroup):
             (self.membership.fail if str(error) else self.membership.end)(str(error) or "its start was stopped")
             self._end(force=True, timeout=STOP_TIMEOUT)
             raise
-
-    def _check_allocation(self) -> None:
-        """Refuse what dynamic allocation would take from under the workers."""
-        if not sessions.is_dynamic(self.spark):
-            return
-        if sessions.copies_long_tasks(self.spark):
-            raise ClusterError(
-                "By spark.speculation.task.duration.threshold Spark runs second copies of the workers' tasks, which "
-                "hold as many slots again. It does not where tasks are a barrier stage, which dynamic allocation does "
-                "not allow: make the session without one of the two."
-            )
-        if not self.spec.hold_slots:
-            raise ClusterError(
-                "hold_slots=False has the workers leave their Spark tasks, and dynamic allocation then takes their "
-                "executors away as idle: leave it out, or make the session with spark.dynamicAllocation.enabled=false."
-            )
 
     def _open_feeds(self) -> None:
         access = FeedAccess(self._token, self._authority.identify(FEEDER))
@@ -166,6 +157,16 @@ class WorkerGroup(TrainerGroup):
         self._control = ControlServer(host, self.spec.control_port, self._on_message, relayed=relayed)
         close_at_exit(self)
         return self._control
+
+    def settle(self) -> None:
+        self._server.settle(tell)
+        if not sessions.is_connect(self.spark) and sessions.is_stopped(self.spark):
+            self.membership.fail(STOPPED)
+        self.membership.check()
+
+    def _on_server_end(self, reason: str) -> None:
+        self.membership.fail(reason)
+        self._end(force=False, timeout=QUICK_STOP_TIMEOUT)
 
     def revive(self) -> None:
         self.relaunch()
@@ -284,6 +285,7 @@ class WorkerGroup(TrainerGroup):
 
     def _end(self, force: bool, timeout: float, cancel: bool = True) -> None:
         control, self._control = self._control, None
+        self._server.close()
         if control is None:
             return
         forget(self)

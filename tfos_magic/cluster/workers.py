@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Container, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pkgutil import resolve_name
 from typing import Any
+from urllib.parse import urlsplit
 
 from tfos_magic.errors import ClusterError, WorkerLost
 from tfos_magic.spark.encryption import Encrypt
@@ -17,7 +19,7 @@ from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
 
 LOG_LINES, LINE_CHARACTERS, OUTPUT_LINES = 500, 10_000, 10
-LEAST_HEARTBEAT_TIMEOUT = 3.0
+LEAST_HEARTBEAT_TIMEOUT, ANSWER_SECONDS = 3.0, 2.0
 _SUSPICION = {"SIGKILL": ", perhaps out of memory", "SIGABRT": ", perhaps for lack of memory"}
 
 
@@ -229,3 +231,15 @@ def status_of(worker: Worker, lost: bool = False) -> WorkerStatus:
         spool=worker.beat.spool_bytes,
         role=worker.role,
     )
+
+
+def answers(worker: Worker) -> bool:
+    """Whether the host of a worker takes a connection, or refuses one, as a host does whose worker has ended."""
+    place = urlsplit(worker.agent.feed.uri)
+    try:
+        socket.create_connection((place.hostname, place.port or 0), ANSWER_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -18,6 +18,7 @@ from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.shared import SharedCluster
+from tfos_magic.cluster.startup import Waits
 from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
@@ -25,6 +26,7 @@ from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import AT_START, ignored_options, servers_for
 from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.temporary_folder import LateFolder
+from tfos_magic.spark.connect.server import check_server
 from tfos_magic.spark.session import end_progress_bar, is_stopped, make_local_session
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 from tfos_magic.tensorboard.server_process import Result, TensorBoards
@@ -75,6 +77,7 @@ class Runtime:
         if spark is None:
             return
         try:
+            check_server(spark, Waits())
             register_tfrecord(spark)
         except Exception as error:  # of Spark, of a Connect server, or of the way to it: no cell needs the format yet
             print(f"format('tfrecord') is not there: {error}. tfos_magic.register_tfrecord(spark) tries again.")

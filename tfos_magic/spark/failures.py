@@ -6,6 +6,7 @@ import re
 import sys
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError, UsageError
+from tfos_magic.spark.connect.server import has_gone
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
@@ -41,8 +42,8 @@ def is_cancelled(error: object) -> bool:
 
 
 def has_ended(error: object) -> bool:
-    """Whether the session was stopped."""
-    return _ENDED in str(error)
+    """Whether the session was stopped, or its Connect server knows it no more."""
+    return _ENDED in str(error) or has_gone(error)
 
 
 def lost_executor(error: object) -> bool:

@@ -11,15 +11,16 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
+from tfos_magic.spark.connect.server import ANSWER_SECONDS, in_time, is_silent
+from tfos_magic.spark.connect.server import Session as Session
+from tfos_magic.spark.connect.server import is_connect as is_connect
 from tfos_magic.spark.jvm import launch_jvm
 from tfos_magic.spark.planning import is_adaptive
-from tfos_magic.spark.shipping import Session as Session
-from tfos_magic.spark.shipping import is_connect as is_connect
 from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
@@ -169,12 +170,18 @@ def job_tag(spark: Session, tag: str) -> Iterator[None]:
         spark.sparkContext.removeJobTag(tag)
 
 
-def cancel_tag(spark: Session, tag: str) -> None:
-    """Cancel the jobs with this tag; nothing happens where there are none or the session is gone."""
+def cancel_tag(spark: Session, tag: str) -> bool:
+    """Cancel the jobs with this tag; nothing happens where there are none or the session is gone.
+
+    False where a Connect server does not answer: it hears of it when it does, if ever.
+    """
     if is_connect(spark):
-        spark.interruptTag(tag)
-    elif spark.sparkContext._jsc is not None:
+        with suppress(Exception):  # of a session that is gone
+            in_time(lambda: spark.interruptTag(tag), None, 0.0 if is_silent(spark) else ANSWER_SECONDS)
+        return not is_silent(spark)
+    if spark.sparkContext._jsc is not None:
         spark.sparkContext.cancelJobsWithTag(tag)
+    return True
 
 
 def end_progress_bar(spark: Session) -> bool:

@@ -12,6 +12,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import tfos_magic
+from tfos_magic.spark.connect.server import Session as Session
+from tfos_magic.spark.connect.server import in_time, is_silent
+from tfos_magic.spark.connect.server import is_connect as is_connect
 
 SHIPPED_ROOMS = (
     "checkpoints",
@@ -30,24 +33,21 @@ SHIPPED_ROOMS = (
 )
 
 _shipped: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-
-Session = Any
-"""A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
-
-
-def is_connect(spark: Session) -> bool:
-    """True for a Spark Connect session, which has no SparkContext on this side."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+_masters: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def master_of(spark: Session) -> str:
     """The master URL, such as ``local[3]``; on a Connect session what the server says, or ``connect``."""
     if not is_connect(spark):
         return str(spark.sparkContext.master)
+    if spark in _masters or is_silent(spark):
+        return _masters.get(spark, "connect")
     try:
-        return str(spark.conf.get("spark.master"))
+        if said := in_time(lambda: str(spark.conf.get("spark.master")), ""):
+            _masters[spark] = said
     except Exception:  # a server may keep this setting to itself; the name is only for people
-        return "connect"
+        _masters[spark] = "connect"
+    return _masters.get(spark, "connect")
 
 
 def runs_in_this_process_tree(spark: Session) -> bool:

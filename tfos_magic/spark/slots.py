@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tfos_magic.errors import StartTimeout
+from tfos_magic.errors import ClusterError, StartTimeout
 from tfos_magic.spark.session import (
     Session,
     busy_cores,
+    copies_long_tasks,
     is_dynamic,
     master_of,
     most_cores,
@@ -61,6 +62,23 @@ def await_free(free: Callable[[], int], asked: int, deadline: float, waiting: Ca
         waiting(f"free slots of Spark: {there} of {asked}", deadline)
         time.sleep(POLL_SECONDS)
     return there >= asked
+
+
+def check_allocation(spark: Session, hold_slots: bool) -> None:
+    """Raise :class:`ClusterError` for what dynamic allocation would take from under the workers."""
+    if not is_dynamic(spark):
+        return
+    if copies_long_tasks(spark):
+        raise ClusterError(
+            "By spark.speculation.task.duration.threshold Spark runs second copies of the workers' tasks, which "
+            "hold as many slots again. It does not where tasks are a barrier stage, which dynamic allocation does "
+            "not allow: make the session without one of the two."
+        )
+    if not hold_slots:
+        raise ClusterError(
+            "hold_slots=False has the workers leave their Spark tasks, and dynamic allocation then takes their "
+            "executors away as idle: leave it out, or make the session with spark.dynamicAllocation.enabled=false."
+        )
 
 
 def _check_most(spark: Session, workers: int, cores: int, feeding: int) -> None:

@@ -42,6 +42,9 @@ class Group(TrainerGroup):
     def tell(self, rank: int, message: Message) -> None:
         """Nobody is there."""
 
+    def settle(self) -> None:
+        """There is no session."""
+
     def revive(self) -> None:
         """Nobody is lost."""
 

@@ -246,15 +246,16 @@ class Attempt:
         self._cluster.replace_trainer(rank)
 
 
-def restart_notice(loss: WorkerLost, state: RunState, start: str, most: int) -> str:
-    """That a run was restarted, why, and where it begins: at ``start``, or at the beginning where that is empty."""
-    where = f" in epoch {state.epoch + 1}" if state.epochs else ""
-    counted = f"{state.restarts} of {most} restarts"
-    return f"Worker {loss.rank} {loss.how}{where}: restarted from {start or 'the beginning'} ({counted})."
+def settle(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
+    """See that the Spark session is of use, drawing what is waited for meanwhile."""
+    with shown_by(draw, state.wait_for):
+        cluster.settle()
+    state.wait_for("")
 
 
 def revive(cluster: TrainerGroup, state: RunState, draw: Callable[[], None]) -> None:
     """Replace agents that were lost, in the attempt before or while nothing ran."""
+    settle(cluster, state, draw)
     lost = cluster.membership.lost
     if not lost:
         return

@@ -14,7 +14,8 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.checkpoints.store import FLUSH_SECONDS, CheckpointStore
-from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, restart_notice, revive, take_size
+from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive, settle, take_size
+from tfos_magic.cluster.runs.outcome import how_left, restart_notice
 from tfos_magic.cluster.runs.random_states import Randomness
 from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
@@ -68,9 +69,7 @@ class Execution:
         self._module_states, unsent = changed_states()
         self._scalars = ScalarWriter(request.log_dir) if request.log_dir else None
         self._store: CheckpointStore | None = None
-        self._stops: SimpleQueue[None] = SimpleQueue()
-        self._draw_at = 0.0
-        self._pending_notices: SimpleQueue[str] = SimpleQueue()
+        self._stops, self._pending_notices, self._draw_at = SimpleQueue[None](), SimpleQueue[str](), 0.0
         self.state = request.first_state(self.run_id, size, unsent)
         self._mirror = EventMirror(self.state, request.private_logs)
         self._results = RunResults(self.state, request)
@@ -100,7 +99,7 @@ class Execution:
                 return self._results.values()
         except (KeyboardInterrupt, StopAsked):
             with self._ending(RunPhase.STOPPED):
-                raise RunInterrupted(*self._results.rescue(), begun=hasattr(self, "_cluster")) from None
+                raise RunInterrupted(*self._results.rescue(), how_left(getattr(self, "_cluster", None))) from None
         except BaseException as error:
             with self._ending(RunPhase.FAILED, str(error)):
                 self._results.rescue_with(error)
@@ -151,6 +150,7 @@ class Execution:
                     return
                 rewind(self.state, restarted=False)
             except WorkerLost as loss:
+                settle(self._cluster, self.state, self._draw)
                 if self.request.alone:
                     raise
                 self._prepare_restart(loss)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import describe_exit
 from tfos_magic.errors import WorkerError, WorkerLost
 from tfos_magic.transport.messages import RunFinished, TrainerExited
@@ -148,3 +150,22 @@ def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerL
         how = f"{describe_exit(exit_)}; it was a parameter server and held weights"
         return WorkerLost(exit_.rank, "its host", how, output=tail)
     return WorkerLost(exit_.rank, workers[exit_.rank].host, describe_exit(exit_), output=tail)
+
+
+def restart_notice(loss: WorkerLost, state: RunState, start: str, most: int) -> str:
+    """That a run was restarted, why, and where it begins: at ``start``, or at the beginning where that is empty."""
+    where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+    counted = f"{state.restarts} of {most} restarts"
+    return f"Worker {loss.rank} {loss.how}{where}: restarted from {start or 'the beginning'} ({counted})."
+
+
+def how_left(cluster: TrainerGroup | None) -> str:
+    """How a run that was stopped has left its cluster; None: it had none yet."""
+    if cluster is None:
+        return " before it began."
+    membership = cluster.membership
+    if membership.phase.ended:
+        return f", and its cluster has ended: {membership.reason}" if membership.reason else "."
+    if said := membership.unanswered():
+        return f" without {said}: %tfos status tells what becomes of the workers."
+    return "; its workers are free again."

@@ -12,12 +12,14 @@ from typing import Any
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
+from tfos_magic.cluster.startup import Waits, heard_somewhere, tell
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.feed.driver.streaming_query import as_streaming
+from tfos_magic.spark.connect.server import check_server
 from tfos_magic.spark.session import is_dataframe, is_stopped
 from tfos_magic.transport.messages import APART, Answer, Question, StrategyOptions
 
@@ -112,6 +114,9 @@ def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NO
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
     if is_dataframe(frame) and is_stopped(frame.sparkSession):
         raise DataError(f"DataFrame {name!r} belongs to a stopped Spark session: create it again in the current one.")
+    if is_dataframe(frame):
+        with heard_somewhere(Waits()):
+            check_server(frame.sparkSession, tell)
     if not hasattr(frame, "schema"):
         raise DataError(
             f"DataFrame {name!r} is {type(frame).__name__}: give a DataFrame of Spark, pandas or polars, an Arrow "

@@ -184,9 +184,10 @@ def _follow(
         raise
     try:
         return job.result()
-    except DataError as error:
-        raise DataError(f"DataFrame {name!r}: {error}") from None
-    except FeedError:
+    except (DataError, FeedError) as error:
+        cluster.settle()  # raises where there is no session any more, which is why then
+        if isinstance(error, DataError):
+            raise DataError(f"DataFrame {name!r}: {error}") from None
         # A feed to an agent that is lost fails before Spark says that it is.
         cluster.membership.await_loss(LOSS_NEWS_SECONDS)
         raise

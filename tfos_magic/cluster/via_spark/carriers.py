@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.errors import ExecutorError, StartTimeout
+from tfos_magic.spark.connect.server import STOPPED
 from tfos_magic.spark.failures import cause_of, is_cancelled, with_remedy
 from tfos_magic.spark.session import Session, cancel_tag, is_stopped, job_tag
 from tfos_magic.worker.relay.line import Line, exchange
@@ -36,7 +37,7 @@ class Jobs:
     def ask(self, work: Callable[[], str], seconds: float) -> str:
         """What ``work`` says on an executor. Raises :class:`StartTimeout` where Spark has no slot within the time."""
         limit = threading.Timer(seconds, self.cancel)
-        limit.name = "tfos-relay-limit"
+        limit.name, limit.daemon = "tfos-relay-limit", True
         limit.start()
         try:
             with job_tag(self._spark, self._tag):
@@ -44,6 +45,8 @@ class Jobs:
         except Exception as error:  # whatever Spark raises
             if is_cancelled(error):
                 raise StartTimeout(f"Spark had no free slot for messages within {seconds:.0f} s: add one.") from None
+            if is_stopped(self._spark):
+                raise ExecutorError(STOPPED) from None
             raise ExecutorError(f"Messages cannot go by Spark: {with_remedy(cause_of(error))}") from None
         finally:
             limit.cancel()

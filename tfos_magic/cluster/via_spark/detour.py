@@ -102,7 +102,9 @@ class Detour:
         self._membership.delay = lambda: tunnel.delay
 
     def _ask(self, what: str, work: Callable[[], str], seconds: float) -> str:
-        return tell_while(what, time.monotonic() + seconds, partial(self._carrier.ask, work, seconds))
+        return tell_while(
+            what, time.monotonic() + seconds, partial(self._carrier.ask, work, seconds), self._membership.check
+        )
 
     def _on_loss(self, reason: str) -> None:
         self._tunnel, self._endpoint = None, ""

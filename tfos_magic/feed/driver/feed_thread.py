@@ -11,12 +11,13 @@ from tfos_magic.feed.driver.sources.feed import SpooledFeed
 
 
 class FeedJobThread:
-    """Does ``bring(self)``, whose Spark jobs have the tag ``tag``; ``cancel_jobs`` is given it to end them.
+    """Does ``bring(self)``, whose Spark jobs have the tag ``tag``; ``cancel_jobs`` is given it to end them, and says
+    whether they do.
 
     ``feed_id`` is empty until it begins to send rows.
     """
 
-    def __init__(self, bring: Callable[[FeedJobThread], SpooledFeed], cancel_jobs: Callable[[str], None]) -> None:
+    def __init__(self, bring: Callable[[FeedJobThread], SpooledFeed], cancel_jobs: Callable[[str], bool]) -> None:
         self.feed_id, self.tag = "", f"tfos-feed-{uuid4().hex[:12]}"
         self._bring, self._cancel_jobs = bring, cancel_jobs
         self._cancelled = False
@@ -54,7 +55,7 @@ class FeedJobThread:
             raise FeedError("the feed was cancelled before it began")
 
     def cancel(self, timeout: float = 5.0) -> None:
-        """Cancel the feed's Spark job and wait for its end."""
+        """Cancel the feed's Spark job and wait for its end, ``timeout`` seconds at most."""
         self._cancelled = True
-        self._cancel_jobs(self.tag)
-        self._thread.join(timeout)
+        if self._cancel_jobs(self.tag):
+            self._thread.join(timeout)

@@ -1,0 +1,1 @@
+"""Spark Connect sessions, and whether their server answers."""
