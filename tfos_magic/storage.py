@@ -8,6 +8,8 @@ from typing import Any
 
 from tfos_magic.errors import DataError
 
+SEE_THE_STORE = "See that the store runs, and that its address and the credentials are right"
+"""What to do where a file system that is not of this machine refuses, for whatever reason."""
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
@@ -57,10 +59,7 @@ def refuse_missing_bucket(system: Any, path: str) -> None:
             f"there is no bucket {bucket!r}: correct the path, or make the bucket before, for none is made here"
         ) from None
     except Exception as error:  # every client library has errors of its own
-        raise DataError(
-            f"the bucket {bucket!r} cannot be checked: {error}. See that the store runs, and that its address and "
-            "the credentials are right"
-        ) from error
+        raise DataError(f"the bucket {bucket!r} cannot be checked: {error}. {SEE_THE_STORE}") from None
 
 
 def _has_buckets(system: Any) -> bool:

@@ -79,8 +79,13 @@ def test_no_bucket_is_made(act: Callable[[str], None], error: type[Exception], p
     with pytest.raises(error, match=r"there is no bucket 'no-such-bucket': correct the path, or make the bucket"):
         act(f"s3://no-such-bucket{path}")
     assert "no-such-bucket" not in buckets()
-    with pytest.raises(DataError, match="there is nothing at 's3://no-such-bucket"):
+    with pytest.raises(DataError, match="there is no bucket 'no-such-bucket': correct the path"):
         tfos.dataset(f"s3://no-such-bucket{path}", batch_size=2)
+
+
+def test_what_is_not_in_a_bucket_that_there_is_is_told_of() -> None:
+    with pytest.raises(DataError, match="there is nothing at 's3://there/no/such/folder'"):
+        tfos.dataset("s3://there/no/such/folder", batch_size=2)
 
 
 def test_a_store_that_is_gone_is_told_of_in_time() -> None:
@@ -90,7 +95,7 @@ def test_a_store_that_is_gone_is_told_of_in_time() -> None:
         server.stop()
         expected = {
             "bucket 'there'.*Could not connect.*See that the store runs": (lambda: write("s3://there/more"), DataError),
-            "s3://there/records' cannot be listed: Could not connect": (
+            "s3://there/records' cannot be listed: Could not connect.*See that the store runs": (
                 lambda: tfos.dataset("s3://there/records", batch_size=2),
                 DataError,
             ),
@@ -98,7 +103,7 @@ def test_a_store_that_is_gone_is_told_of_in_time() -> None:
                 lambda: list(found),
                 tf.errors.OpError,
             ),
-            "Cannot list the checkpoint directory 's3://there/checkpoints': Could not connect": (
+            "Cannot list the checkpoint directory 's3://there/.*Could not connect.*See that the store runs": (
                 lambda: save("s3://there/checkpoints"),
                 ClusterError,
             ),

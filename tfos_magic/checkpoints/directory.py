@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tfos_magic.checkpoints.checkpoint import Damaged, Position
 from tfos_magic.errors import ClusterError, DataError
-from tfos_magic.storage import is_local, make_folder, open_system
+from tfos_magic.storage import SEE_THE_STORE, is_local, make_folder, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -195,7 +195,8 @@ class CheckpointFiles:
             raise
         except Exception as error:  # every file system, and every client library, has errors of its own
             reason = str(error).strip() or type(error).__name__
-            told = f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {_remedy(error)}"
+            remedy = _remedy(error, what, "://" in self.where)
+            told = f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {remedy}"
             raise ClusterError(told.rstrip()) from error
 
 
@@ -223,15 +224,17 @@ def superfluous(entries: list[Entry], keep: int) -> list[Entry]:
     return going
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, what: str, of_store: bool) -> str:
     match error:
         case ImportError():
             return "Install the package that fsspec names, in the kernel's environment, and restart the kernel."
         case DataError():
             return ""  # which says it itself
         case PermissionError():
-            return "Give a directory that you may write to."
+            return f"Give a directory that you may {what}."
         case ValueError():
             return "Give a path, or a URL that fsspec knows, such as s3://bucket/folder or hdfs://host/folder."
+        case _ if of_store:
+            return f"{SEE_THE_STORE}."
         case _:
             return "Give a directory that can be written to, with room for a copy of the model and its optimizer."

@@ -119,6 +119,10 @@ class CheckpointStore:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(5)
+        if self._failed and isinstance(self._files, CheckpointFiles):
+            there = f"goes on from {self.newest.words}" if self.newest else "finds none"
+            self._notify(f"The last checkpoint was not written to {self._files.where}: --resume {there}.")
+            self._failed = ""
         self._files.close()
         if self._lock is not None:
             self._lock.release()

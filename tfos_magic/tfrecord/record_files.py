@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tfos_magic.errors import DataError
-from tfos_magic.storage import is_local, open_system
+from tfos_magic.storage import SEE_THE_STORE, is_local, open_system, refuse_missing_bucket
 from tfos_magic.tfrecord.framing import Offsets, split
 from tfos_magic.tfrecord.protobuf_wire import PADDING
 
@@ -93,6 +93,7 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
+        refuse_missing_bucket(*open_system(path))
         raise DataError(
             f"there is nothing at {path!r}: give an existing file or folder, or a glob that matches something"
         ) from None
@@ -101,7 +102,8 @@ def _explained(path: str) -> Iterator[None]:
             f"{path!r} cannot be opened: {error}. Install the package it names for Spark's Python"
         ) from error
     except Exception as error:  # every file system, and every client library, has errors of its own
-        raise DataError(f"{path!r} cannot be listed: {error}") from error
+        remedy = SEE_THE_STORE if "://" in path else "See that it may be read"
+        raise DataError(f"{path!r} cannot be listed: {str(error).rstrip('.')}. {remedy}") from None
 
 
 def is_gzip(url: str, compression: str) -> bool:

@@ -364,10 +364,29 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(tmp_path: Path, monk
         assert labels(store) == ["fit0-epoch1-step0"]
         put(store, checkpoint(0, 4))
         assert labels(store) == ["fit0-epoch4-step0"]
-    assert len(notices) == 1
+    assert len(notices) == 1, "what was written after it has taken its place"
     assert "No space left on device" in notices[0]
     assert "The run continues" in notices[0]
     assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize(("before", "then"), [([1], "goes on from epoch 2"), ([], "finds none")])
+def test_that_the_last_checkpoint_is_not_there_is_said_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: list[int], then: str
+) -> None:
+    notices: list[str] = []
+    with CheckpointStore(str(tmp_path), notify=notices.append) as store:
+        put(store, *(checkpoint(0, epoch) for epoch in before))
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        put(store, checkpoint(0, 2), checkpoint(0, 3))
+        assert not any("The last checkpoint" in notice for notice in notices)
+    monkeypatch.undo()
+    assert notices[-1].startswith(f"The last checkpoint was not written to {tmp_path}: --resume {then}")
+    assert sum("The last checkpoint" in notice for notice in notices) == 1
 
 
 def test_a_peers_words_do_not_choose_where_a_file_goes(tmp_path: Path) -> None:
