@@ -93,7 +93,7 @@ class Agents:
     def ask(self, what: str, work: Callable[[], Any]) -> None:
         """Have Spark do ``work``, which a Connect server may not end for long; tell ``what`` is waited for."""
         if is_connect(self._spark):
-            tell_while(what, math.inf, work, self._membership.check)
+            tell_while(what, math.inf, work, self._membership.heed)
         else:
             work()
 
@@ -224,7 +224,7 @@ class Agents:
         if slot is None or (not self._spec.hold_slots and reason == DETACHED):
             return
         if has_ended(reason) or is_stopped(self._spark):
-            self._membership.fail(gone(self._spark) if has_gone(reason) else STOPPED)
+            self._membership.fail(gone(self._spark) if has_gone(reason) else STOPPED, session=True)
         elif slot in self._membership.arrivals.awaited:
             self._membership.refuse(f"The workers could not start: {with_remedy(reason)}")
         else:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tfos_magic.cluster.startup import wait_until
 from tfos_magic.cluster.workers import ClusterPhase
 from tfos_magic.errors import ClusterError, TFOSError
 
@@ -28,6 +29,7 @@ class Lifecycle:
         self.reason = ""
         self._changed = threading.Condition(threading.RLock())
         self._over = threading.Event()
+        self._session_ended = False
         self.unanswered: Callable[[], str] = lambda: ""
         """What is waited for where the session's server does not answer; else empty."""
 
@@ -36,11 +38,11 @@ class Lifecycle:
         """Hold it to read several things that must belong together."""
         return self._changed
 
-    def fail(self, reason: str) -> None:
-        """The cluster is lost, unless it has ended already."""
+    def fail(self, reason: str, *, session: bool = False) -> None:
+        """The cluster is lost, unless it has ended already; ``session`` says that the Spark session is lost with it."""
         with self._changed:
             if not self.phase.ended:
-                self.phase, self.reason = ClusterPhase.FAILED, reason
+                self.phase, self.reason, self._session_ended = ClusterPhase.FAILED, reason, session
             self._over.set()
             self._changed.notify_all()
 
@@ -52,6 +54,15 @@ class Lifecycle:
             self._over.set()
             self._changed.notify_all()
 
+    def heed(self) -> str:
+        """Raise as :meth:`check` does; gives what is waited for where the session's server does not answer."""
+        self.check()
+        return self.unanswered()
+
+    def wait_until(self, is_over: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
+        """As :func:`~tfos_magic.cluster.startup.wait_until`, but a server that does not answer is told of first."""
+        wait_until(self._changed, is_over, seconds, lambda: self.unanswered() or what())
+
     def await_end(self, seconds: float) -> bool:
         """True when the cluster has ended within so many ``seconds``."""
         return self._over.wait(seconds)
@@ -60,7 +71,7 @@ class Lifecycle:
         """Raise ``kind`` when the cluster has ended, saying why."""
         with self._changed:
             if self.phase is ClusterPhase.FAILED:
-                raise kind(self.reason)
+                raise (ClusterError if self._session_ended else kind)(self.reason)
             if self.phase is ClusterPhase.STOPPED:
                 why = f", for {self.reason}" if self.reason else ""
                 raise kind(f"This cluster was stopped{why}: start one with %tfos start.")

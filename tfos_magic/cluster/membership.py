@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from tfos_magic.cluster.arrivals import Arrivals
 from tfos_magic.cluster.lifecycle import Lifecycle
-from tfos_magic.cluster.startup import wait_until
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, death_of, loss_of, rank_workers, status_of
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
@@ -159,7 +158,7 @@ class Membership(Lifecycle):
         """The slots whose agents are lost. A host takes several with it: those that are silent are waited for."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.arrivals.missing) == self.size, SETTLE_SECONDS)
-        wait_until(self._changed, self._is_certain, self.heartbeat_timeout, self.silence)
+        self.wait_until(self._is_certain, self.heartbeat_timeout, self.silence)
         with self._changed:
             return sorted(self.arrivals.missing)
 
@@ -217,13 +216,13 @@ class Membership(Lifecycle):
     def await_first(self, seconds: float) -> bool:
         """Whether an agent has come, or will not, within so many ``seconds``."""
         agents = self.arrivals.agents
-        wait_until(self._changed, lambda: bool(agents) or self._complete(), seconds, lambda: "a first agent")
+        self.wait_until(lambda: bool(agents) or self._complete(), seconds, lambda: "a first agent")
         return bool(agents) or self._complete()
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
         """Wait for the agents that are to come and give all their ranks."""
         agents = self.arrivals.agents
-        wait_until(self._changed, self._complete, timeout, lambda: f"agents: {len(agents)} of {self.size}")
+        self.wait_until(self._complete, timeout, lambda: f"agents: {len(agents)} of {self.size}")
         with self._changed:
             self.check(ExecutorError)
             refused, self.refused = self.refused, ""
@@ -258,7 +257,7 @@ class Membership(Lifecycle):
 
     def await_trainers(self, timeout: float) -> None:
         """Wait until every trainer of this generation has TensorFlow loaded."""
-        wait_until(self._changed, self._settled, timeout, self._loaded)
+        self.wait_until(self._settled, timeout, self._loaded)
         with self._changed:
             self.check()
             self.check_agents()

@@ -90,9 +90,9 @@ def await_end(future: Future[Any], seconds: float, what: str) -> None:
         tell(what, until)
 
 
-def tell_while(what: str, until: float, work: Callable[[], Value], check: Callable[[], object] = lambda: None) -> Value:
+def tell_while(what: str, until: float, work: Callable[[], Value], check: Callable[[], str] = lambda: "") -> Value:
     """What ``work()`` gives, in a thread that an interrupt leaves, and what ``check`` raises; tell meanwhile that
-    ``what`` is waited for."""
+    ``what`` is waited for, or what ``check`` says."""
     made: Future[Value] = Future()
 
     def run() -> None:
@@ -103,6 +103,5 @@ def tell_while(what: str, until: float, work: Callable[[], Value], check: Callab
 
     Thread(target=run, name="tfos-told", daemon=True).start()
     while not wait([made], CHECK_SECONDS).done:
-        check()
-        tell(what, until)
+        tell(check() or what, until)
     return made.result()

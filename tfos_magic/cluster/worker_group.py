@@ -161,11 +161,11 @@ class WorkerGroup(TrainerGroup):
     def settle(self) -> None:
         self._server.settle(tell)
         if not sessions.is_connect(self.spark) and sessions.is_stopped(self.spark):
-            self.membership.fail(STOPPED)
+            self.membership.fail(STOPPED, session=True)
         self.membership.check()
 
     def _on_server_end(self, reason: str) -> None:
-        self.membership.fail(reason)
+        self.membership.fail(reason, session=True)
         self._end(force=False, timeout=QUICK_STOP_TIMEOUT)
 
     def revive(self) -> None:

@@ -103,7 +103,7 @@ class Detour:
 
     def _ask(self, what: str, work: Callable[[], str], seconds: float) -> str:
         return tell_while(
-            what, time.monotonic() + seconds, partial(self._carrier.ask, work, seconds), self._membership.check
+            what, time.monotonic() + seconds, partial(self._carrier.ask, work, seconds), self._membership.heed
         )
 
     def _on_loss(self, reason: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import copy
 import math
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from enum import Enum
@@ -77,10 +80,23 @@ def check_server(spark: Session, waiting: Callable[[str, float], object]) -> Non
         time.sleep(AGAIN_SECONDS)
 
 
+def _give_up(spark: Session) -> None:
+    if spark not in _given_up:
+        _given_up.add(spark)
+        atexit.register(_let_go, weakref.ref(spark))
+
+
+def _let_go(kept: weakref.ref[Any]) -> None:
+    """As the process ends, pyspark would ask the server to end the session, for ten minutes."""
+    if (spark := kept()) is not None and spark in _given_up:
+        spark._client._closed = True
+        spark._client._channel.close()
+
+
 class Said(Enum):
     """What came of a question to a server."""
 
-    ANSWERS, SILENT, STOPPED, GONE = range(4)
+    SOMETHING, NOTHING, UNREACHED, STOPPED, GONE = range(5)
 
 
 class Look:
@@ -94,11 +110,11 @@ class Look:
         self.answers, self.end, self.waits, self.until, self.limit = False, "", "", math.inf, 0.0
         asked = time.monotonic()
         match _ask(spark):
-            case Said.ANSWERS:
+            case Said.SOMETHING:
                 self.answers = True
                 _silent_since.pop(spark, None)
                 _given_up.discard(spark)
-            case Said.SILENT:
+            case Said.NOTHING | Said.UNREACHED:
                 self._note_silence(spark, asked)
             case Said.STOPPED:
                 self.end = STOPPED
@@ -110,30 +126,46 @@ class Look:
         self.limit = UNANSWERED_SECONDS if _takes_connections(server) else UNREACHED_SECONDS
         self.waits, self.until = f"the Spark Connect server at {server}, which does not answer", since + self.limit
         if spark in _given_up or time.monotonic() >= self.until:
-            _given_up.add(spark)
+            _give_up(spark)
             self.end = _dead(server, time.monotonic() - since)
 
 
 def _ask(spark: Session) -> Said:
     """Ask the server once for a setting; whatever it says, it answers."""
+    client = spark._client
+    # In the way of pyspark 4.3 to its stub stands that the client is closed, which it is also where the server is new.
+    said = _ask_by(client, getattr(client, "_internal_stub", None) or client._stub)
+    return _ask_anew(client) if said is Said.UNREACHED else said
+
+
+def _ask_anew(client: Any) -> Said:
+    """Ask over a connection of its own: that of the session, once broken, may wait two minutes to be made anew."""
+    from pyspark.sql.connect.proto import SparkConnectServiceStub
+
+    builder = copy.copy(client._builder)
+    builder._channel_options = [*builder._channel_options, ("grpc.use_local_subchannel_pool", 1)]
+    with builder.toChannel() as channel:
+        return _ask_by(client, SparkConnectServiceStub(channel))
+
+
+def _ask_by(client: Any, stub: Any) -> Said:
     import grpc
 
-    client = spark._client
     request = client._config_request_with_metadata()
     if client._server_session_id is not None:
         request.client_observed_server_side_session_id = client._server_session_id
     request.operation.get_option.keys.append("spark.app.name")
-    # In the way of pyspark 4.3 to its stub stands that the client is closed, which it is also where the server is new.
-    stub = getattr(client, "_internal_stub", None) or client._stub
     try:
         stub.Config(request, metadata=client._builder.metadata(), timeout=PROBE_SECONDS)
     except grpc.RpcError as error:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            return Said.SILENT
-        return Said.GONE if has_gone(error) else Said.ANSWERS
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return Said.UNREACHED
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Said.NOTHING
+        return Said.GONE if has_gone(error) else Said.SOMETHING
     except ValueError:  # the channel is closed
         return Said.STOPPED
-    return Said.ANSWERS
+    return Said.SOMETHING
 
 
 def has_gone(error: object) -> bool:
