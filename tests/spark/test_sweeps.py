@@ -314,7 +314,8 @@ def test_a_function_may_return_the_metric_among_others(cluster: TFCluster) -> No
 
 
 def test_a_mistyped_metric_ends_the_sweep_with_the_first_trials(cluster: TFCluster) -> None:
-    sweep = cluster.sweep(FIT.replace("10", "2"), trials=12, metric="lose", direction="minimize", seed=1)
+    cell = "# %%tfos_sweep --metric lose\n" + FIT.replace("10", "2")
+    sweep = cluster.sweep(cell, trials=12, metric="lose", direction="minimize", seed=1)
     with pytest.raises(TrialError, match=r"It reported no 'lose': its metrics are loss, .*Did you mean 'loss'\?"):
         sweep.wait(120)
     assert sweep.count("failed") <= 4
@@ -328,6 +329,28 @@ def test_a_sampler_that_has_tried_all_there_is_needs_no_more_trials(
     sweep = cluster.sweep("score = tfos.suggest_int('x', 1, 3)", trials=20, metric="score", sampler=sampler)
     study = sweep.wait(120)
     assert sorted(trial.value for trial in study.trials if trial.state.name == "COMPLETE") == [1, 2, 3]
+    assert [trial.number for trial in study.trials] == [0, 1, 2]
     assert (sweep.size, sweep.count("complete"), sweep.count("stopped")) == (3, 3, 0)
-    assert [text for text in sweep.notices if "tried all that there is: 17 trials were not needed" in text]
     assert "Searching for the largest score." in capfd.readouterr().err
+
+
+class Exhausted(optuna.samplers.RandomSampler):
+    """Has tried all there is after four trials, as a sampler says that of which nobody knows it before."""
+
+    def after_trial(self, study: optuna.Study, trial: Any, state: Any, values: Any) -> None:
+        if len([each for each in study.get_trials(deepcopy=False) if each.state.is_finished()]) >= 3:
+            study.stop()
+
+
+def test_trials_that_a_sampler_has_no_use_for_are_spared_and_leave_nothing_open(cluster: TFCluster) -> None:
+    sweep = cluster.sweep("score = tfos.suggest_int('x', 1, 3)", trials=20, metric="score", sampler=Exhausted())
+    study = sweep.wait(120)
+    assert sweep.count("complete") == len([trial for trial in study.trials if trial.state.name == "COMPLETE"]) < 8
+    assert sweep.count("complete", "spared") == 20
+    assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "FAIL"}
+    assert [text for text in sweep.notices if "tried all that there is" in text]
+
+
+def test_an_option_that_there_is_not_is_told_with_those_of_a_sweep(cluster: TFCluster) -> None:
+    with pytest.raises(UsageError, match=r"A sweep has no option 'study'\. Did you mean 'study_name'\?"):
+        cluster.sweep("score = 1", trials=1, metric="score", study="mine")

@@ -131,16 +131,17 @@ class TFCluster(WorkerGroup):
         ``trials`` times on whichever workers are free, and give a handle at once. Optuna chooses, in this process.
 
         ``metric`` is one of the epochs' metrics, a name that a cell's text sets to a number, or, where a function is
-        run, what it returns if its epochs have none of that name. ``sampler`` is ``tpe``, ``random``, ``grid`` or
-        ``cmaes``, ``pruner`` is ``asha``, ``median`` or ``none``, and both may be objects of Optuna's. A ``storage``
-        keeps the study, and ``resume`` goes on with it until it has ``trials``. ``workers_per_trial`` train a trial
-        together. ``frames`` are fed once, all rows to each such group. A trial that fails costs no other, unless
-        ``fail_fast`` ends the sweep. ``seed`` seeds the search and each trial. All else is as in :meth:`submit`.
+        run, what it returns: a dict that has it, or a number if its epochs have none of that name. ``sampler`` is
+        ``tpe``, ``random``, ``grid`` or ``cmaes``, ``pruner`` is ``asha``, ``median`` or ``none``, and both may be
+        objects of Optuna's. A ``storage`` keeps the study, and ``resume`` goes on with it until it has ``trials``.
+        ``workers_per_trial`` train a trial together. ``frames`` are fed once, all rows to each such group. A trial that
+        fails costs no other, unless ``fail_fast`` ends the sweep. ``seed`` seeds the search and each trial. All else is
+        as in :meth:`submit`.
 
         Raises what :meth:`submit` raises, and :class:`UsageError` for what does not fit, and where Optuna is missing.
         The idea of asking and telling a study is Optuna's, that of runs which share what they are fed Ray Tune's.
         """
-        from tfos_magic.sweeps.sweep import sweep_of
+        from tfos_magic.sweeps.program import sweep_of
 
         given = self._taken(options)
         self.check_group("workers_per_trial", workers_per_trial)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from tfos_magic.cluster.runs.request import SEEDS
 from tfos_magic.errors import UsageError, did_you_mean
@@ -25,12 +21,9 @@ SAMPLERS = ("tpe", "random", "grid", "cmaes")
 PRUNERS = ("asha", "median", "none")
 DIRECTIONS = ("maximize", "minimize")
 STUDY = "tfos_sweep"
-OWNER, ERROR, AGAIN = "tfos_owner", "tfos_error", "tfos_again"
-"""Attributes of a study's trials: whose kernel has one, why it failed, and the number of the one tried again."""
 METRIC = "tfos_metric"
 """Attribute of a study: what its values are of."""
 
-STOPPED = "stopped before its end"
 AGAIN_SECONDS = 1.0
 
 _UNSURE = re.compile(
@@ -104,8 +97,11 @@ class Search:
     @property
     def size(self) -> int:
         """How many trials there are to be in all."""
-        points = prod(map(len, self.grid.values()))
-        return min(self.trials or points, points) if self.sampler == "grid" else self.trials
+        if self.sampler == "grid":
+            points = prod(map(len, self.grid.values()))
+            return min(self.trials or points, points)
+        grids = getattr(self.sampler, "_all_grids", None)  # of a GridSampler of the user's own
+        return min(self.trials, len(grids)) if isinstance(grids, list) else self.trials
 
     def study(self) -> optuna.Study:
         """The study, new or gone on with. Raises :class:`UsageError` where there is one by its name already."""
@@ -195,60 +191,6 @@ def suggest(trial: optuna.Trial, suggestion: Suggestion) -> Any:
     if suggestion.whole:
         return trial.suggest_int(name, int(low), int(high), step=int(suggestion.step or 1), log=log)
     return trial.suggest_float(name, low, high, step=suggestion.step, log=log)
-
-
-def ended_trials(study: optuna.Study) -> int:
-    """How many trials of a study count: those that ended by themselves, well or not."""
-    return len(_ended(study.get_trials(deepcopy=False)))
-
-
-def _ended(trials: list[optuna.trial.FrozenTrial]) -> list[optuna.trial.FrozenTrial]:
-    failed, ended = optuna_module().trial.TrialState.FAIL, [trial for trial in trials if trial.state.is_finished()]
-    return [trial for trial in ended if trial.state != failed or trial.user_attrs.get(ERROR, STOPPED) != STOPPED]
-
-
-def taken_trials(study: optuna.Study, before: int | None = None) -> int:
-    """How many trials of a study count, of all or of those with numbers ``before`` one: trials that kernels which live
-    have under way are among them."""
-    running, known = optuna_module().trial.TrialState.RUNNING, study.get_trials(deepcopy=False)[:before]
-    under_way = [trial for trial in known if trial.state == running]
-    return len(_ended(known)) + sum(not _is_gone(trial.user_attrs.get(OWNER, "")) for trial in under_way)
-
-
-def take_up(study: optuna.Study, most: int) -> int:
-    """Have those trials tried again, with what was chosen for them, that were stopped, or that a kernel of this machine
-    had under way when it ended, ``most`` of them; gives how many."""
-    state, again = optuna_module().trial.TrialState, 0
-    known = study.get_trials(deepcopy=False)
-    done = {trial.user_attrs.get(AGAIN) for trial in known}
-    for trial in known:
-        left = trial.state == state.RUNNING and _is_gone(trial.user_attrs.get(OWNER, ""))
-        if left:
-            study.tell(trial.number, state=state.FAIL)
-        stopped = left or trial.user_attrs.get(ERROR) == STOPPED
-        if stopped and trial.number not in done and trial.params:
-            study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
-            again += 1
-        if again == most:
-            break
-    return again
-
-
-def owner() -> str:
-    """Whose trials these are: this process."""
-    return f"{socket.gethostname()} {os.getpid()} {psutil.Process().create_time():.0f}"
-
-
-def _is_gone(owned: str) -> bool:
-    """Whether a process of this machine is no more; what others have, or another program, is theirs."""
-    host, _, process = owned.partition(" ")
-    if host != socket.gethostname() or not process:
-        return False
-    pid, _, created = process.partition(" ")
-    with suppress(psutil.NoSuchProcess):
-        known = psutil.Process(int(pid))
-        return f"{known.create_time():.0f}" != created or known.status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def _object(what: str, given: Any, kind: type, names: tuple[str, ...]) -> Any:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tfos_magic.cluster.runs.options import request_of
 from tfos_magic.cluster.runs.request import RETURNED, RunRequest
 from tfos_magic.cluster.runs.run import STOP_SECONDS
 from tfos_magic.cluster.worker_group import WorkerGroup
@@ -23,8 +20,9 @@ from tfos_magic.errors import (
     WorkerLost,
     did_you_mean,
 )
-from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, text_of
-from tfos_magic.sweeps.search import Search, ended_trials, take_up, taken_trials
+from tfos_magic.sweeps.cells import refuse_without_model, sets
+from tfos_magic.sweeps.owners import ended_trials, take_up, taken_trials
+from tfos_magic.sweeps.search import Search
 from tfos_magic.sweeps.trial import Searching, Trial, best_of
 from tfos_magic.sweeps.trial_runs import TrialRuns
 from tfos_magic.values import pack
@@ -256,7 +254,7 @@ class Sweep:
             return False
         if self._best == RETURNED:  # a number that a function may return, or not
             return bool(did_you_mean(metric, ended[0].run.state.metrics, ""))
-        return not re.search(rf"\b{re.escape(metric)}\b", self.search.text)
+        return not sets(self.search.text, metric)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -272,24 +270,3 @@ def why_missing(study: optuna.Study, mine: Collection[Trial] = ()) -> str:
     here = best.number in {trial.number for trial in mine}
     why = "whose model did not come" if here else "of another sweep, whose model and names were not kept"
     return f"The best trial is number {best.number}, {why}. Train the cell again with its parameters: {best.params}."
-
-
-def sweep_of(
-    cluster: WorkerGroup,
-    cell: str | Callable[..., Any],
-    search: Mapping[str, Any],
-    workers_per_trial: int,
-    fail_fast: bool,
-    options: Mapping[str, Any],
-) -> Sweep:
-    """The sweep of a ``cell`` or function, with the fields of a :class:`Search` and the ``options`` of a run."""
-    if kept := [name for name in ("checkpoint_dir", "observer") if options.get(name)]:
-        raise UsageError(f"A sweep has no {kept[0]}: a trial that loses its worker starts again.")
-    asked = tuple(options.get("outputs", ()))
-    model = model_of(cell) if isinstance(cell, str) else RETURNED
-    outputs = outputs_of(cell, search["metric"], asked, model) if isinstance(cell, str) else asked
-    request = request_of(cell, **{**options, "outputs": outputs})
-    searched = Search(**search, seed=request.seed, text=text_of(cell))
-    if not search.get("direction"):
-        print(searched.aim, file=sys.stderr, flush=True)
-    return Sweep(cluster, request, searched, workers_per_trial, fail_fast, model, aloud=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError, did_you_mean
-from tfos_magic.sweeps.search import ERROR, OWNER, STOPPED, Search, owner, suggest
+from tfos_magic.sweeps.owners import ERROR, OWNER, STOPPED, owner
+from tfos_magic.sweeps.search import Search, suggest
 from tfos_magic.values.suggestions import Suggestion
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Trial(Observer):
         self.verdict = self.error = ""
         self.values: dict[str, Any] = {}
         self.pruned = self.spared = False
+        self._returned: list[str] = []
         self.lacks_metric = False
         """Whether it failed because it reported no number by the metric's name."""
         self.changes = 0
@@ -135,6 +138,8 @@ class Trial(Observer):
                 f"{suggestion.name!r} was asked for before in this trial, with other bounds or choices: give one of "
                 "the two another name."
             )
+        if self.spared:
+            return suggestion.usual
         with self._searching.lock:
             value = suggest(self.trial, suggestion)
         if suggestion.name not in self._chosen:
@@ -173,6 +178,7 @@ class Trial(Observer):
         metric = self._searching.search.metric
         result = values.get(RETURNED)
         named = result if isinstance(result, Mapping) else values
+        self._returned = list(map(str, result)) if isinstance(result, Mapping) else []
         own, returned = _number(named.get(metric)), _number(result)
         reported = next(reversed(self.curve.values()), None)
         if own is not None and _differ(own, reported):
@@ -196,7 +202,7 @@ class Trial(Observer):
         if isinstance(error, CaptureError) and not self.pruned:  # it was trained: only names are missing
             self._searching.say(str(error))
             values, error = dict(error.values), None
-        if isinstance(error, RunInterrupted) and not self.pruned:
+        if self.spared or (isinstance(error, RunInterrupted) and not self.pruned):
             self._stop()
         elif self.pruned:
             self._tell("pruned", "PRUNED")
@@ -220,12 +226,9 @@ class Trial(Observer):
             self._withdraw()
 
     def _stop(self) -> None:
-        if self.spared:
-            self.verdict = "spared"
-            return
-        self.verdict = "stopped"
-        if self._trial is not None:
+        if self._trial is not None and not self.verdict:
             self._withdraw()
+        self.verdict = "spared" if self.spared else "stopped"
 
     def _withdraw(self) -> None:
         self.trial.set_user_attr(ERROR, STOPPED)
@@ -266,7 +269,8 @@ class Trial(Observer):
     def _without_metric(self) -> str:
         """What there is instead of the metric."""
         metric, known = self._searching.search.metric, self.run.state.metrics
-        near = did_you_mean(metric, known, "")
+        names = re.findall(r"[^\W\d]\w+", self._searching.search.text)
+        near = did_you_mean(metric, {*known, *self._returned, *names} - {metric}, "")
         return (
             f"It reported no {metric!r}: its metrics are {', '.join(known) or 'none'}, and no name called so "
             f"in the cell, nor what a function returned, is one number.{' ' * bool(near)}{near}"

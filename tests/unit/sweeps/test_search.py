@@ -15,19 +15,10 @@ import psutil
 import pytest
 
 from tfos_magic.errors import UsageError
+from tfos_magic.sweeps import owners
 from tfos_magic.sweeps import search as searches
-from tfos_magic.sweeps.search import (
-    AGAIN,
-    ERROR,
-    OWNER,
-    STOPPED,
-    Search,
-    direction_of,
-    ended_trials,
-    suggest,
-    take_up,
-    taken_trials,
-)
+from tfos_magic.sweeps.owners import AGAIN, ERROR, OWNER, STOPPED, ended_trials, take_up, taken_trials
+from tfos_magic.sweeps.search import Search, direction_of, suggest
 from tfos_magic.sweeps.trial import Searching
 from tfos_magic.values.suggestions import Suggestion
 
@@ -167,10 +158,10 @@ def test_what_was_stopped_or_whose_kernel_is_gone_is_tried_again_once() -> None:
     study = Search(9, "loss", seed=1).study()
     kept = {}
     for name, attributes in {
-        "stopped": {OWNER: searches.owner(), ERROR: STOPPED},
-        "failed": {OWNER: searches.owner(), ERROR: "ValueError"},
+        "stopped": {OWNER: owners.owner(), ERROR: STOPPED},
+        "failed": {OWNER: owners.owner(), ERROR: "ValueError"},
         "gone": {OWNER: f"{socket.gethostname()} 4194304 0"},
-        "here": {OWNER: searches.owner()},
+        "here": {OWNER: owners.owner()},
         "elsewhere": {OWNER: f"other-{socket.gethostname()} {os.getpid()} 0"},
     }.items():
         trial = study.ask()
@@ -202,8 +193,8 @@ def test_a_kernel_that_ended_and_whose_parent_does_not_reap_it_is_gone() -> None
         started = f"{psutil.Process(child.pid).create_time():.0f}"
         while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        assert searches._is_gone(f"{socket.gethostname()} {child.pid} {started}")
-        assert not searches._is_gone(searches.owner())
+        assert owners._is_gone(f"{socket.gethostname()} {child.pid} {started}")
+        assert not owners._is_gone(owners.owner())
     finally:
         child.wait()
 
@@ -223,3 +214,22 @@ def test_a_database_that_another_kernel_makes_at_this_moment_is_tried_once_more(
     monkeypatch.setattr(searches, "AGAIN_SECONDS", 0.0)
     assert Search(1, "loss", storage=f"sqlite:///{tmp_path}/study.db").study().study_name == searches.STUDY
     assert asked == [searches.STUDY] * 2
+
+
+def test_trials_that_failed_in_optunas_own_run_count() -> None:
+    study = optuna.create_study()
+
+    def fails(trial: optuna.Trial) -> float:
+        raise ValueError(trial.suggest_float("x", 0, 1))
+
+    study.optimize(fails, n_trials=2, catch=(ValueError,))
+    assert (ended_trials(study), take_up(study, 9)) == (2, 0)
+    left = study.ask()
+    left.set_user_attr(OWNER, "elsewhere 1 1")
+    study.tell(left, state=optuna.trial.TrialState.FAIL)
+    assert ended_trials(study) == 2
+
+
+def test_a_grid_of_ones_own_has_as_many_trials_as_points() -> None:
+    sampler = optuna.samplers.GridSampler({"x": [1, 2], "y": [3, 4]})
+    assert [Search(most, "score", sampler=sampler).size for most in (3, 20)] == [3, 4]

@@ -12,7 +12,8 @@ import pytest
 from tfos_magic.cluster.runs.request import RETURNED
 from tfos_magic.cluster.runs.state import RunState, rewind
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
-from tfos_magic.sweeps.search import ERROR, STOPPED, Search
+from tfos_magic.sweeps.owners import ERROR, STOPPED
+from tfos_magic.sweeps.search import Search
 from tfos_magic.sweeps.trial import Searching, Trial
 
 NUMBER = {"name": "x", "low": 0, "high": 1}

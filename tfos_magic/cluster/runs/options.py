@@ -75,12 +75,13 @@ class RunOptions(TypedDict, total=False):
     observer: Observer | None
 
 
-def check_names(unknown: Collection[str]) -> None:
-    """Raise :class:`UsageError` for what is no option of a run."""
+def check_names(
+    unknown: Collection[str], known: Collection[str] = RunOptions.__annotations__, what: str = "run"
+) -> None:
+    """Raise :class:`UsageError` for what is no option of a run, or of ``what`` has the ``known`` ones."""
     if unknown:
-        known = RunOptions.__annotations__
         hint = did_you_mean(min(unknown), known, f"There are {', '.join(known)}.")
-        raise UsageError(f"A run has no option {min(unknown)!r}. {hint}")
+        raise UsageError(f"A {what} has no option {min(unknown)!r}. {hint}")
 
 
 def request_of(

@@ -13,7 +13,8 @@ from tfos_magic.notebook.signals import interruptible
 from tfos_magic.notebook.strategies import cell_request
 from tfos_magic.notebook.sweeping.views import view_of
 from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
-from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search, ended_trials
+from tfos_magic.sweeps.owners import ended_trials
+from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
 from tfos_magic.sweeps.sweep import Sweep, why_missing
 
 LOOK_SECONDS = 0.25
