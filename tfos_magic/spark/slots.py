@@ -102,7 +102,7 @@ def _missing_slots(spark: Session, workers: int, cores: int, total: int, free: i
     if workers > 1:
         fixes.append("ask for fewer workers")
     if free < total:
-        fixes.append("wait for other Spark jobs to end")
+        fixes.append("wait for other jobs of this session to end")
     *first, last = fixes
     slots = f"{free} of {asked} slots free ({total} in all on {master})"
     return f"{_asked(workers, cores, feeding)}, {slots}: {', '.join(first)}{', or ' * bool(first)}{last}."

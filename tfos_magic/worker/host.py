@@ -79,8 +79,8 @@ def missing_packages() -> str:
         return ""
     return (
         f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install what "
-        "is missing there (pip install 'tfos_magic[cpu]' has all), or set spark.pyspark.python, or PYSPARK_PYTHON "
-        "before the session is created, to an environment that has it."
+        "is missing there, or set PYSPARK_PYTHON to an environment that has it before the session is created "
+        "(spark.pyspark.python counts with spark-submit only)."
     )
 
 
