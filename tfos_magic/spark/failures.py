@@ -6,7 +6,7 @@ import re
 import sys
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError, UsageError
-from tfos_magic.spark.connect.server import has_gone
+from tfos_magic.spark.connect.server import has_closed, has_gone
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")
@@ -43,7 +43,7 @@ def is_cancelled(error: object) -> bool:
 
 def has_ended(error: object) -> bool:
     """Whether the session was stopped, or its Connect server knows it no more."""
-    return _ENDED in str(error) or has_gone(error)
+    return _ENDED in str(error) or has_closed(error) or has_gone(error)
 
 
 def lost_executor(error: object) -> bool:

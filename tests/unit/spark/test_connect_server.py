@@ -123,6 +123,8 @@ def test_a_session_that_a_new_server_does_not_know_and_one_that_was_stopped_are_
 ) -> None:
     with serving(port, "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid."):
         assert "does not know this session any more" in Look(spark).end
+    with serving(port, "[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid."):
+        assert Look(spark).end == STOPPED
     with serving(port, "[CONFIG_NOT_AVAILABLE] no such setting"):
         assert Look(spark).answers, "whatever it says, it answers"
     spark._client.close()

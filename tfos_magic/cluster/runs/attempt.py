@@ -154,6 +154,7 @@ class Attempt:
             and self._generation == membership.generation
             and not self.outcome.reusable
             and not membership.lost
+            and not membership.phase.ended
         ):
             self._cluster.spawn_trainers()
 

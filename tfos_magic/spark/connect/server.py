@@ -27,7 +27,8 @@ UNREACHED_SECONDS, UNANSWERED_SECONDS = 25.0, 60.0
 """A server that takes no connection is given up after the first, one that takes it and is silent after the second: it
 may be very busy."""
 ANSWER_SECONDS = 3.0
-_GONE = ("SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND")
+_GONE = ("INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_NOT_FOUND")
+_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
 _AGAIN = "and run the cell again; a run with --checkpoint-dir goes on with --resume"
 STOPPED = f"The Spark session was stopped, and the workers' Spark jobs ended with it: make a new session, {_AGAIN}."
 
@@ -162,7 +163,7 @@ def _ask_by(client: Any, stub: Any) -> Said:
             return Said.UNREACHED
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Said.NOTHING
-        return Said.GONE if has_gone(error) else Said.SOMETHING
+        return Said.STOPPED if has_closed(error) else Said.GONE if has_gone(error) else Said.SOMETHING
     except ValueError:  # the channel is closed
         return Said.STOPPED
     return Said.SOMETHING
@@ -170,7 +171,12 @@ def _ask_by(client: Any, stub: Any) -> Said:
 
 def has_gone(error: object) -> bool:
     """Whether a Connect server says that it does not know the session, or not any more."""
-    return any(f"INVALID_HANDLE.{name}" in str(error) for name in _GONE)
+    return any(name in str(error) for name in _GONE)
+
+
+def has_closed(error: object) -> bool:
+    """Whether a Connect server says that the session was stopped."""
+    return _CLOSED in str(error)
 
 
 def _takes_connections(server: str) -> bool:
