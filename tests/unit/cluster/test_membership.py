@@ -9,9 +9,10 @@ import pytest
 
 from tfos_magic.cluster import membership as membership_module
 from tfos_magic.cluster.membership import Membership
+from tfos_magic.cluster.startup import heard_by
 from tfos_magic.cluster.subset import SubsetMembership
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
-from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
+from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.transport.messages import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
 
 
@@ -242,3 +243,25 @@ def test_a_trainer_that_cannot_load_says_why_and_is_not_taken_for_lost() -> None
 )
 def test_the_end_of_a_trainer_is_told_in_words(exited: TrainerExited, words: str) -> None:
     assert describe_exit(exited) == words
+
+
+def test_a_server_that_does_not_answer_is_told_of_before_all_else_that_is_waited_for() -> None:
+    membership, told = Membership(2), list[str]()
+    with heard_by(lambda what, until: told.append(what)):
+        membership.await_first(0.1)
+        membership.unanswered = lambda: "the Spark Connect server"
+        membership.await_first(0.1)
+        with pytest.raises(StartTimeout):
+            membership.await_agents(0.1, "tcp://alpha:1")
+    assert set(told[:1]) == {"a first agent"}
+    assert set(told[1:]) == {"the Spark Connect server"}
+    assert membership.heed() == membership.silence() == "the Spark Connect server"
+
+
+def test_a_start_that_ends_with_the_session_is_no_fault_of_an_executor() -> None:
+    for session, kind in ((False, ExecutorError), (True, ClusterError)):
+        membership = Membership(2)
+        membership.fail("it has ended", session=session)
+        with pytest.raises(ClusterError, match="it has ended") as caught:
+            membership.await_agents(5, "tcp://alpha:1")
+        assert type(caught.value) is kind

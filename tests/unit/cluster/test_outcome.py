@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs import results
-from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.outcome import Outcome, how_left
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.results import RunResults
 from tfos_magic.cluster.runs.state import RunState
@@ -122,3 +125,18 @@ def test_an_interrupt_does_not_leave_keras_half_loaded(monkeypatch: pytest.Monke
     assert not asked
     results._load_keras(bytearray(b"a model of keras.src"))
     assert asked == ["TensorFlow to load in the notebook"] * 2
+
+
+def test_a_run_that_was_stopped_says_how_it_left_its_workers() -> None:
+    membership = Membership(2)
+    cluster: Any = SimpleNamespace(membership=membership)
+    assert how_left(None) == " before it began."
+    assert how_left(cluster) == "; its workers are free again."
+    membership.unanswered = lambda: "the Spark Connect server at host:1, which does not answer"
+    assert "without the Spark Connect server at host:1, which does not answer" in how_left(cluster)
+    assert "free" not in how_left(cluster)
+    membership.fail("The Spark Connect server at host:1 has not answered for 25 s.", session=True)
+    assert (
+        how_left(cluster)
+        == ", and its cluster has ended: The Spark Connect server at host:1 has not answered for 25 s."
+    )

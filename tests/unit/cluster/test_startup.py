@@ -106,3 +106,19 @@ def test_who_shows_a_wait_may_end_it_and_a_wait_for_an_end_lasts_no_longer_than_
     began = time.monotonic()
     await_end(never, 0.3, "run 1 to end")
     assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_what_hinders_a_wait_is_told_instead_of_it_and_may_end_it() -> None:
+    told, looks = list[str](), iter(["", "a server"])
+    work = threading.Event()
+
+    def check() -> str:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise InterruptedError from None
+
+    with heard_by(lambda what, until: told.append(what)), pytest.raises(InterruptedError):
+        tell_while("a relay", time.monotonic() + 60, work.wait, check)
+    work.set()
+    assert told == ["a relay", "a server"]
