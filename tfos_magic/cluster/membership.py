@@ -282,7 +282,7 @@ class Membership(Lifecycle):
                 workers=tuple(status_of(worker, worker.rank in self.gone) for worker in self.members),
                 tensorflow=first.versions.get("tensorflow", "") if first else "",
                 keras=first.versions.get("keras", "") if first else "",
-                reason=self.reason or self.lost,
+                reason=self.reason or (self.unanswered() and f"It waits for {self.unanswered()}.") or self.lost,
             )
 
     def _complete(self) -> bool:

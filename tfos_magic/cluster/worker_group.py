@@ -21,7 +21,7 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
-from tfos_magic.spark.connect.server import STOPPED
+from tfos_magic.spark.connect.server import STOPPED, is_silent
 from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.encryption import Encrypt, encryption_of
 from tfos_magic.spark.slots import check_allocation
@@ -295,6 +295,6 @@ class WorkerGroup(TrainerGroup):
                 control.send(peer, Shutdown())
         if (force or not self._agents.wait(timeout)) and cancel:
             self._agents.cancel()
-        self._agents.detour.close(quick=not cancel)
+        self._agents.detour.close(quick=not cancel or is_silent(self.spark))
         control.close()
         self._files.close()

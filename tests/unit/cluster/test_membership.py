@@ -256,6 +256,7 @@ def test_a_server_that_does_not_answer_is_told_of_before_all_else_that_is_waited
     assert set(told[:1]) == {"a first agent"}
     assert set(told[1:]) == {"the Spark Connect server"}
     assert membership.heed() == membership.silence() == "the Spark Connect server"
+    assert membership.status("connect").reason == "It waits for the Spark Connect server."
 
 
 def test_a_start_that_ends_with_the_session_is_no_fault_of_an_executor() -> None:

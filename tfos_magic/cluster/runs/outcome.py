@@ -167,5 +167,5 @@ def how_left(cluster: TrainerGroup | None) -> str:
     if membership.phase.ended:
         return f", and its cluster has ended: {membership.reason}" if membership.reason else "."
     if said := membership.unanswered():
-        return f" without {said}: %tfos status tells what becomes of the workers."
+        return f". Its cluster waits for {said}."
     return "; its workers are free again."

@@ -81,15 +81,9 @@ def check_server(spark: Session, waiting: Callable[[str, float], object]) -> Non
         time.sleep(AGAIN_SECONDS)
 
 
-def _give_up(spark: Session) -> None:
-    if spark not in _given_up:
-        _given_up.add(spark)
-        atexit.register(_let_go, weakref.ref(spark))
-
-
 def _let_go(kept: weakref.ref[Any]) -> None:
-    """As the process ends, pyspark would ask the server to end the session, for ten minutes."""
-    if (spark := kept()) is not None and spark in _given_up:
+    """As the process ends, pyspark would ask a server that is silent still to end the session, for ten minutes."""
+    if (spark := kept()) is not None and is_silent(spark) and _ask(spark) in (Said.NOTHING, Said.UNREACHED):
         spark._client._closed = True
         spark._client._channel.close()
 
@@ -123,11 +117,13 @@ class Look:
                 self.end = gone(spark)
 
     def _note_silence(self, spark: Session, asked: float) -> None:
+        if spark not in _silent_since:
+            atexit.register(_let_go, weakref.ref(spark))
         server, since = server_of(spark), _silent_since.setdefault(spark, asked)
         self.limit = UNANSWERED_SECONDS if _takes_connections(server) else UNREACHED_SECONDS
         self.waits, self.until = f"the Spark Connect server at {server}, which does not answer", since + self.limit
         if spark in _given_up or time.monotonic() >= self.until:
-            _give_up(spark)
+            _given_up.add(spark)
             self.end = _dead(server, time.monotonic() - since)
 
 
