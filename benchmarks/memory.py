@@ -43,12 +43,12 @@ START_SECONDS = 60.0
 CELL_SECONDS = 300.0
 STOP_SECONDS = 20.0
 MARK = "TFOS_MEMORY_OF"
-# By what is in the command line; the first that fits. Agents and feeders are Spark's Python workers.
+# By what is in the command line; the first that fits. Trainers are forks of a fork server. Agents and feeders are Spark's Python workers.
 KINDS = {
     "JVM": "org.apache.spark",
     "kernel": "ipykernel_launcher",
-    "Spark's Python": ".daemon pyspark.",
-    "trainers": "tfos_magic.worker.trainer",
+    "Spark's Python": r"\.daemon pyspark\.",
+    "trainers": r"tfos_magic\.worker\.(trainer|fork_server)",
     "TensorBoard": "tensorboard",
     "server": "jupyterlab",
 }
@@ -193,7 +193,7 @@ def _command(pid: str) -> str:
 
 def _kind(pid: str) -> str:
     command = _command(pid)
-    return next((kind for kind, sign in KINDS.items() if sign in command), OTHER)
+    return next((kind for kind, sign in KINDS.items() if re.search(sign, command)), OTHER)
 
 
 def _pss_mib(pid: str) -> float:
@@ -202,7 +202,7 @@ def _pss_mib(pid: str) -> float:
 
 
 def _is_trainer(pid: str) -> bool:
-    return KINDS["trainers"] in _command(pid)
+    return _kind(pid) == "trainers"
 
 
 @dataclass(frozen=True)
