@@ -43,7 +43,8 @@ START_SECONDS = 60.0
 CELL_SECONDS = 300.0
 STOP_SECONDS = 20.0
 MARK = "TFOS_MEMORY_OF"
-# By what is in the command line; the first that fits. Trainers are forks of a fork server. Agents and feeders are Spark's Python workers.
+# By what is in the command line; the first that fits. Trainers are forks of a fork server; agents and feeders are
+# Spark's Python workers.
 KINDS = {
     "JVM": "org.apache.spark",
     "kernel": "ipykernel_launcher",
