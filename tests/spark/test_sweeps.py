@@ -322,6 +322,26 @@ def test_a_mistyped_metric_ends_the_sweep_with_the_first_trials(cluster: TFClust
     assert sweep.count("stopped") >= 8
 
 
+def test_a_mistyped_metric_of_a_function_ends_the_sweep_too(cluster: TFCluster) -> None:
+    sweep = cluster.sweep(
+        lambda: {"score": tfos.suggest_float("x", 0, 1)}, trials=12, metric="scor", direction="maximize"
+    )
+    with pytest.raises(TrialError, match=r"Did you mean 'score'\?"):
+        sweep.wait(120)
+    assert sweep.count("failed") <= 4
+
+
+def test_a_sweep_without_a_better_trial_says_so(cluster: TFCluster, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"metric": "score", "storage": f"sqlite:///{tmp_path}/study.db", "workers_per_trial": 2}
+    cluster.sweep("score = 1 + tfos.suggest_float('x', 0, 1)", trials=1, **options).wait(120)
+    worse = cluster.sweep("score = tfos.suggest_float('x', 0, 1) - 1", trials=2, resume=True, **options)
+    worse.wait(120)
+    [notice] = worse.notices
+    assert notice.startswith("The best trial of the study is number 0, of another sweep")
+    assert notice.endswith("No trial of this sweep is better, so it gives no model.")
+    assert worse.count("complete") == 1
+
+
 def test_a_sampler_that_has_tried_all_there_is_needs_no_more_trials(
     cluster: TFCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -231,7 +231,7 @@ class Sweep:
         if better is None or better.number in {trial.number for trial in self.trials}:
             return
         here = (
-            "This sweep has none that ended well, and gives no model."
+            "No trial of this sweep is better, so it gives no model."
             if mine is None
             else f"This sweep's best, and the model that it gives, is number {mine.number}."
         )
@@ -253,7 +253,7 @@ class Sweep:
         if len(ended) < max(2, self.places) or not all(trial.lacks_metric for trial in ended):
             return False
         if self._best == RETURNED:  # a number that a function may return, or not
-            return bool(did_you_mean(metric, ended[0].run.state.metrics, ""))
+            return bool(did_you_mean(metric, [*ended[0].run.state.metrics, *ended[0].returned], ""))
         return not sets(self.search.text, metric)
 
     def _fail(self, error: BaseException) -> None:

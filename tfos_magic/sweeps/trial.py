@@ -97,7 +97,8 @@ class Trial(Observer):
         self.verdict = self.error = ""
         self.values: dict[str, Any] = {}
         self.pruned = self.spared = False
-        self._returned: list[str] = []
+        self.returned: list[str] = []
+        """The names in what a function returned."""
         self.lacks_metric = False
         """Whether it failed because it reported no number by the metric's name."""
         self.changes = 0
@@ -178,7 +179,8 @@ class Trial(Observer):
         metric = self._searching.search.metric
         result = values.get(RETURNED)
         named = result if isinstance(result, Mapping) else values
-        self._returned = list(map(str, result)) if isinstance(result, Mapping) else []
+        if isinstance(result, Mapping):
+            self.returned = list(map(str, result))
         own, returned = _number(named.get(metric)), _number(result)
         reported = next(reversed(self.curve.values()), None)
         if own is not None and _differ(own, reported):
@@ -270,7 +272,7 @@ class Trial(Observer):
         """What there is instead of the metric."""
         metric, known = self._searching.search.metric, self.run.state.metrics
         names = re.findall(r"[^\W\d]\w+", self._searching.search.text)
-        near = did_you_mean(metric, {*known, *self._returned, *names} - {metric}, "")
+        near = did_you_mean(metric, {*known, *self.returned, *names} - {metric}, "")
         return (
             f"It reported no {metric!r}: its metrics are {', '.join(known) or 'none'}, and no name called so "
             f"in the cell, nor what a function returned, is one number.{' ' * bool(near)}{near}"

@@ -6,6 +6,7 @@ import ast
 import gc
 import importlib
 import linecache
+import re
 import sys
 import traceback
 import weakref
@@ -26,6 +27,7 @@ from tfos_magic.worker.display import display, stand_in_for_ipython
 from tfos_magic.worker.feed_hints import hint_of_columns
 
 MOST_TOLD = 100
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -268,8 +270,10 @@ def _cell_lines(error: BaseException, filename: str) -> list[int]:
 
 
 def _text(error: BaseException) -> str:
+    """What an error says, without a terminal's colours; that of a :class:`KeyError` with several lines as they are."""
+    told = error.args[0] if isinstance(error, KeyError) and error.args else None
     try:
-        return str(error)
+        return _COLOURS.sub("", told if isinstance(told, str) and "\n" in told else str(error))
     except Exception as failure:  # an error of the user's may refuse in its own way
         return f"(its text cannot be shown: {type(failure).__name__})"
 

@@ -35,3 +35,15 @@ def test_what_is_wrong_with_rows_of_a_pipeline_is_told_as_the_error_that_it_is(t
     assert described["message"].startswith(f"{tmp_path}/1.parquet: column 'x' has nulls")
     assert described["message"].count("1.parquet") == 1
     assert "Traceback" not in described["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("Exception in call().\n\n\x1b[1m-1\x1b[0m\n"), "Exception in call().\n\n-1\n"),
+        (KeyError("name"), "'name'"),
+        (ValueError("\x1b[31mred\x1b[0m"), "red"),
+    ],
+)
+def test_a_message_has_its_lines_and_no_colours(error: Exception, message: str) -> None:
+    assert describe_error(error, RunCell("run", "raise", "<cell>", "sync", 0, []))["message"] == message
