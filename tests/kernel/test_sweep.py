@@ -58,7 +58,7 @@ def test_a_study_that_goes_on_tells_what_it_does_not_bring_back(kernel: Kernel) 
     assert kernel.run("print(mine, len(study.trials)); mine = 'old'; del study").text.split() == ["new", "2"]
     worse = kernel.run((KEPT + NUMBER).format(trials=4, more=0), timeout=240)
     assert not worse.error, worse.traceback
-    assert re.search(r"note: mine: The best trial is number \d, of an earlier sweep, whose model and names", worse.text)
+    assert re.search(r"note: mine: The best trial is number \d, of another sweep, whose model and names", worse.text)
     over = kernel.run((KEPT + NUMBER).format(trials=4, more=9))
     assert "The study has 4 trials already, so nothing is trained" in over.text
     assert kernel.run("print(mine, len(study.trials))").text.split() == ["old", "4"]
