@@ -254,7 +254,7 @@ def _refuse_loss(model: Any, shape: Sequence[int | None] | None) -> None:
     if shape and (shape[-1] != 1) != known.startswith("sparse"):
         outputs = "one output" if shape[-1] == 1 else "an output for each class"
         fitting = "binary_crossentropy" if shape[-1] == 1 else "sparse_categorical_crossentropy"
-        raise UsageError(f"The loss {name} is not for classes, and the model has {outputs}: take {fitting}.")
+        raise UsageError(f"The loss {name} does not fit a classifier whose model has {outputs}: take {fitting}.")
 
 
 def _is_of_keras(loss: Any) -> bool:
