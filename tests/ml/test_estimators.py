@@ -183,7 +183,8 @@ WRONG: dict[str, tuple[dict[str, Any], type, str]] = {
     "another task": (
         {"modelFn": classes, "modelParams": {"loss": "mse"}, "labelCol": "place"},
         UsageError,
-        "loss mse does not fit a classifier whose model has an output for each class: take sparse_categorical_crossentropy",
+        "loss mse does not fit a classifier whose model has an output for each class: "
+        "take sparse_categorical_crossentropy",
     ),
     "one-hot": (
         {"modelFn": classes, "modelParams": {"loss": "categorical_crossentropy"}, "labelCol": "place"},
