@@ -138,7 +138,12 @@ def first_line(source: str) -> str:
 
 def plain(text: str) -> str:
     """Without terminal colours, unless a terminal reads it."""
-    return text if sys.stdout.isatty() else re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return text if sys.stdout.isatty() else uncoloured(text)
+
+
+def uncoloured(text: str) -> str:
+    """Without the colours of terminals."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 if __name__ == "__main__":

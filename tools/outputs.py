@@ -99,21 +99,16 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 def _kept(output: Any) -> Any:
     if output.output_type == "stream":
-        output.text = _shortened(plain(output.text))
+        output.text = _shortened(demo.uncoloured(output.text))
         return output if output.text.strip() else None
     if output.output_type == "error":
-        output.traceback = [_shortened(plain(text)) for text in output.traceback]
+        output.traceback = [_shortened(demo.uncoloured(text)) for text in output.traceback]
         return output
     output.metadata = {}
     output.data = {kind: SERVER.sub(r"\1…/", data) for kind, data in output.data.items() if kind in SHOWN}
     if "<iframe" in output.data.get("text/html", ""):  # of a server that is there no more
         del output.data["text/html"]
     return output if any(str(data).strip() for data in output.data.values()) else None
-
-
-def plain(text: str) -> str:
-    """Without the colours of terminals."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _shortened(text: str) -> str:

@@ -112,9 +112,11 @@ def switch(name: str, value: Any) -> bool:
 
 def frame_use(name: str, frame: Any, selection: Selection, missing: Missing = NOTHING_MISSING) -> FrameUse:
     """Plan how a DataFrame is fed. Raises :class:`DataError` naming it when it cannot be fed as asked."""
-    if is_dataframe(frame) and is_stopped(frame.sparkSession):
-        raise DataError(f"DataFrame {name!r} belongs to a stopped Spark session: create it again in the current one.")
     if is_dataframe(frame):
+        if is_stopped(frame.sparkSession):
+            raise DataError(
+                f"DataFrame {name!r} belongs to a stopped Spark session: create it again in the current one."
+            )
         with heard_somewhere(Waits()):
             check_server(frame.sparkSession, tell)
     if not hasattr(frame, "schema"):
