@@ -18,6 +18,7 @@ FLOORS = {
     "tfos_magic.quiet": 0,
     "tfos_magic.limits": 0,
     "tfos_magic.lean": 0,
+    "tfos_magic.background": 0,
     "tfos_magic.__version__": 0,
     "tfos_magic.storage": 1,
     "tfos_magic.transport": 1,

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, TypeVar
+
+from tfos_magic.background import begun
 
 Hearer = Callable[[str, float], object]
 """Is given what is waited for, and until when at most, in seconds of :func:`time.monotonic`."""
@@ -93,15 +95,7 @@ def await_end(future: Future[Any], seconds: float, what: str) -> None:
 def tell_while(what: str, until: float, work: Callable[[], Value], check: Callable[[], str] = lambda: "") -> Value:
     """What ``work()`` gives, in a thread that an interrupt leaves, and what ``check`` raises; tell meanwhile that
     ``what`` is waited for, or what ``check`` says."""
-    made: Future[Value] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(work())
-        except BaseException as error:
-            made.set_exception(error)
-
-    Thread(target=run, name="tfos-told", daemon=True).start()
+    made = begun(work, "tfos-told")
     while not wait([made], CHECK_SECONDS).done:
         tell(check() or what, until)
     return made.result()

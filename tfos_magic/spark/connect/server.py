@@ -6,16 +6,16 @@ import atexit
 import copy
 import math
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
+from tfos_magic.background import begun
 from tfos_magic.errors import ClusterError
 
 Session = Any
@@ -54,15 +54,7 @@ def is_silent(spark: Session) -> bool:
 
 def in_time(work: Callable[[], Value], otherwise: Value, seconds: float = ANSWER_SECONDS) -> Value:
     """What ``work`` gives, or ``otherwise`` where that takes longer; it goes on then in a thread that nobody awaits."""
-    made: Future[Value] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(work())
-        except BaseException as error:
-            made.set_exception(error)
-
-    threading.Thread(target=run, name="tfos-asked", daemon=True).start()
+    made = begun(work, "tfos-asked")
     return made.result() if wait([made], seconds).done else otherwise
 
 
