@@ -58,6 +58,10 @@ class ClusterError(TFOSError):
     """The cluster is not in a state that allows what was asked, or it was lost."""
 
 
+OUT_OF_MEMORY = "ran out of memory, and the system killed it (SIGKILL)"
+"""What happened to a trainer that the system's out-of-memory killer ended."""
+
+
 class WorkerLost(ClusterError):
     """A worker was lost during a run: its trainer, its agent or its executor ended, or did not answer any more.
 
@@ -77,6 +81,11 @@ class WorkerLost(ClusterError):
         self.host = host
         self.how = how
         self.output = output
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether the system is known to have killed it for lack of memory."""
+        return self.how == OUT_OF_MEMORY
 
     def without_restarts(self, max_restarts: int, checkpoint_dir: str) -> WorkerLost:
         """The same loss, with what became of the run's ``max_restarts`` and what to do now."""

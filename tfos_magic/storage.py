@@ -10,6 +10,7 @@ from tfos_magic.errors import DataError
 
 SEE_THE_STORE = "See that the store runs, and that its address and the credentials are right"
 """What to do where a file system that is not of this machine refuses, for whatever reason."""
+_UNKNOWN = "Give a path, or a URL that fsspec knows, such as s3://bucket/folder or hdfs://host/folder"
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
@@ -23,6 +24,13 @@ def open_system(where: str) -> tuple[Any, str]:
 
     system, root = fsspec.core.url_to_fs(where if "://" in where else os.path.abspath(os.path.expanduser(where)))
     return system, str(root).rstrip("/")
+
+
+def open_remedy(error: ImportError | ValueError) -> str:
+    """What to do where the file system of a URL cannot be had."""
+    if isinstance(error, ImportError):
+        return "Install the package it names for Spark's Python"
+    return _UNKNOWN if "rotocol" in str(error) else SEE_THE_STORE  # "Protocol not known: ..."
 
 
 def is_local(system: Any) -> bool:

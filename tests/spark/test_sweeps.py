@@ -281,6 +281,41 @@ score = x
     assert any("restarted" in notice for notice in sweep.notices)
 
 
+GROUP = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not os.access(GROUP, os.W_OK), reason="no memory group can be made here")
+def test_a_trial_that_the_system_ends_for_lack_of_memory_fails_and_is_not_run_again(
+    local_session: SparkSession, tmp_path: Path
+) -> None:
+    cell = f"""
+import os
+from pathlib import Path
+group, tries = Path({str(GROUP)!r}, f"tfos-test-{{os.getpid()}}"), Path({str(tmp_path)!r}, "tries")
+much = tfos.suggest_categorical("much", [True, False])
+if much:
+    tries.open("a").write("x")
+    group.mkdir()
+    Path(group, "memory.limit_in_bytes").write_text(str(200 << 20))
+    Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    taken = [os.urandom(10 << 20) for _ in range(100)]
+score = 1.0
+"""
+    try:
+        with TFCluster(local_session, workers=1) as one:
+            sweep = one.sweep(cell, metric="score", sampler="grid", direction="maximize")
+            study = sweep.wait(150)
+    finally:
+        for group in GROUP.glob("tfos-test-*"):
+            group.rmdir()
+    assert sorted(trial.state.name for trial in study.trials) == ["COMPLETE", "FAIL"]
+    assert (tmp_path / "tries").read_text() == "x"
+    (failed,) = [trial for trial in sweep.trials if trial.verdict == "failed"]
+    assert "ran out of memory, and the system killed it (SIGKILL)" in failed.error
+    assert "Use a smaller model or batch" in failed.error
+
+
 PATCHED = """
 import decimal, keras, numpy as np, tensorflow as tf
 doubled = tfos.suggest_categorical("doubled", [True, False])

@@ -83,6 +83,20 @@ def test_no_bucket_is_made(act: Callable[[str], None], error: type[Exception], p
         tfos.dataset(f"s3://no-such-bucket{path}", batch_size=2)
 
 
+def test_an_address_that_is_none_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    try:
+        for act, error in (
+            (lambda: tfos.dataset("s3://there/x", batch_size=2), DataError),
+            (lambda: save("s3://there/checkpoints"), ClusterError),
+        ):
+            with pytest.raises(error, match=r"Invalid endpoint: 127\.0\.0\.1:9000.*See that .* its address"):
+                act()
+    finally:
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
 def test_what_is_not_in_a_bucket_that_there_is_is_told_of() -> None:
     with pytest.raises(DataError, match="there is nothing at 's3://there/no/such/folder'"):
         tfos.dataset("s3://there/no/such/folder", batch_size=2)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tfos_magic.checkpoints.checkpoint import Damaged, Position
 from tfos_magic.errors import ClusterError, DataError
-from tfos_magic.storage import SEE_THE_STORE, is_local, make_folder, open_system
+from tfos_magic.storage import SEE_THE_STORE, is_local, make_folder, open_remedy, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -233,7 +233,7 @@ def _remedy(error: Exception, what: str, of_store: bool) -> str:
         case PermissionError():
             return f"Give a directory that you may {what}."
         case ValueError():
-            return "Give a path, or a URL that fsspec knows, such as s3://bucket/folder or hdfs://host/folder."
+            return f"{open_remedy(error)}."
         case _ if of_store:
             return f"{SEE_THE_STORE}."
         case _:

@@ -230,9 +230,9 @@ class Membership(Lifecycle):
                 raise ExecutorError(refused)
             if not self._complete():
                 raise StartTimeout(
-                    f"{len(agents)} of {self.size} workers came up within {timeout:.0f} s. Spark has not started the "
-                    f"other tasks, for they need {self.size} free slots at once and feeding one more, or they cannot "
-                    f"reach {endpoint}: see the executors' logs, set %config TFOS.driver_host to an address they "
+                    f"{len(agents)} of {self.size} workers came up in time. Spark has not started the other tasks, for "
+                    f"they need {self.size} free slots at once and feeding one more, or they cannot reach {endpoint}: "
+                    "see the executors' logs, set %config TFOS.driver_host to an address they "
                     "reach, or give more --start-timeout."
                 )
             logs = {worker.rank: worker.log for worker in self.members}

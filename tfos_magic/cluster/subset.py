@@ -85,6 +85,7 @@ class WorkerSubset(TrainerGroup):
     """
 
     membership: SubsetMembership
+    of_item = True
 
     def __init__(self, whole: WorkerGroup, ranks: Sequence[int]) -> None:
         super().__init__(len(ranks), SubsetMembership(whole.membership, ranks), whole.start_timeout, whole.nccl)

@@ -24,6 +24,9 @@ class TrainerGroup(ABC):
     to have from its next checkpoint on, if another. ``notices`` are for the next run to tell.
     """
 
+    of_item = False
+    """Whether it trains an item of a map, of which there are others."""
+
     def __init__(self, size: int, membership: Membership, start_timeout: float, nccl: bool = False) -> None:
         self.size, self.membership = size, membership
         self.feeds: FeedStore | None = None

@@ -103,6 +103,11 @@ def _dtype(name: str, element: pa.DataType, kind: pa.DataType) -> tuple[str, str
         return "int64", UNITS["time"]
     if types.is_duration(element):
         return "int64", UNITS["daytimeinterval"]
+    if types.is_null(element):
+        raise DataError(
+            f"column {name!r} has no value that shows its type: give it, as by schema={{{name!r}: 'double'}}, or leave "
+            "the column out"
+        )
     raise DataError(
         f"column {name!r} of type {kind} cannot become a tensor: leave it out, or turn it into numbers or text"
     )

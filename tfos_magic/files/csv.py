@@ -21,8 +21,9 @@ _COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", 
 class CSVSource:
     """The first line names the columns, unless ``column_names`` are given; ``delimiter`` parts the values.
 
-    Types are those that the first block of the first file shows, where ``schema`` does not give them. ``compression``
-    is a name of Arrow's, such as ``"gzip"``, or goes by the file's name.
+    Types are those that the first block of the first file shows, where ``schema`` does not give them; of a column that
+    has no value there, those of the next file that has one. ``compression`` is a name of Arrow's, such as ``"gzip"``,
+    or goes by the file's name.
     """
 
     def __init__(
@@ -38,11 +39,21 @@ class CSVSource:
         self._names = list(column_names or [])
         self._compression = compression
         self._types = {field.name: field.type for field in schema or []}
-        with self._opened(files[0], pc.ConvertOptions(column_types=self._types)) as reader:
-            self.schema: pa.Schema = reader.schema
+        self.schema = self._schema()
         for name in self._types:
             if name not in self.schema.names:
                 raise DataError(f"{files[0].url} has no column {name!r}, which schema= asks for")
+
+    def _schema(self) -> pa.Schema:
+        schema: pa.Schema | None = None
+        for file in self.files:
+            with self._opened(file, pc.ConvertOptions(column_types=self._types)) as reader:
+                shown = {field.name: field for field in reader.schema}
+            fields = list(shown.values()) if schema is None else schema
+            schema = pa.schema([shown.get(f.name, f) if pa.types.is_null(f.type) else f for f in fields])
+            if not any(pa.types.is_null(field.type) for field in schema):
+                break
+        return schema
 
     def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         self._check(file, names)
@@ -70,9 +81,12 @@ class CSVSource:
                 with self._opened(file, self._typed([name])):
                     continue
             except DataError:
+                here, there = found.field(name).type, self.schema.field(name).type
+                numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (here, there))
+                one = "double" if numbers else "string"
                 raise DataError(
-                    f"column {name!r} is {found.field(name).type} in {file.url} and {self.schema.field(name).type} in "
-                    f"{self.files[0].url}: give one type for all, as by schema={{{name!r}: 'string'}}"
+                    f"column {name!r} is {here} in {file.url} and {there} in {self.files[0].url}: give one type for "
+                    f"all, as by schema={{{name!r}: {one!r}}}"
                 ) from None
 
     def _typed(self, names: Sequence[str]) -> pc.ConvertOptions:

@@ -182,8 +182,11 @@ class Commands:
 
     def _scale(self, args: Any) -> None:
         cluster = self._cluster(f"There is no cluster: %tfos start -n {args.workers} makes one.")
+        before = cluster.wanted
         with heard_by(Waits()):
             cluster.scale(args.workers)
+        if args.workers == cluster.size and before not in (None, cluster.size):
+            print(f"The run goes on as it is: the change to {count_of(before, 'worker')} is withdrawn.")
         if cluster.wanted not in (None, cluster.size):
             workers = count_of(args.workers, "worker")
             print(f"The run goes on with {workers} from its next checkpoint on, which it takes now.")

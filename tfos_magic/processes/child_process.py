@@ -12,12 +12,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import psutil
+
 from tfos_magic.disk import SHARED_VARIABLE
-from tfos_magic.errors import ProtocolError
+from tfos_magic.errors import OUT_OF_MEMORY, ProtocolError
 from tfos_magic.processes.fork_client import ForkClient
 from tfos_magic.processes.temporary_folder import PrivateFolder
 from tfos_magic.transport.log_once import LogOnce
@@ -26,6 +30,8 @@ from tfos_magic.transport.wake_queue import WakeQueue
 
 PARENT_VARIABLE = "TFOS_PARENT_PID"
 TAIL_LINES = 40
+LOOKS = 3
+"""A look at memory is taken with each heartbeat: so many go back further than an exit takes to be noticed."""
 log = logging.getLogger("tfos_magic.worker")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -47,6 +53,15 @@ def _prctl(option: int, value: Any) -> None:
     """Set something of this process, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
+
+
+def kills_for_memory() -> int:
+    """How many processes the system has killed for lack of memory since it started, those in containers too (Linux)."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
 
 
 class Link:
@@ -102,6 +117,7 @@ class TrainerProcess:
         self.heard = time.monotonic()
         self.ready = False
         self.fault = ""
+        self._kills = deque([kills_for_memory()], maxlen=LOOKS)
         self._run_id = ""
         ours, theirs = Pipe(duplex=True)
         # What TensorFlow and cells write to temporary files goes with the trainer.
@@ -132,6 +148,13 @@ class TrainerProcess:
         """Zero until it has been forked."""
         self._forks.poll(self._process)
         return self._process.pid
+
+    def rss(self) -> int:
+        """Bytes of memory that it holds now; 0 while it is not there. To be asked once a second."""
+        self._kills.append(kills_for_memory())
+        with suppress(psutil.NoSuchProcess, OSError):
+            return int(psutil.Process(self.pid).memory_info().rss) if self.pid else 0
+        return 0
 
     @property
     def silence(self) -> float:
@@ -201,6 +224,10 @@ class TrainerProcess:
         if not self.tail:
             self.tail.extend(self._forks.last_output().splitlines())
         return (code, 0) if code >= 0 else (0, -code)
+
+    def why(self, number: int) -> str:
+        """Why the process ended by this signal, as the end of a sentence about it; empty where nothing is known."""
+        return OUT_OF_MEMORY if number == signal.SIGKILL and kills_for_memory() > self._kills[0] else ""
 
     def kill(self, timeout: float = 5.0) -> None:
         """End the trainer and all it started, free its pipes and files. Waits at most ``timeout`` seconds for each."""

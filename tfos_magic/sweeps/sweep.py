@@ -258,7 +258,7 @@ class Sweep:
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
-            self._failure = error
+            self._failure, self._searching.over = error, True
             self.runs.abort()
 
 

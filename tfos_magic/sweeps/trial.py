@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfos_magic.cluster.runs.outcome import INTERRUPT_WAITS
 from tfos_magic.cluster.runs.request import RETURNED, Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError, did_you_mean
+from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
+from tfos_magic.sweeps.metric import differ, number_of, why_none
 from tfos_magic.sweeps.owners import ERROR, OWNER, STOPPED, owner
 from tfos_magic.sweeps.search import Search, suggest
 from tfos_magic.values.suggestions import Suggestion
@@ -20,9 +21,6 @@ from tfos_magic.values.suggestions import Suggestion
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import TrialState
-
-
-ROUNDING = 1e-6
 
 
 class Searching:
@@ -38,6 +36,8 @@ class Searching:
         self.notices: list[str] = []
         self.exhausted = False
         """Whether the sampler has tried all there is."""
+        self.over = False
+        """Whether the sweep has ended by itself before its last trial."""
         self._owner = owner()
 
     def say(self, text: str) -> None:
@@ -153,7 +153,8 @@ class Trial(Observer):
     def update(self, state: RunState) -> None:
         """Report the epochs that have ended since; what an attempt trains again after a loss is reported once."""
         for text in state.notices[self._notices :]:
-            self._searching.say(text)
+            if text != INTERRUPT_WAITS or not (self.pruned or self._searching.over):
+                self._searching.say(text)
         self._notices = len(state.notices)
         ended = len(state.history) + sum(map(len, state.earlier.values()))
         if ended <= self._epochs:
@@ -181,14 +182,14 @@ class Trial(Observer):
         named = result if isinstance(result, Mapping) else values
         if isinstance(result, Mapping):
             self.returned = list(map(str, result))
-        own, returned = _number(named.get(metric)), _number(result)
+        own, returned = number_of(named.get(metric)), number_of(result)
         reported = next(reversed(self.curve.values()), None)
-        if own is not None and _differ(own, reported):
+        if own is not None and differ(own, reported):
             self._searching.say(
                 f"{metric} is set to a number of its own: trials are compared by that number, and pruned by the "
                 f"{metric} of their epochs."
             )
-        if returned is not None and _differ(returned, reported):
+        if returned is not None and differ(returned, reported):
             self._searching.say(
                 f"Trials are compared by {metric} in their last epochs, not by the number that the function returns."
             )
@@ -214,7 +215,8 @@ class Trial(Observer):
             self._fail(str(error))
         elif (value := self._final(values)) is None:
             self.lacks_metric = True
-            self._fail(self._without_metric())
+            search, known = self._searching.search, self.run.state.metrics
+            self._fail(why_none(search.metric, values, known, self.returned, search.text))
         elif math.isnan(value):
             self._fail(f"its {self._searching.search.metric} is not a number")
         else:
@@ -268,16 +270,6 @@ class Trial(Observer):
         self.verdict = verdict
         self._searching.tell(self.trial, value, TrialState[state])
 
-    def _without_metric(self) -> str:
-        """What there is instead of the metric."""
-        metric, known = self._searching.search.metric, self.run.state.metrics
-        names = re.findall(r"[^\W\d]\w+", self._searching.search.text)
-        near = did_you_mean(metric, {*known, *self.returned, *names} - {metric}, "")
-        return (
-            f"It reported no {metric!r}: its metrics are {', '.join(known) or 'none'}, and no name called so "
-            f"in the cell, nor what a function returned, is one number.{' ' * bool(near)}{near}"
-        )
-
 
 def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
     """The best trial of a study; None where none has ended well."""
@@ -285,15 +277,3 @@ def best_of(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
         return study.best_trial
     except ValueError:
         return None
-
-
-def _number(value: Any) -> float | None:
-    """A value as a number; None where it is none."""
-    try:
-        return None if value is None or isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _differ(number: float, reported: float | None) -> bool:
-    return reported is not None and not math.isclose(number, reported, rel_tol=ROUNDING)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tfos_magic.errors import DataError
-from tfos_magic.storage import SEE_THE_STORE, is_local, open_system, refuse_missing_bucket
+from tfos_magic.storage import SEE_THE_STORE, is_local, open_remedy, open_system, refuse_missing_bucket
 from tfos_magic.tfrecord.framing import Offsets, split
 from tfos_magic.tfrecord.protobuf_wire import PADDING
 
@@ -98,9 +98,7 @@ def _explained(path: str) -> Iterator[None]:
             f"there is nothing at {path!r}: give an existing file or folder, or a glob that matches something"
         ) from None
     except (ImportError, ValueError) as error:
-        raise DataError(
-            f"{path!r} cannot be opened: {error}. Install the package it names for Spark's Python"
-        ) from error
+        raise DataError(f"{path!r} cannot be opened: {str(error).rstrip('.')}. {open_remedy(error)}") from error
     except Exception as error:  # every file system, and every client library, has errors of its own
         remedy = SEE_THE_STORE if "://" in path else "See that it may be read"
         raise DataError(f"{path!r} cannot be listed: {str(error).rstrip('.')}. {remedy}") from None

@@ -15,10 +15,8 @@ import platform
 import signal
 import tempfile
 import time
-from contextlib import suppress
 from typing import Any
 
-import psutil
 import zmq
 
 import tfos_magic
@@ -176,10 +174,7 @@ class Agent:
             self._report_exit(trainer)
 
     def _heartbeat(self) -> Heartbeat:
-        rss = 0
-        if self._trainer and (pid := self._trainer.pid):
-            with suppress(psutil.NoSuchProcess, OSError):
-                rss = psutil.Process(pid).memory_info().rss
+        rss = self._trainer.rss() if self._trainer else 0
         return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
 
     def _carry_out(self, message: Message) -> None:
@@ -272,6 +267,7 @@ class Agent:
         while (status := trainer.exit_status()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         code, number = status or (0, int(signal.SIGKILL))
+        reason = reason or trainer.why(number)
         self._send(TrainerExited(trainer.generation, trainer.rank, code, number, "\n".join(trainer.tail), reason))
         self._end_trainer()
 

@@ -284,6 +284,34 @@ def test_records_that_do_not_go_together_are_named_when_the_dataset_is_made(tmp_
         tfos.dataset(str(tmp_path), "tfrecord", batch_size=2)
 
 
+@pytest.mark.parametrize("first", ["x,y\n", "x,y\n,0\n,1\n"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_csv_file_without_values_takes_types_from_the_next(tmp_path: Path, first: str, shuffle: bool) -> None:
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / "b.csv").write_text("x,y\n1.5,0\n2,1\n")
+    made = tfos.dataset(str(tmp_path), batch_size=9, features=["x"], fill={"x": -1}, shuffle=shuffle)
+    (batch,) = made.as_numpy_iterator()
+    assert sorted(batch["x"].tolist()) == [-1.0] * (2 if ",0" in first else 0) + [1.5, 2.0]
+
+
+def test_a_csv_column_without_any_value_is_told_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n,0\n")
+    with pytest.raises(DataError, match=r"column 'x' has no value that shows its type: .*schema={'x': 'double'}"):
+        tfos.dataset(str(tmp_path), batch_size=2)
+    made = tfos.dataset(str(tmp_path), batch_size=2, schema={"x": "double"}, fill={"x": 7.0})
+    (batch,) = made.as_numpy_iterator()
+    assert batch["x"].tolist() == [7.0]
+
+
+@pytest.mark.parametrize(("value", "remedy"), [("1.5", "double"), ("one", "string")])
+def test_csv_files_of_two_types_are_told_which_holds_both(tmp_path: Path, value: str, remedy: str) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "b.csv").write_text(f"x\n{value}\n")
+    with pytest.raises(DataError, match=f"schema={{'x': '{remedy}'}}"):
+        tfos.dataset(str(tmp_path), batch_size=2)
+    assert len(list(tfos.dataset(str(tmp_path), batch_size=2, schema={"x": remedy}))) == 1
+
+
 def test_nulls_are_found_when_they_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": pa.array([None], pa.int64())}), tmp_path / "b.parquet")

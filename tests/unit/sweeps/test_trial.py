@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tfos_magic.cluster.runs.outcome import INTERRUPT_WAITS
 from tfos_magic.cluster.runs.request import RETURNED
 from tfos_magic.cluster.runs.state import RunState, rewind
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
@@ -144,6 +145,36 @@ def test_a_function_may_return_the_metric_by_its_name() -> None:
     trial.end({}, None)
     assert moved.study.trials[0].value == 0.75
     assert moved.searching.notices[0].startswith("accuracy is set to a number of its own")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"score": None}, "Its score is None: set it to one number."),
+        ({"score": [1, 2]}, "Its score is of type list: set it to one number."),
+        ({RETURNED: (1, 2)}, "what its function returned is of type tuple: return one number, or a dict with 'score'."),
+        ({RETURNED: {"score": "1"}}, "Its score is of type str: set it to one number."),
+        ({}, "It reported no 'score': its metrics are none, and no name called so in the cell"),
+    ],
+)
+def test_what_is_there_instead_of_the_metric_is_told(values: dict[str, Any], told: str) -> None:
+    trial = Moved("score").trial()
+    trial.answer("suggestion", NUMBER)
+    trial.end(values, None)
+    assert told in trial.error
+
+
+def test_the_end_that_a_sweep_makes_of_a_trial_is_told_as_no_interrupt() -> None:
+    moved = Moved("score")
+    trial = moved.trial()
+    trial.run.state.notices.append(INTERRUPT_WAITS)
+    trial.update(trial.run.state)
+    assert moved.searching.notices == [INTERRUPT_WAITS]
+    other, moved.searching.over = moved.trial(), True
+    moved.searching.notices.clear()
+    other.run.state.notices.append(INTERRUPT_WAITS)
+    other.update(other.run.state)
+    assert moved.searching.notices == []
 
 
 def test_a_pruner_that_has_nothing_to_go_by_is_told() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from tfos_magic.cluster.runs.outcome import Outcome
+from tfos_magic.cluster.runs.outcome import INTERRUPT_WAITS, Outcome
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.startup import shown_by
@@ -135,10 +135,7 @@ class Attempt:
             end_data()
             self._await_ends(QUIET_SECONDS)
             if not self.outcome.complete:
-                notify(
-                    "The interrupt waits for what the workers are doing to come to its end. Another one ends the "
-                    "workers at once; the names of -o are lost then."
-                )
+                notify(INTERRUPT_WAITS)
                 self._pump(lambda: self.outcome.complete or self.outcome.failed, time.monotonic() + STOP_GRACE)
                 self._await_ends(ERROR_GRACE)
         except (KeyboardInterrupt, StopAsked, WorkerLost):

@@ -151,7 +151,7 @@ class Execution:
                 rewind(self.state, restarted=False)
             except WorkerLost as loss:
                 settle(self._cluster, self.state, self._draw)
-                if self.request.alone:
+                if self.request.alone or (loss.short_of_memory and self._cluster.of_item):
                     raise
                 self._prepare_restart(loss)
 

@@ -8,12 +8,17 @@ from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.cluster.workers import describe_exit
-from tfos_magic.errors import WorkerError, WorkerLost
+from tfos_magic.errors import OUT_OF_MEMORY, WorkerError, WorkerLost
 from tfos_magic.transport.messages import RunFinished, TrainerExited
 
 OUTPUT_LINES = 10
 _MEMORY = ("MemoryError", "ResourceExhaustedError")
 _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+
+INTERRUPT_WAITS = (
+    "The interrupt waits for what the workers are doing to come to its end. Another one ends the workers at once; the "
+    "names of -o are lost then."
+)
 
 
 class Outcome:
@@ -149,7 +154,9 @@ def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerL
     if exit_.rank >= len(workers):
         how = f"{describe_exit(exit_)}; it was a parameter server and held weights"
         return WorkerLost(exit_.rank, "its host", how, output=tail)
-    return WorkerLost(exit_.rank, workers[exit_.rank].host, describe_exit(exit_), output=tail)
+    how = describe_exit(exit_)
+    advice = " Use a smaller model or batch, or give the executors more." if how == OUT_OF_MEMORY else ""
+    return WorkerLost(exit_.rank, workers[exit_.rank].host, how, output=tail, advice=advice)
 
 
 def restart_notice(loss: WorkerLost, state: RunState, start: str, most: int) -> str:

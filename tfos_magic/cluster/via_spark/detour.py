@@ -76,12 +76,14 @@ class Detour:
     def take(self, kernel: str, deadline: float, log: LogOnce) -> bool:
         """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``, whose
         ``log`` tells of no connection that only tried that."""
-        if self.taken or self._membership.await_first(min(DIRECT_SECONDS, deadline - time.monotonic())):
-            return False
-        with suppress(StartTimeout), log.muted():  # they have their slots yet to come
-            what = "an executor to try whether it reaches this kernel"
-            self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
-        return self.taken
+        what = "an executor to try whether it reaches this kernel"
+        while not self.taken and (left := deadline - time.monotonic()) > 0:
+            if self._membership.await_first(min(DIRECT_SECONDS, left)):
+                return False
+            with suppress(StartTimeout), log.muted():  # they have their slots yet to come
+                self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
+                return self.taken
+        return False
 
     def close(self, *, quick: bool) -> None:
         """End the relay, if there is one. Where that has to be ``quick``, it may end by itself a little later."""
