@@ -93,6 +93,7 @@ def test_parts_share_a_run_and_a_row_and_go_on_together(
     assert notebook.complaints == []
 
 
+@pytest.mark.soak
 def test_what_is_pointed_at_chosen_and_stopped_reaches_python_and_other_parts(
     context: BrowserContext, lab: Lab, told: str
 ) -> None:

@@ -49,6 +49,7 @@ def test_harmonic_and_geometric_means_by_group(spark: SparkSession) -> None:
         assert row.geometric == pytest.approx(np.exp(np.log(x).mean()))
 
 
+@pytest.mark.soak
 def test_many_groups_of_vectors_agree_with_spark_in_any_partitioning(spark: SparkSession) -> None:
     frame = spark.range(0, 20_000, 1, 5).select(
         (F.col("id") * 7919 % 1000).alias("k"),
@@ -66,6 +67,7 @@ def test_many_groups_of_vectors_agree_with_spark_in_any_partitioning(spark: Spar
     assert ours.count() == len(made) == 2000
 
 
+@pytest.mark.soak
 def test_zeros_of_both_signs_are_one_group(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(0.0, 1.0), (-0.0, 2.0), (float("nan"), 3.0), (float("nan"), 4.0)], "k double, x double"

@@ -272,6 +272,7 @@ def test_tensorflow_takes_no_more_threads_than_a_task_has_cores(spark: SparkSess
     assert {row.n for row in made.collect()} == {1}
 
 
+@pytest.mark.soak
 def test_columns_that_no_function_reads_may_be_of_any_type_and_name(spark: SparkSession) -> None:
     frame = spark.sql("select 1D `a b`, date'2020-01-01' d, map('k', null) m, cast(null as int) n")
     made = tfs.map_blocks(lambda x: {"z": x}, frame, feed_dict={"x": "a b"}).first()
@@ -346,6 +347,7 @@ def test_output_names_are_checked_against_the_columns(spark: SparkSession) -> No
     assert tfs.map_blocks(lambda x: {"x": x}, doubles(spark, 2, 1), trim=True).columns == ["x"]
 
 
+@pytest.mark.soak
 def test_a_model_predicts_every_row_once_in_any_partitioning(spark: SparkSession, tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="softmax")])
     model.save(tmp_path / "m.keras")

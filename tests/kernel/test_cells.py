@@ -183,6 +183,7 @@ print(counts, summed, images, max(float(np.abs(a - b).max()) for a, b in zip(wei
 """
 
 
+@pytest.mark.soak
 def test_what_tutorials_make_in_cells_before_travels(kernel: Kernel) -> None:
     assert not kernel.run(EARLIER + "begin = net.get_weights()").error
     result = kernel.run(LATER)
@@ -243,6 +244,7 @@ keras.config.set_image_data_format("channels_last")
         kernel.run("import keras\n" + usual)
 
 
+@pytest.mark.soak
 def test_other_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel, tmp_path: Path) -> None:
     train = """
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -344,6 +346,7 @@ def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None
     assert [make_ndarray(event.tensor_proto).item() for event in events] == pytest.approx(expected)
 
 
+@pytest.mark.soak
 def test_a_cells_own_tensorboard_callback_is_shown_without_any_log_directory(kernel: Kernel) -> None:
     source = train_cell("--label y -o history", epochs=2)
     callback = "epochs=2, callbacks=[keras.callbacks.TensorBoard('own/fit', write_graph=False)]"
@@ -504,6 +507,7 @@ def test_help_is_printed_and_nothing_starts(kernel: Kernel) -> None:
     )
 
 
+@pytest.mark.soak
 def test_what_the_notebook_sets_in_modules_elsewhere_is_set_on_workers_or_named(kernel: Kernel, tmp_path: Path) -> None:
     text = "class Net:\n    units = 4\nclass Config: pass\nconfig, loss = Config(), None\nconfig.rate = .5\n"
     (tmp_path / "elsewhere_nb.py").write_text(text)

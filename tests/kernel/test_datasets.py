@@ -69,6 +69,7 @@ def test_what_a_dataset_cannot_be_made_of_elsewhere_is_said(kernel: Kernel) -> N
     assert "a tf.data.Dataset made by Scan reads data where it was made: make it in the cell." in refused.traceback
 
 
+@pytest.mark.soak
 def test_a_pandas_dataframe_and_a_dict_of_arrays_are_fed_as_a_spark_dataframe_is(kernel: Kernel) -> None:
     assert not kernel.run("""
 import numpy as np, pandas

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.kernel.kernel_driver import Kernel, train_cell
 
 TALK = """
@@ -44,6 +46,7 @@ def test_what_a_detached_run_prints_goes_to_the_cell_that_started_it_and_to_no_o
     assert not kernel.run("run.wait(30)").error
 
 
+@pytest.mark.soak
 def test_a_second_run_waits_for_its_turn_and_stop_ends_the_first(kernel: Kernel) -> None:
     assert not kernel.run(train_cell("--label y --detach long", epochs=100_000)).error
     assert not kernel.run(train_cell("--label y --detach second", epochs=2)).error
@@ -90,6 +93,7 @@ while busy_cores(spark) < slots:
 """
 
 
+@pytest.mark.soak
 def test_a_start_that_waits_for_slots_is_stopped_at_once_and_not_scaled(kernel: Kernel) -> None:
     kernel.run("%tfos stop")
     assert not kernel.run(BUSY).error

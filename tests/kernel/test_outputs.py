@@ -208,6 +208,7 @@ sys.exit(0)
     assert "KeyboardInterrupt on worker" in kernel.run("%%tfos_train -n 2\nraise KeyboardInterrupt").traceback
 
 
+@pytest.mark.soak
 def test_a_part_of_a_model_of_the_notebook_brings_the_whole_back(kernel: Kernel) -> None:
     assert not kernel.run(
         DATA
@@ -293,6 +294,7 @@ model.fit(keras.ops.ones((8, 4)), keras.ops.ones((8, 1)), epochs=2, verbose=0, c
     assert kernel.run("print(seen, untouched)").text.strip() == "[0, 1] [1]"
 
 
+@pytest.mark.soak
 def test_what_names_a_dataframe_finds_it_in_the_notebook_and_lists_in_two_names_stay_one(kernel: Kernel) -> None:
     kernel.run("""
 class Trainer:

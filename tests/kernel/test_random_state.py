@@ -96,6 +96,7 @@ def kernel(new_kernel: Callable[..., Kernel]) -> Kernel:
     return made
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_cells_draw_what_one_process_draws_where_the_kernel_has_tensorflow(kernel: Kernel, tmp_path: Path) -> None:
     train = TRAIN.format(drawn=TF_DRAWN)

@@ -62,6 +62,7 @@ def test_weights_are_those_of_a_cell_and_of_one_process(cluster: TFCluster, df: 
     assert gap(fitted.keras, cell["model"]) == 0
 
 
+@pytest.mark.soak
 def test_rows_weigh_and_those_held_back_validate(cluster: TFCluster, df: Any, values: dict[str, Any]) -> None:
     asked = KerasRegressor(model_fn=linear, epochs=3, weight_col="weight", validation_indicator_col="held", **PLAIN)
     fitted = asked.fit(df)
@@ -159,6 +160,7 @@ def test_a_model_that_is_built_by_its_rows_is_compiled_for_its_classes(cluster: 
     assert MulticlassClassificationEvaluator(labelCol="place", metricName="accuracy").evaluate(predicted) > 0.8
 
 
+@pytest.mark.soak
 def test_inputs_go_by_name_and_columns_may_be_left_out(cluster: TFCluster, df: Any) -> None:
     inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Concatenate()(list(inputs.values()))))

@@ -42,6 +42,7 @@ def bucket() -> Iterator[str]:
         yield "s3://models"
 
 
+@pytest.mark.soak
 def test_a_pipeline_predicts_in_another_process_what_it_predicts_here(
     cluster: TFCluster, df: Any, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
-from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.shared import SHARED
@@ -51,6 +50,7 @@ def test_a_pipeline_of_spark_and_keras(cluster: TFCluster, df: Any) -> None:
     assert predicted.schema["index"].metadata["ml_attr"]["vals"] == fitted.stages[0].labels
 
 
+@pytest.mark.soak
 def test_folds_of_a_grid_train_side_by_side_and_the_best_is_found(cluster: TFCluster, df: Any) -> None:
     asked = KerasRegressor(modelFn=linear, seed=2, verbose=0)
     grid = ParamGridBuilder().addGrid(asked.epochs, [1, 4]).addGrid(asked.modelParams, [{"rate": 0.1}]).build()
@@ -96,7 +96,8 @@ def unlucky(params: Any) -> Any:
     return linear({})
 
 
-@pytest.mark.parametrize("parallelism", every(2, [2, 1]))
+@pytest.mark.soak
+@pytest.mark.parametrize("parallelism", [2, 1])
 def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: Any, parallelism: int) -> None:
     asked = KerasRegressor(modelFn=unlucky, epochs=40, seed=2, verbose=0)
     search = CrossValidator(estimator=asked, evaluator=RegressionEvaluator(), numFolds=2, parallelism=parallelism)

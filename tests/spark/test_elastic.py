@@ -112,7 +112,8 @@ def test_a_run_goes_on_with_more_workers_and_with_fewer_after_its_next_step(
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", every(2, ["sync", "local"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("strategy", ["sync", "local"])
 def test_shuffled_rows_and_local_training_change_size_at_the_end_of_an_epoch(
     cluster: TFCluster, train: DataFrame, strategy: str
 ) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import tfos_magic as tfos
 from tests import sessions
+from tests.soak import every
 
 ROWS = """
     select id, elt(id + 1, 1, -2, null) as whole, elt(id + 1, 1L, 3000000000L, 2L) as long,
@@ -33,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord"])
+@pytest.mark.parametrize("kind", every(3, ["parquet", "csv", "tfrecord"]))
 def test_columns_of_folders_are_those_of_sparks_dataframe(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     written = str(tmp_path / "rows")
     spark.sql(ROWS).write.partitionBy(*FOLDERS).option("header", True).format(

@@ -208,6 +208,7 @@ def test_mistakes_are_told_where_they_are_made(cluster: TFCluster, local_session
         tfos_magic.distributed(cluster=cluster)(lambda *args: args)(1, 2)
 
 
+@pytest.mark.soak
 def test_runs_end_with_their_cluster_and_it_takes_no_other_then(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

@@ -29,10 +29,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**said, "exit": ended - said["ended"]}
 
 
+@pytest.mark.soak
 def test_a_server_that_pauses_ends_no_run(outcome: dict[str, Any]) -> None:
     assert outcome["paused"] == {"done": False, "goes on": True, "restarts": 0}
 
 
+@pytest.mark.soak
 def test_a_server_that_dies_ends_the_run_with_one_error_that_names_it_and_what_to_do(outcome: dict[str, Any]) -> None:
     lost = outcome["lost"]
     assert lost["kind"] == "ClusterError"
@@ -44,6 +46,7 @@ def test_a_server_that_dies_ends_the_run_with_one_error_that_names_it_and_what_t
     assert any("Spark Connect server" in what and "does not answer" in what for what in outcome["said"])
 
 
+@pytest.mark.soak
 def test_what_is_asked_after_the_loss_is_answered_at_once(outcome: dict[str, Any]) -> None:
     assert "The Spark Connect server" in outcome["status"]["text"]
     assert outcome["stop"]["kind"] == ""

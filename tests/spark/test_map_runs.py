@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.errors import ItemError, RunInterrupted, UsageError
 
@@ -108,7 +107,7 @@ def test_a_map_that_is_stopped_ends_what_is_under_way_and_begins_no_more(cluster
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("victim", every(2, ["agent_pid", "pid"]))
+@pytest.mark.parametrize("victim", ["agent_pid", "pid"])
 def test_an_item_whose_worker_is_lost_is_run_again(
     local_session: SparkSession, cluster: TFCluster, frame: Any, tmp_path: Path, victim: str
 ) -> None:

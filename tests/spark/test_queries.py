@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.state import RunState
@@ -86,7 +85,8 @@ def test_every_row_of_a_file_source_comes_once_in_global_batches_that_run_across
     assert not local_session.streams.active
 
 
-@pytest.mark.parametrize("source", every(2, [rate, slow_rate]))
+@pytest.mark.soak
+@pytest.mark.parametrize("source", [rate, slow_rate])
 def test_a_run_on_a_rate_source_ends_well_when_the_query_is_stopped(
     local_session: SparkSession, cluster: TFCluster, source: Any
 ) -> None:

@@ -46,6 +46,7 @@ weights = model.get_weights()
 OUTPUTS = ["weights", "history", "begun"]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_run_whose_cluster_died_ends_in_another_with_the_weights_it_would_have_had(
     local_session: SparkSession,

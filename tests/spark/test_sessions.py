@@ -63,6 +63,7 @@ def test_executors_without_the_package_get_it_shipped_and_each_trainer_sees_only
     assert set(seen) < {"3", "5", "7"}
 
 
+@pytest.mark.soak
 def test_executors_without_tensorflow_give_one_error_naming_the_host(tmp_path: Path) -> None:
     python = _python_with(tmp_path, without=("tensorflow", "keras"))
     outcome = _run({"master": "local[3]"}, tmp_path, python)
@@ -84,6 +85,7 @@ def test_a_connect_session_trains_and_refuses_as_cleanly(tmp_path: Path) -> None
     assert not any("\n" in refusal for refusal in outcome["refusals"])
 
 
+@pytest.mark.soak
 def test_a_connect_session_trains_through_a_relay_that_nothing_stays_of(tmp_path: Path) -> None:
     outcome = _run({"remote": "local[3]", "cluster": {"via": "spark"}}, tmp_path)
     _assert_trained(outcome)

@@ -88,7 +88,7 @@ def expected(learn: Any) -> float:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("strategy", "options"),
-    every(3, [("async", {}), ("local", {"sync_every": 4}), ("local", {"sync_every": 8, "outer_momentum": 0.5})]),
+    [("async", {}), ("local", {"sync_every": 4}), ("local", {"sync_every": 8, "outer_momentum": 0.5})],
 )
 def test_digits_are_known_as_well_as_with_sync(
     learn: Any, expected: float, strategy: str, options: dict[str, Any]

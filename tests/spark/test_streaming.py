@@ -95,6 +95,7 @@ def idle(spark: SparkSession, cluster: TFCluster, seconds: float = 10.0) -> bool
     return False
 
 
+@pytest.mark.soak
 def test_a_streamed_dataframe_trains_to_the_weights_of_a_spooled_one(
     local_session: SparkSession, cluster: TFCluster
 ) -> None:

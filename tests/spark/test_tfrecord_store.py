@@ -25,6 +25,7 @@ def spark() -> Iterator[SparkSession]:
             yield session
 
 
+@pytest.mark.soak
 def test_rows_go_to_a_store_and_come_back_and_no_bucket_is_made(spark: SparkSession) -> None:
     rows = spark.range(0, 20, 1, 2)
     rows.write.format("tfrecord").mode("append").save("s3://records/some/rows")

@@ -190,7 +190,7 @@ def assert_equal(resumed: list[Outcome], full: list[Outcome], tolerance: float =
 @pytest.mark.parametrize(
     ("size", "fit", "every", "at"),
     every(
-        12,
+        24,
         [
             (2, ARRAYS, 0, "fit0-epoch2-step0"),
             (3, ARRAYS, 3, "fit0-epoch1-step4"),
@@ -273,6 +273,7 @@ def test_a_checkpoint_of_another_model_is_refused_on_every_rank_naming_the_diffe
         assert "--checkpoint-dir" in outcome.error
 
 
+@pytest.mark.soak
 def test_the_middle_of_an_epoch_is_not_gone_on_from_with_other_batches(groups: Groups) -> None:
     cell = DATA + ARRAYS + WEIGHTS
     _, parts = undisturbed(groups, 2, cell, every=3)
@@ -319,7 +320,8 @@ def test_checkpoints_that_nobody_asked_for_are_left_out_where_they_would_cost_to
     assert len(taken) <= 2
 
 
-@pytest.mark.parametrize("size", every(2, [2, 1]))
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 1])
 def test_what_has_no_checkpoints_says_so_when_they_were_asked_for(groups: Groups, size: int) -> None:
     own_loop = DATA + (
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
@@ -72,7 +71,8 @@ def test_compressed_means_have_the_same_bits_everywhere_and_keep_within_their_bo
     assert outcomes[0].values["sent"] == pytest.approx(runs["none"][0].values["sent"] / 2, rel=0.05)
 
 
-@pytest.mark.parametrize("compression", every(2, BOUNDS))
+@pytest.mark.soak
+@pytest.mark.parametrize("compression", BOUNDS)
 def test_training_with_compression_converges_as_without(groups, compression: str) -> None:
     plain = groups.plain(PLAIN + FIT, "weights", "history").values
     outcomes = succeeded(groups[2].run(FIT, "weights", "history", options={"compression": compression}))

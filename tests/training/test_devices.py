@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.soak import every
 from tests.training.conftest import succeeded
 from tests.training.harness import Group
 
@@ -39,9 +38,8 @@ def group() -> Iterator[Group]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "eager"), every(4, [("sync", False), ("sync", True), ("local", False), ("local", True)])
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("strategy", "eager"), [("sync", False), ("sync", True), ("local", False), ("local", True)])
 def test_gradients_come_to_the_host_and_back_wherever_the_model_is(group: Group, strategy: str, eager: bool) -> None:
     given = {
         "strategy": strategy,

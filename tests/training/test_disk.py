@@ -214,6 +214,7 @@ open(shared, "a").close()
 """
 
 
+@pytest.mark.soak
 def test_folders_of_one_disk_are_listed_as_there_and_take_each_others_files_by_a_new_name(folder: Path) -> None:
     above = folder.parent
     for place, count in ((above / "other", 2), (folder / "many", 3000), (folder / "some", 60)):
@@ -230,6 +231,7 @@ def test_folders_of_one_disk_are_listed_as_there_and_take_each_others_files_by_a
     assert sorted(path.name for path in folder.iterdir()) == there
 
 
+@pytest.mark.soak
 def test_sockets_stay_with_who_made_them_and_files_that_all_write_are_told_of(folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tfos-test-", dir=Path.home()) as home:  # not of those that are covered
         (outcome,) = run(folder, {"source": SOCKETS, "outputs": ["seen"]}, shared=f"{home}/line.txt")
@@ -269,6 +271,7 @@ def test_a_program_of_tf_keras_finds_the_files_of_its_callbacks_on_every_rank(fo
     assert (folder / "events" / "note.txt").read_text() == "['note.txt', 'train', 'validation']"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_without_the_right_to_mount_relative_files_are_apart_and_others_are_told_of(
     folder: Path, server: Server
@@ -299,6 +302,7 @@ def test_without_the_right_to_mount_relative_files_are_apart_and_others_are_told
     assert not other["notices"]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_programs_that_know_of_ranks_and_workers_that_are_elsewhere(folder: Path) -> None:
     """A barrier shows rank 0's files; by themselves workers have no copies; elsewhere modules come along."""

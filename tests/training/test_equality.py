@@ -50,7 +50,8 @@ weights = model.get_weights()
 """
 
 
-@pytest.mark.parametrize("data", every(2, [GENERATED, FIT]))
+@pytest.mark.soak
+@pytest.mark.parametrize("data", [GENERATED, FIT])
 def test_operations_that_are_to_be_deterministic_give_the_weights_of_one_process(same_as_plain, data: str) -> None:
     cell = DATA + "tf.config.experimental.enable_op_determinism()\nmodel = mlp()\n"
     cell += COMPILE.format(optimizer=OPTIMIZERS["adam"]) + data
@@ -66,6 +67,7 @@ tf.config.set_visible_devices([], "CPU")
 """
 
 
+@pytest.mark.soak
 def test_devices_and_threads_that_a_cell_sets_are_left_as_they_are_which_is_said(groups) -> None:
     expected = groups.plain(mlp_cell("adam"), "weights")
     outcomes, notices = told(groups[2], mlp_cell("adam").replace(DATA, DATA + DEVICES), "weights")

@@ -69,6 +69,7 @@ def notebook(tmp_path: Path) -> Notebook:
     return Notebook(tmp_path)
 
 
+@pytest.mark.soak
 def test_the_cells_own_callback_and_writer_arrive_byte_for_byte(groups, notebook: Notebook, tmp_path: Path) -> None:
     elsewhere = tmp_path / "worker"
     run = groups[2].run

@@ -218,6 +218,7 @@ def made(mask):
 )
 
 
+@pytest.mark.soak
 def test_ragged_rows_that_become_dense_train_as_in_one_process_where_the_model_masks_padding(groups: Any) -> None:
     cell = RAGGED.replace("RATE", "0.0")
     cell += """

@@ -308,7 +308,7 @@ model.fit(x, y, epochs=2, verbose=0, callbacks=[ByClock()])
 }
 
 
-@pytest.mark.parametrize(("cell", "words"), every(2, OF_ONE_WORKERS_ROWS.values()), ids=list(OF_ONE_WORKERS_ROWS))
+@pytest.mark.parametrize(("cell", "words"), every(4, OF_ONE_WORKERS_ROWS.values()), ids=list(OF_ONE_WORKERS_ROWS))
 def test_a_training_by_numbers_that_workers_do_not_have_alike_is_refused(groups: Any, cell: str, words: str) -> None:
     model = "model = mlp()\nmodel.compile('sgd', from_logits)\n"
     for outcome in groups[2].run("SIZE = 2\n" + DATA + FED + model + cell):

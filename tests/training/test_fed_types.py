@@ -91,6 +91,7 @@ def feed(spools: list[Spool], world: int) -> list[dict[str, Any]]:
     return handles
 
 
+@pytest.mark.soak
 def test_ragged_arrays_structs_and_masks_train_as_in_one_process(groups: Groups, spools: list[Spool]) -> None:
     names = ("weights", "history", "kinds")
     inputs = {"batch_size": BATCH, "handles": feed(spools, 1)}

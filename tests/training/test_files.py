@@ -68,7 +68,8 @@ def test_files_in_order_give_the_weights_of_one_process(
     same_as_plain(cell(folder, in_order), size)
 
 
-@pytest.mark.parametrize("size", every(2, [2, 3]))
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 3])
 def test_shuffled_files_give_the_weights_of_one_process_that_reads_the_same_batches(
     groups: Any, folder: str, size: int
 ) -> None:

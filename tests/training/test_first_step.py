@@ -159,7 +159,7 @@ MIXES = {
 }
 
 
-@pytest.mark.parametrize("case", every(12, EQUAL))
+@pytest.mark.parametrize("case", every(50, EQUAL))
 def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + EQUAL[case] + END
     expected = groups.plain(cell, "weights", "history").values
@@ -168,7 +168,7 @@ def test_means_and_sums_over_rows_give_the_weights_of_one_process(groups: Any, c
     np.testing.assert_allclose(outcomes[0].values["history"]["loss"], expected["history"]["loss"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", every(5, MIXES))
+@pytest.mark.parametrize("case", every(9, MIXES))
 def test_what_mixes_rows_is_refused_by_name_and_with_the_remedy(groups: Any, case: str) -> None:
     body, what = MIXES[case]
     for outcome in groups[2].run(BEGIN + body + END):
@@ -195,7 +195,7 @@ NOTHING_YET = {
 }
 
 
-@pytest.mark.parametrize("case", every(4, NOTHING_YET))
+@pytest.mark.parametrize("case", every(12, NOTHING_YET))
 def test_what_the_first_batch_does_not_show_is_what_it_is_in_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + NOTHING_YET[case] + END.replace("verbose", "shuffle=False, verbose")
     expected = groups.plain(cell, "weights", "history").values
@@ -233,7 +233,8 @@ steps = model.steps, len(model.kept)
 """
 
 
-@pytest.mark.parametrize("eager", every(3, ["", "model", "functions"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("eager", ["", "model", "functions"])
 def test_sums_among_the_logs_of_a_step_are_those_of_all_rows_and_others_are_named(groups: Any, eager: str) -> None:
     functions = f"tf.config.run_functions_eagerly({eager == 'functions'})\n"
     cell = BEGIN + functions + LOGS.replace("EAGER", str(eager == "model")) + "tf.config.run_functions_eagerly(False)"
@@ -436,7 +437,8 @@ class Draws(layers.Layer):  # trains unless told otherwise, as layers that augme
 """
 
 
-@pytest.mark.parametrize("argument", every(2, ["", ", training=None"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("argument", ["", ", training=None"])
 def test_a_model_built_by_hand_drops_and_augments_as_in_one_process(groups: Any, argument: str) -> None:
     cell = BEGIN + DRAWS + BUILT_BEFORE.replace("{argument}", argument)
     expected = groups.plain(cell, "draws").values["draws"]

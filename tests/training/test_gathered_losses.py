@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.soak import every, in_turn
+from tests.soak import in_turn
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA, FED
 
@@ -154,7 +154,7 @@ def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("size", every(2, [3, 2]))
+@pytest.mark.parametrize("size", [3, 2])
 def test_shares_of_fed_rows_with_none_for_a_worker_and_single_batches_too(groups: Any, size: int) -> None:
     fed = (
         "rows = fed(tf.data.Dataset.from_tensor_slices((x, flagged)).batch(25))  # the last batch has one row\n"
@@ -209,6 +209,7 @@ scores = model.evaluate(x, truth, batch_size=7, verbose=0)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("eager", "size"), in_turn([False, True], [2, 3], 2))
 def test_metrics_that_give_one_number_for_a_batch_are_of_all_rows(groups, size: int, eager: bool) -> None:
     cell = f"EAGER = {eager}\n" + DATA + BEGIN + NUMBERS

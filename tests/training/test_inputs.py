@@ -260,15 +260,12 @@ FACTOR = "return data['factor'] * entropy(data['y'], model(data['x']))"
 @pytest.mark.parametrize("data", ["train", "fed(train)"])
 @pytest.mark.parametrize(
     ("element", "loss", "compiled"),
-    every(
-        3,
-        [
-            ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
-            ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
-            ("{'factor': tf.constant(0.3), 'x': x, 'y': y}", FACTOR, ""),
-            ("(x, y, None)", "return entropy(data[1], model(data[0]))", ""),
-        ],
-    ),
+    [
+        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ""),
+        ("(x, y, (y + 1) % 3, tf.constant(0.3))", MIXED, ", from_logits"),
+        ("{'factor': tf.constant(0.3), 'x': x, 'y': y}", FACTOR, ""),
+        ("(x, y, None)", "return entropy(data[1], model(data[0]))", ""),
+    ],
     ids=["four", "four-compiled", "scalar-first", "none"],
 )
 def test_elements_that_a_step_of_ones_own_takes(same_as_plain, element: str, loss: str, compiled: str, data: str):
@@ -431,7 +428,8 @@ train = starts.interleave(part, 3, 2, num_parallel_calls=CALLS, deterministic=Fa
 }
 
 
-@pytest.mark.parametrize("pipeline", every(4, AUGMENTED.values()), ids=list(AUGMENTED))
+@pytest.mark.soak
+@pytest.mark.parametrize("pipeline", AUGMENTED.values(), ids=list(AUGMENTED))
 def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pipeline: str) -> None:
     told: list[str] = []
 
@@ -519,6 +517,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_data_that_were_looked_at_before_are_augmented_alike_on_all_workers(groups) -> None:
     outcomes = succeeded(groups[2].run(DATA + LOOKED_AT, "weights"))
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
@@ -557,7 +556,7 @@ weights = model.get_weights()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("source", every(3, ["Keras", "a generator", "a PyDataset"]))
+@pytest.mark.parametrize("source", ["Keras", "a generator", "a PyDataset"])
 def test_a_pipeline_draws_while_the_first_step_is_tried_and_traced(same_as_plain, source: str) -> None:
     """What steps draw is parted and put back; what an input pipeline draws meanwhile, in other threads, is not."""
     same_as_plain(DATA + f"SOURCE = {source!r}" + AHEAD, 2)
@@ -575,6 +574,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.soak
 def test_shuffled_passes_that_repeat_go_on_in_one_order_on_all_workers_and_time_is_said_to_decide(groups) -> None:
     """Eight batches are left of the pass in which a fit() ends: one process reads no further ahead than that."""
     plain = groups.plain(DATA + PASSES, "weights").values["weights"]

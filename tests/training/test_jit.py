@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak import every
 from tests.training.conftest import assert_same_weights, succeeded
 from tests.training.harness import DATA
 
@@ -78,9 +77,10 @@ loss, model = from_logits, keras.Sequential([keras.Input((12,)), Lookup(), keras
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("model", "more"),
-    every(2, [(MASKED, ""), (MLP, ", steps_per_execution=3")]),
+    [(MASKED, ""), (MLP, ", steps_per_execution=3")],
     ids=["mask and activity regularizer", "3 steps per execution"],
 )
 def test_compiled_ranks_give_the_weights_of_one_compiled_process(same_as_plain, groups, model: str, more: str) -> None:
@@ -170,17 +170,15 @@ exchanges = [o.name for o in operations if "PyFunc" in o.type]
         assert outcome.values["exchanges"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("model", "reason"),
-    every(
-        4,
-        [
-            (NORMALIZED, "BatchNormalization"),
-            (RECURRENT, "list of tensors"),
-            (REMEMBERING, "compute_loss"),
-            (SPARSE_TABLE, "XLA does not compile"),
-        ],
-    ),
+    [
+        (NORMALIZED, "BatchNormalization"),
+        (RECURRENT, "list of tensors"),
+        (REMEMBERING, "compute_loss"),
+        (SPARSE_TABLE, "XLA does not compile"),
+    ],
     ids=["global statistics", "loop over time", "own loss method", "hash table"],
 )
 def test_what_cannot_be_compiled_apart_runs_without_xla_and_says_why(groups, model: str, reason: str) -> None:

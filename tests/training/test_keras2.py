@@ -106,6 +106,7 @@ def test_files_that_keras_3_knows_are_written_as_ever(notices: list[str], tmp_pa
     assert keras.models.load_model(tmp_path / "model.keras").count_params() == 13
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("weights_only", "ending"), [(True, ".weights.h5"), (False, ".keras")])
 def test_checkpoints_get_the_ending_that_keras_3_wants_and_a_notice(
     notices: list[str], tmp_path: Path, weights_only: bool, ending: str

@@ -79,6 +79,7 @@ model.fit(x, y, epochs=2, verbose=0, callbacks=[
     assert not list(tmp_path.glob("1*"))
 
 
+@pytest.mark.soak
 def test_a_backup_on_rank_0_moves_the_start_of_all(groups, tmp_path: Path) -> None:
     cell = DATA + (
         f"""
@@ -126,6 +127,7 @@ for verbose in ("auto", 0, 1, 2):
     assert outcomes[1].values["printed"] == [0, 0, 0, 0]
 
 
+@pytest.mark.soak
 def test_tf_keras_imported_in_a_run_keeps_nothing_of_it() -> None:
     """It imports its public modules when they are asked for, so they take what is patched just then."""
     pytest.importorskip("tf_keras")
@@ -240,7 +242,8 @@ weights += stepped.get_weights()
 )
 
 
-@pytest.mark.parametrize("size", every(2, [2, 1]))
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 1])
 def test_a_model_that_is_not_built_draws_its_weights_when_one_process_does(groups, size: int) -> None:
     plain = groups.plain(SEEDED_BY_CALLBACKS, "weights", "before", "drawn")
     outcomes = succeeded(groups[size].run(SEEDED_BY_CALLBACKS, "weights", "before", "drawn"))

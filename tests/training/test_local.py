@@ -66,7 +66,7 @@ def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, 
             {"sync_every": 4, "overlap": 2},
         ],
         [MLP, NORMALIZED],
-        6,
+        14,
     ),
 )
 def test_weights_are_equal_on_all_ranks_at_the_end_and_in_validation(
@@ -89,6 +89,7 @@ class See(keras.callbacks.Callback):
     assert first.values["history"]["accuracy"][-1] > first.values["history"]["accuracy"][0]
 
 
+@pytest.mark.soak
 def test_between_two_averages_ranks_go_their_own_way(local: Run) -> None:
     cell = DATA + (
         """
@@ -119,6 +120,7 @@ state = [np.array(v) for v in model.optimizer.variables]
 """
 
 
+@pytest.mark.soak
 def test_outer_momentum_is_nesterovs_on_the_averaged_difference(local: Run) -> None:
     cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=3)
     outcomes = local(2, cell, "weight", sync_every=1, outer_momentum=0.5)
@@ -130,6 +132,7 @@ def test_outer_momentum_is_nesterovs_on_the_averaged_difference(local: Run) -> N
     assert [outcome.values["weight"] for outcome in outcomes] == pytest.approx([weight, weight], abs=1e-6)
 
 
+@pytest.mark.soak
 def test_outer_learning_rate_alone_scales_the_average(local: Run) -> None:
     cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=2)
     outcomes = local(2, cell, "weight", sync_every=1, outer_learning_rate=0.5)
@@ -145,6 +148,7 @@ def test_optimizer_state_is_each_ranks_own_unless_it_is_averaged(local: Run) -> 
     assert both == pytest.approx([-0.2, -0.2])
 
 
+@pytest.mark.soak
 def test_ranks_count_by_their_rows(local: Run) -> None:
     """Of three rows the second rank has two."""
     cell = LINE.format(optimizer="keras.optimizers.SGD(0.1)", epochs=1).replace("[3.0]]", "[3.0], [3.0]]")
@@ -154,7 +158,7 @@ def test_ranks_count_by_their_rows(local: Run) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("steps", every(2, [3, 10**6]))
+@pytest.mark.parametrize("steps", [3, 10**6])
 def test_a_stop_on_the_way_to_an_average_ends_all_ranks(groups: Groups, steps: int) -> None:
     cell = DATA + (
         """
@@ -229,7 +233,7 @@ def taken_apart(x: np.ndarray, epochs: int, every: int, parts: list[slice], over
 
 
 @pytest.mark.parametrize(
-    ("every", "fragments", "overlap"), every(2, [(4, 2, 1), (2, 1, 0), (2, 1, 1), (3, 1, 2), (4, 2, 0), (6, 2, 2)])
+    ("every", "fragments", "overlap"), every(6, [(4, 2, 1), (2, 1, 0), (2, 1, 1), (3, 1, 2), (4, 2, 0), (6, 2, 2)])
 )
 def test_fragments_take_turns_and_steps_taken_meanwhile_are_kept(
     local: Run, every: int, fragments: int, overlap: int
@@ -242,6 +246,7 @@ def test_fragments_take_turns_and_steps_taken_meanwhile_are_kept(
         np.testing.assert_allclose(outcome.values["weights"], right, atol=1e-5)
 
 
+@pytest.mark.soak
 def test_two_optimizers_have_averages_under_way_at_once(local: Run) -> None:
     cell = (
         PLANES.replace("model = Planes()", "")
@@ -275,6 +280,7 @@ model.compile()
 """
 
 
+@pytest.mark.soak
 def test_the_error_of_int8_does_not_grow(local: Run) -> None:
     errors = []
     for epochs in (1, 30):
@@ -287,6 +293,7 @@ def test_the_error_of_int8_does_not_grow(local: Run) -> None:
     assert errors[1] < 2 * errors[0]
 
 
+@pytest.mark.soak
 def test_int8_sends_a_quarter(local: Run) -> None:
     fit = DATA + (
         """
@@ -304,6 +311,7 @@ sent = collectives.sent - sent
     assert ratios["bfloat16"] < 0.55 * ratios["none"]
 
 
+@pytest.mark.soak
 def test_what_is_not_finite_stays_so_in_int8(local: Run) -> None:
     cell = PLANES.format(epochs=1).replace("model.fit", "x[3, 7] = np.nan\nmodel.fit")
     for outcome in local(2, cell, "weights", sync_every=4, compression="int8"):

@@ -23,6 +23,7 @@ class Linear(keras.Model):
 """
 
 
+@pytest.mark.soak
 def test_metrics_of_every_kind_equal_those_of_one_process(same_as_plain) -> None:
     cell = DATA + (
         """
@@ -107,7 +108,8 @@ lines = len(open(folder + "/log.csv").readlines()) if os.path.exists(folder + "/
     assert (ranks[1].values["written"], ranks[1].values["lines"]) == ([], 0)
 
 
-@pytest.mark.parametrize("size", every(2, [3, 2]))
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [3, 2])
 def test_logs_after_batches_are_those_of_all_rows_where_a_callback_reads_them(groups, size: int) -> None:
     cell = DATA + (
         """
@@ -295,7 +297,7 @@ weights = model.get_weights()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("callbacks", every(2, ["[Seen()]", "[]"]))
+@pytest.mark.parametrize("callbacks", ["[Seen()]", "[]"])
 def test_what_a_step_makes_of_metrics_is_made_of_those_of_all_rows(same_as_plain, groups, callbacks: str) -> None:
     cell = OWN_LOGS.replace("LAST", "logs['loss'] * 2.0").replace("EAGERLY", "False").replace("CALLBACKS", callbacks)
     same_as_plain(cell, 2)

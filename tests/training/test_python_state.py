@@ -87,7 +87,7 @@ weights = model.get_weights()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("model", every(2, ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"]))
+@pytest.mark.parametrize("model", ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"])
 def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
     same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)
 
@@ -143,7 +143,7 @@ kept = [kept, models[2].steps] if EAGERLY else [each[:2] for each in kept]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("eagerly", every(2, [True, False]))
+@pytest.mark.parametrize("eagerly", [True, False])
 def test_what_begins_in_the_first_step_begins_there_as_keras_builds_it(same_as_plain: Any, eagerly: bool) -> None:
     plain, *ranks = same_as_plain(BEGIN + BEGUN_IN_THE_FIRST_STEP.replace("EAGERLY", str(eagerly)), 2, "kept")
     assert all(outcome.values["kept"] == plain.values["kept"] for outcome in ranks)

@@ -123,19 +123,17 @@ weights = model.get_weights()
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "optimizer",
-    every(
-        3,
-        [
-            "SGD(0.5, clipnorm=0.02)",
-            "Adam(0.01, gradient_accumulation_steps=2)",
-            "AdamW(0.01, global_clipnorm=0.1)",
-            "Adam(0.01, use_ema=True, ema_overwrite_frequency=3)",
-            "Adam(0.01, clipvalue=0.002)",
-            "Adam(0.01, use_ema=True)",
-        ],
-    ),
+    [
+        "SGD(0.5, clipnorm=0.02)",
+        "Adam(0.01, gradient_accumulation_steps=2)",
+        "AdamW(0.01, global_clipnorm=0.1)",
+        "Adam(0.01, use_ema=True, ema_overwrite_frequency=3)",
+        "Adam(0.01, clipvalue=0.002)",
+        "Adam(0.01, use_ema=True)",
+    ],
 )
 def test_an_optimizer_clips_and_accumulates_gradients_of_the_whole_batch(groups: Groups, optimizer: str) -> None:
     program = CLIPPED.replace("OPTIMIZER", optimizer)

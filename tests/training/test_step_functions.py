@@ -141,8 +141,8 @@ weights = model.get_weights()
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("inner", "over"),
-    every(3, [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),
-              ("keras.Sequential([Rows(), layers.Dense(1)])", "reduce_sum")]),
+    [("layers.Dense(1)", "reduce_sum"), ("layers.Dense(1)", "reduce_mean"),
+              ("keras.Sequential([Rows(), layers.Dense(1)])", "reduce_sum")],
     ids=["sums", "means", "rows of a layer"],
 )  # fmt: skip
 def test_gradients_by_row_are_tried_as_sums_and_means(same_as_plain, inner: str, over: str) -> None:

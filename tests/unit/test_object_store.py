@@ -102,6 +102,7 @@ def test_what_is_not_in_a_bucket_that_there_is_is_told_of() -> None:
         tfos.dataset("s3://there/no/such/folder", batch_size=2)
 
 
+@pytest.mark.soak
 def test_a_store_that_is_gone_is_told_of_in_time() -> None:
     with object_store("there") as server:
         write("s3://there/records")

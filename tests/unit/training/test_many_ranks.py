@@ -41,6 +41,7 @@ def ranks(at_once: Callable[[Callable[[int], Any]], list[Any]]) -> Iterator[list
         yield [opened.enter_context(closing(rank)) for rank in at_once(lambda r: meet(r, addresses, "s", 30.0, True))]
 
 
+@pytest.mark.soak
 def test_sums_and_rows_that_no_slot_holds(ranks, at_once) -> None:
     count = slot_bytes(SIZE) // 4 * 2 + 5
     own = [np.random.default_rng(rank).integers(0, 9, count).astype("f4") for rank in range(SIZE)]

@@ -375,6 +375,7 @@ print("equal")
 """
 
 
+@pytest.mark.soak
 def test_models_of_tf_keras_travel_with_what_of_the_notebook_they_are_made_of() -> None:
     pytest.importorskip("tf_keras")
     done = subprocess.run([sys.executable, "-c", KERAS_2], capture_output=True, text=True, timeout=90, check=False)
