@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import sysconfig
@@ -10,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import FileFinder
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +31,7 @@ def local_modules(folder: str, path: Sequence[str], spared: Collection[str]) -> 
     """
     before, bytecode = list(sys.path), sys.dont_write_bytecode
     _forget(folder, spared)
-    importlib.invalidate_caches()
+    _look_again()
     more = [entry for entry in path if entry not in before and entry != folder and is_trusted(entry)]
     sys.path[:] = [folder, *before, *more]
     sys.dont_write_bytecode = True  # its files are told apart by size and second only
@@ -40,6 +40,13 @@ def local_modules(folder: str, path: Sequence[str], spared: Collection[str]) -> 
     finally:
         sys.path[:], sys.dont_write_bytecode = before, bytecode
         _forget(folder, spared)
+
+
+def _look_again() -> None:
+    """Have imports list folders anew; not archives, which Python would read again as a whole."""
+    for finder in list(sys.path_importer_cache.values()):
+        if isinstance(finder, FileFinder):
+            finder.invalidate_caches()
 
 
 def write_sources(sources: Mapping[str, str], folder: str) -> None:

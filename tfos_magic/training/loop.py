@@ -27,7 +27,8 @@ class Fit:
 
     ``position`` is where it goes on from, if it does; ``over`` says that it was complete. ``metrics`` are the sums that
     rank 0 had counted in an epoch that goes on in its middle, ``opening`` what Python code drew from when it began.
-    ``inside`` says that the last checkpoint was taken in the middle of an epoch.
+    ``recorded`` says whether checkpoints are taken of it, once that is known; ``inside`` that the last one was taken in
+    the middle of an epoch.
     """
 
     index: int
@@ -38,7 +39,7 @@ class Fit:
     history: keras.callbacks.History
     position: Position | None = None
     over: bool = False
-    recorded: bool = True
+    recorded: bool | None = None
     before: dict[str, dict[str, Any]] = field(default_factory=dict)
     metrics: Sequence[npt.NDArray[Any]] | None = None
     began: float = 0.0

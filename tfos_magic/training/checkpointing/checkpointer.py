@@ -86,14 +86,23 @@ class Checkpointer:
             fit.began = time.monotonic()
 
     def open(self, loop: Loop) -> None:
-        """``fit`` has a model that is built; its variables are not broadcast yet."""
-        if (fit := loop.fit) is not None:
-            fit.recorded = self._is_built(loop)
-        if fit is None or not fit.recorded:
+        """``fit`` has a model that is built, where another rank shares it; its variables are not broadcast yet."""
+        fit = loop.fit
+        if fit is None:
             return
-        self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
-        if fit.position is not None and self._recorded is not None:
+        # Else the first step builds it, as in one process: nothing has to be known before.
+        if self._session.many or self._plan.asked or self._plan.every or fit.position is not None:
+            if not self._session.many:
+                self._build(loop.model, loop.data.element_spec)
+            fit.recorded = self._is_built(loop)
+        if fit.recorded and fit.position is not None and self._recorded is not None:
             self._recorded.restore(loop, fit)
+
+    def _is_recorded(self, loop: Loop, fit: Fit) -> bool:
+        """Whether checkpoints are taken of ``fit``, which has taken a step."""
+        if fit.recorded is None:
+            fit.recorded = self._is_built(loop)
+        return fit.recorded
 
     def epoch_begins(self, loop: Loop) -> None:
         """Keras has just set the metrics to zero."""
@@ -127,7 +136,9 @@ class Checkpointer:
         with other rows has to go back to the beginning of an epoch.
         """
         fit = loop.fit
-        if fit is None or not fit.recorded or loop.epoch + 1 >= fit.epochs or loop.model.stop_training:
+        if fit is None or loop.epoch + 1 >= fit.epochs or loop.model.stop_training:
+            return
+        if not self._is_recorded(loop, fit):
             return
         steps = 0 if fit.steps >= self._plan.every else fit.steps
         enough = not steps or fit.inside or not self._in_step
@@ -141,7 +152,7 @@ class Checkpointer:
     def leave(self, loop: Loop) -> None:
         """All ranks go after this step, for the run goes on elsewhere, unless it could only from an epoch's end."""
         fit = loop.fit
-        if fit is None or not fit.recorded or (loop.data.runs_python and not self._plan.every):
+        if fit is None or (loop.data.runs_python and not self._plan.every) or not self._is_recorded(loop, fit):
             return
         self._take(loop, fit, loop.epoch, loop.step)
         self._session.raise_stopped(f"epoch {loop.epoch + 1}")
@@ -159,7 +170,7 @@ class Checkpointer:
             return
         if fit.position is not None:
             loop.model._initial_epoch = None
-        if fit.recorded and not fit.over and self._is_due(fit.began):
+        if not fit.over and self._is_recorded(loop, fit) and self._is_due(fit.began):
             epoch = fit.history.epoch[-1] + 1 if fit.history.epoch else fit.initial_epoch
             self._take(loop, fit, epoch, 0, complete=True)
 
@@ -182,10 +193,9 @@ class Checkpointer:
         return self._session.strategy.lockstep or not self._session.many
 
     def _is_built(self, loop: Loop) -> bool:
-        """Build the model and its optimizer, as ranks that share data have done already."""
-        if not self._session.many:
-            self._build(loop.model, loop.data.element_spec)
+        """Whether the model and its optimizer have all their variables."""
         if not loop.broadcast_late and all(optimizer.built for optimizer in snapshot.optimizers(loop.model)):
+            self._sender.expect(sum(int(np.prod(v.shape)) for v in snapshot.variables(loop.model)) * 4)
             return True
         if self._plan.asked:
             self._session.reporter.notice(

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tensorflow.python.ops import gen_logging_ops, gen_lookup_ops, gen_summary_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -40,6 +41,12 @@ def refuse_making(stack: ExitStack) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise MadeSomething
 
+    def apply(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not optimizer.built:  # it would take itself for built before it has all its variables
+            raise MadeSomething
+        return original(optimizer, *args, **kwargs)
+
+    wrap(stack, BaseOptimizer, "apply", apply)
     wrap(stack, keras.layers.Layer, "__init__", refuse)
     wrap(stack, keras.Variable, "__init__", refuse)
 
