@@ -59,7 +59,6 @@ counted = [model.steps, list(model.seen), dict(model.by_kind), model.kind.builds
 """
 
 
-@pytest.mark.soak
 def test_what_a_step_counts_in_python_is_counted_from_its_first_step_on(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + COUNTED_IN_PYTHON, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
@@ -86,8 +85,7 @@ weights = model.get_weights()
 """
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("model", ["Net()", "keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])"])
+@pytest.mark.parametrize("model", every(2, ["keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])", "Net()"]))
 def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
     same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)
 
@@ -215,7 +213,6 @@ for steps in (1, 2, 4, 6):
 """
 
 
-@pytest.mark.soak
 def test_a_training_that_a_step_ends_ends_with_that_step(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + ENDING, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)

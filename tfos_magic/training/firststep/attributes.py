@@ -87,6 +87,8 @@ class Attributes:
             after._put_back(of_numbers if failed else of_numbers - changed_again)
             if failed:
                 changed_again, _ = _changed_by(again, self._model, making=True)
+            later = Attributes(self._model)
+            after._put_back({name for name in changed_again - changed if not later.is_made(name)})
             of_step = {name for name in changed & changed_again if not after.is_made(name)}
             self._put_back(of_step | {name for name in changed if after.is_symbolic(name)})
 

@@ -81,7 +81,8 @@ def counted(initializer: Callable[..., Any]) -> Callable[..., Any]:
             counts[here] = before
             value = initializer(*args, **kwargs)
             after = counts[here]
-            return value
+            # Here NumPy's numbers would become a tensor of their own type, which no variable of another takes.
+            return value if tf.is_tensor(value) else tf.convert_to_tensor(value, kwargs.get("dtype"))
 
         value = tf.function(made)()
         counts[graph] = after

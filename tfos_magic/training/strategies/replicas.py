@@ -101,8 +101,11 @@ class Replicas:
         traces = itertools.count()
 
         def take(batch: Any) -> None:
-            if next(traces) == 1 and attributes is not None and not loop.runs_eagerly:
-                attributes.renew()
+            if number := next(traces):
+                if loop.runs_eagerly:  # which takes it once
+                    return
+                if number == 1 and attributes is not None:
+                    attributes.renew()
             step(batch)
 
         with self._building(), redirect_stdout(Silence()):
