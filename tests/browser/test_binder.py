@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Locator, expect
 
-from tests.soak import every
-
 from .conftest import ACTION_MS
 from .jupyter import Lab, Notebook, open_notebook, run_lab
 
@@ -76,12 +74,14 @@ def notebook(browser: Browser, session: Lab, project: Path) -> Iterator[Notebook
         opened.shut_kernel_down()
 
 
+@pytest.mark.soak
 def test_the_session_is_at_the_users_address(session: Lab) -> None:
     assert re.fullmatch(rf"http://127\.0\.0\.1:\d+{USER.rstrip('/')}", session.url)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "frame", every(2, ["iframe[title=TensorBoard]", "iframe[id^=tensorboard-frame]"]), ids=["ours", "its own"]
+    "frame", ["iframe[title=TensorBoard]", "iframe[id^=tensorboard-frame]"], ids=["ours", "its own"]
 )
 def test_tensorboard_under_the_cell_comes_through_the_sessions_proxy(
     frame: str, notebook: Notebook, session: Lab, artefacts: Path
@@ -91,6 +91,7 @@ def test_tensorboard_under_the_cell_comes_through_the_sessions_proxy(
     screenshots(notebook, shown, artefacts, "ours" if "title" in frame else "own")
 
 
+@pytest.mark.soak
 def test_a_link_to_tensorboard_leads_through_the_sessions_proxy(notebook: Notebook, session: Lab) -> None:
     link = notebook.output("a").filter(has_text=re.compile("^TensorBoard$"))
     expect(link).to_be_attached(timeout=LOADED_MS)
@@ -111,6 +112,7 @@ def test_tensorboard_in_the_panels_tab_comes_through_the_sessions_proxy(
     screenshots(notebook, panel, artefacts, "panel")
 
 
+@pytest.mark.soak
 def test_the_panels_stop_button_reaches_the_sessions_server(notebook: Notebook) -> None:
     panel = notebook.output(".tfos-panel")
     panel.get_by_role("button", name="Stop", exact=True).click()

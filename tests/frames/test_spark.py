@@ -158,6 +158,7 @@ def test_half_precision_is_stored_wider_and_read_as_it_was(spark: SparkSession) 
     assert [(row.t, row.d) for row in again.collect()] == [("float16", 0.0), ("float16", 2.0), ("float16", 4.0)]
 
 
+@pytest.mark.soak
 def test_spark_ml_vectors_dense_and_sparse_are_tensors_and_pass_through(spark: SparkSession) -> None:
     vectors = [Vectors.dense(1.0, 2.0, 0.0), Vectors.sparse(3, [2], [5.0]), Vectors.sparse(3, [], [])]
     frame = spark.createDataFrame([(v,) for v in vectors], ["v"])
@@ -204,6 +205,7 @@ def test_with_a_schema_the_driver_needs_no_tensorflow(
         tfs.map_blocks(root, frame)
 
 
+@pytest.mark.soak
 def test_a_function_is_traced_once_in_each_python_worker(spark: SparkSession) -> None:
     import os
 

@@ -130,6 +130,7 @@ def test_trials_side_by_side_have_a_working_directory_each_and_what_others_see_t
     assert repr(sweep.trials[0]).startswith("<trial ")
 
 
+@pytest.mark.soak
 def test_points_of_a_grid_that_differ_only_in_what_is_not_asked_for_are_told(cluster: TFCluster) -> None:
     cell = "score = tfos.suggest_int('a', 0, 1)\nif score:\n    score += tfos.suggest_int('b', 0, 1)"
     sweep = cluster.sweep(cell, trials=0, metric="score", sampler="grid")
@@ -175,6 +176,7 @@ def test_a_stored_study_goes_on_until_it_has_all_trials(cluster: TFCluster, tmp_
         cluster.sweep(SPACE, trials=5, metric="score", workers_per_trial=3)
 
 
+@pytest.mark.soak
 def test_two_sweeps_in_one_study_have_its_trials_together_and_the_better_of_another_is_told(
     cluster: TFCluster, tmp_path: Path
 ) -> None:
@@ -357,6 +359,7 @@ def test_a_mistyped_metric_ends_the_sweep_with_the_first_trials(cluster: TFClust
     assert sweep.count("stopped") >= 8
 
 
+@pytest.mark.soak
 def test_a_mistyped_metric_of_a_function_ends_the_sweep_too(cluster: TFCluster) -> None:
     sweep = cluster.sweep(
         lambda: {"score": tfos.suggest_float("x", 0, 1)}, trials=12, metric="scor", direction="maximize"
@@ -377,6 +380,7 @@ def test_a_sweep_without_a_better_trial_says_so(cluster: TFCluster, tmp_path: Pa
     assert worse.count("complete") == 1
 
 
+@pytest.mark.soak
 def test_a_sampler_that_has_tried_all_there_is_needs_no_more_trials(
     cluster: TFCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,20 +48,18 @@ state = [np.array(v) for v in model.optimizer.variables]
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("optimizer", "callbacks"),
-    every(
-        7,
-        [
-            ("keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)", "callbacks"),
-            ("keras.optimizers.Adam(0.01, clipnorm=0.5)", "callbacks"),
-            ("keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.3)", "callbacks"),
-            ("keras.optimizers.RMSprop(keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.5))", "[]"),
-            ("keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.7)", "[]"),
-            ("keras.optimizers.Adagrad(0.05, gradient_accumulation_steps=4)", "callbacks"),
-            ("keras.optimizers.Nadam(0.01)", "callbacks"),
-        ],
-    ),
+    [
+        ("keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)", "callbacks"),
+        ("keras.optimizers.Adam(0.01, clipnorm=0.5)", "callbacks"),
+        ("keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.3)", "callbacks"),
+        ("keras.optimizers.RMSprop(keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.5))", "[]"),
+        ("keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.7)", "[]"),
+        ("keras.optimizers.Adagrad(0.05, gradient_accumulation_steps=4)", "callbacks"),
+        ("keras.optimizers.Nadam(0.01)", "callbacks"),
+    ],
     ids=lambda value: value.split("(")[0].rpartition(".")[2],
 )
 def test_steps_on_servers_are_the_optimizers_own(groups: Groups, run: Run, optimizer: str, callbacks: str) -> None:

@@ -263,6 +263,7 @@ weights = model.get_weights()
     assert further[0].values["begun"] == [3, 4]
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_another_model_is_refused_on_every_rank_naming_the_difference(groups: Groups) -> None:
     cell = DATA + ARRAYS + WEIGHTS
     _, parts = undisturbed(groups, 2, cell)

@@ -144,6 +144,7 @@ def message_of(outcome: dict[str, Any], rank: int = 0) -> str:
     return str((outcome["errors"][rank] or {}).get("message", ""))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_program_finds_its_own_files_on_every_rank_and_leaves_rank_0s(folder: Path, server: Server) -> None:
     absolute = folder.parent / "absolute"

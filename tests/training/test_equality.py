@@ -94,6 +94,7 @@ weights = model.get_weights()
     same_as_plain(cell, 3)
 
 
+@pytest.mark.soak
 def test_normalisation_is_exact_when_a_rank_has_no_rows(same_as_plain) -> None:
     cell = (
         DATA

@@ -106,6 +106,7 @@ def test_an_agent_that_comes_as_the_last_one_leaves_has_its_trainer(
     assert forked.pid
 
 
+@pytest.mark.soak
 def test_a_trainer_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     program.write_text(

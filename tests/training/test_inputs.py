@@ -303,6 +303,7 @@ def test_a_vector_per_batch_is_refused(groups, data: str) -> None:
         assert "a value per batch as a scalar" in outcome.error
 
 
+@pytest.mark.soak
 def test_several_inputs_by_name_with_ragged_last_batches_give_the_weights_of_one_process(same_as_plain) -> None:
     cell = DATA + (
         """

@@ -140,6 +140,7 @@ def test_train_on_batch_trains_what_xla_was_to_compile(same_as_plain) -> None:
     assert {outcome.values["jit"] for outcome in same_as_plain(BY_HAND, 2, "jit")} == {True}
 
 
+@pytest.mark.soak
 def test_forward_pass_and_gradient_are_compiled_and_the_exchange_is_not(groups) -> None:
     cell = (
         DATA

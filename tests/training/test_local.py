@@ -42,7 +42,8 @@ def local(groups: Groups) -> Run:
     return run
 
 
-@pytest.mark.parametrize("size", every(3, [3, 1, 2]))
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [3, 1, 2])
 def test_an_average_after_every_step_of_sgd_is_sync(groups: Groups, local: Run, size: int) -> None:
     cell = MLP.format(optimizer=SGD)
     expected = groups.plain(cell, "weights", "history").values

@@ -237,6 +237,7 @@ history = model.fit(x, y, batch_size=29, epochs=2, verbose=0).history
     assert [text.split()[1] for text in notices if text.startswith("Metric")] == ["'largest'"]
 
 
+@pytest.mark.soak
 def test_progress_counts_this_ranks_rows_and_rank_0_reports_each_epoch(groups) -> None:
     cell = DATA + (
         """
