@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.state import TrainingState
-from tfos_magic.training.step import Step, with_stand_in
+from tfos_magic.training.step import States, Step, with_stand_in
 
 
 def counted_step(
@@ -18,20 +18,18 @@ def counted_step(
 ) -> Any:
     """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
     averages that are this rank's own. ``laws`` are those of the model's statistics."""
-    touched = metrics.state(model)
+    kept = [States(metrics.state(model), rows)]
     if not session.strategy.exact:
-        touched += [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
-    states = [(variable, variable.read_value()) for variable in touched]
+        own = [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
+        kept.append(States(own, rows))
+        if session.step is not None:
+            session.step.own = kept[-1]
     statistics = Statistics(laws)
     logs = step(with_stand_in(data, rows))
     if session.step is not None:
         statistics.unite(session.step)
-
-    def undo() -> None:
-        for variable, before in states:
-            variable.assign(before)
-
-    tf.cond(rows > 0, lambda: None, undo)
+    for states in kept:
+        states.put_back()
     return logs
 
 

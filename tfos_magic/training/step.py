@@ -18,6 +18,28 @@ class Trying(Protocol):
     def apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None: ...
 
 
+class States:
+    """Variables as they are before a step, which a rank without ``rows`` puts back."""
+
+    def __init__(self, variables: Sequence[Any], rows: tf.Tensor) -> None:
+        self._variables, self._rows, self._graph = variables, rows, tf.compat.v1.get_default_graph()
+        self._before = [variable.read_value() for variable in variables]
+
+    def renew(self) -> None:
+        """From here on they are put back as they are now; not where the step is in a branch of the user's."""
+        if self._graph is tf.compat.v1.get_default_graph():
+            self._before = [variable.read_value() for variable in self._variables]
+
+    def put_back(self) -> None:
+        """Where this rank has no rows, have them as they were."""
+
+        def assign() -> None:
+            for variable, before in zip(self._variables, self._before, strict=True):
+                variable.assign(before)
+
+        tf.cond(self._rows > 0, lambda: None, assign)
+
+
 class Step:
     """A step of one rank.
 
@@ -25,7 +47,7 @@ class Step:
     tensor of shape (2,): stop the run, end the training. ``counted`` stores the sum of all votes in ``vote_sum``, a
     variable of shape (3,). Where ``copied``, a boolean scalar tensor, is true, every rank has the whole batch instead
     of a part of it. ``digest`` is that of the global batch, as this rank has it. Gradients that are ``united`` are
-    those of all ranks already.
+    those of all ranks already. ``own`` is what the model gathers of this rank's rows alone.
     """
 
     def __init__(
@@ -43,6 +65,7 @@ class Step:
         self.collectives = collectives
         self.has_voted = False
         self.united = False
+        self.own: States | None = None
         self._vote_sum = vote_sum
         self._copied = copied
         self._total: tf.Tensor | None = None

@@ -58,7 +58,11 @@ class LocalStrategy:
             return tf.constant(True)
 
         tf.cond(step.rows > 0, train, lambda: tf.constant(False))
+        if step.own is not None:  # what is averaged is not what a stand-in's rows made of it
+            step.own.put_back()
         step.counted(replica.count(step))
+        if step.own is not None:
+            step.own.renew()
 
     def settle(self, model: Any) -> None:
         """Average now, unless no rank has taken a step since."""
