@@ -44,8 +44,10 @@ def local_modules(folder: str, path: Sequence[str], spared: Collection[str]) -> 
 
 def _look_again() -> None:
     """Have imports list folders anew; not archives, which Python would read again as a whole."""
-    for finder in list(sys.path_importer_cache.values()):
-        if isinstance(finder, FileFinder):
+    for place, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # it was not there then
+            del sys.path_importer_cache[place]
+        elif isinstance(finder, FileFinder):
             finder.invalidate_caches()
 
 

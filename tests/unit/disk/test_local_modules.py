@@ -61,6 +61,19 @@ def test_a_module_is_read_anew_for_each_cell_and_the_import_path_is_put_back(fol
     assert sys.path == before
 
 
+def test_a_folder_that_comes_to_be_between_two_cells_is_looked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "later"
+    monkeypatch.syspath_prepend(later)
+    with local_modules(str(tmp_path), [], ()), pytest.raises(ImportError):
+        importlib.import_module("made_later")
+    later.mkdir()
+    (later / "made_later.py").write_text("VALUE = 4\n")
+    with local_modules(str(tmp_path), [], ()):
+        assert importlib.import_module("made_later").VALUE == 4
+
+
 def test_imports_of_every_form_are_found(folder: Path) -> None:
     for name in ("one", "two", "three", "four"):
         (folder / f"{name}.py").touch()
