@@ -232,8 +232,8 @@ class Membership(Lifecycle):
                 raise StartTimeout(
                     f"{len(agents)} of {self.size} workers came up in time. Spark has not started the other tasks, for "
                     f"they need {self.size} free slots at once and feeding one more, or they cannot reach {endpoint}: "
-                    "see the executors' logs, set %config TFOS.driver_host to an address they "
-                    "reach, or give more --start-timeout."
+                    "see the executors' logs, set %config TFOS.driver_host to an address they reach, or give more "
+                    "--start-timeout."
                 )
             logs = {worker.rank: worker.log for worker in self.members}
             self.take_in(rank_workers(list(agents.values()), self._servers))

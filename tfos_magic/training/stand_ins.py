@@ -19,8 +19,8 @@ def counted_step(
     """Run a step on a stand-in where this rank has no rows, and undo what that did to the metrics, and to moving
     averages that are this rank's own. ``laws`` are those of the model's statistics."""
     kept = [States(metrics.state(model), rows)]
-    if not session.strategy.exact:
-        own = [metrics.raw(v) for v in model.non_trainable_variables if v.dtype in metrics.NUMBERS]
+    gathered = [] if session.strategy.exact else model.non_trainable_variables
+    if own := [metrics.raw(v) for v in gathered if v.dtype in metrics.NUMBERS]:
         kept.append(States(own, rows))
         if session.step is not None:
             session.step.own = kept[-1]

@@ -151,10 +151,9 @@ def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerErr
 
 def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerLost:
     tail = "\n".join(exit_.output.splitlines()[-OUTPUT_LINES:])
-    if exit_.rank >= len(workers):
-        how = f"{describe_exit(exit_)}; it was a parameter server and held weights"
-        return WorkerLost(exit_.rank, "its host", how, output=tail)
     how = describe_exit(exit_)
+    if exit_.rank >= len(workers):
+        return WorkerLost(exit_.rank, "its host", f"{how}; it was a parameter server and held weights", output=tail)
     advice = " Use a smaller model or batch, or give the executors more." if how == OUT_OF_MEMORY else ""
     return WorkerLost(exit_.rank, workers[exit_.rank].host, how, output=tail, advice=advice)
 
