@@ -44,24 +44,37 @@ INTERNAL = {
 def magics() -> str:
     """A section for each magic and each command of ``%tfos``, with a table of its options."""
     about = dict(re.findall(r"^(\w+) {2,}(.*)$", inspect.getdoc(TFOSMagics.tfos) or "", re.MULTILINE))
-    parts = [_magic(f"%tfos {name}", COMMANDS[name].parser, _sentence(about[name])) for name in COMMANDS]
+    shown: dict[str, str] = {}
+    parts = [_magic(f"%tfos {name}", COMMANDS[name].parser, _sentence(about[name]), shown) for name in COMMANDS]
     for name in MAGICS:
         parser = getattr(TFOSMagics, name).parser
         sign = "%%" if name in (*CELL_MAGICS, "tfos_map") else "%"
-        parts.append(_magic(f"{sign}{name}", parser, _prose(inspect.cleandoc(parser.description))))
+        parts.append(_magic(f"{sign}{name}", parser, _prose(inspect.cleandoc(parser.description)), shown))
     return "\n".join(parts)
 
 
-def _magic(title: str, parser: Any, about: str) -> str:
-    tables = [_group(group.title, group._group_actions) for group in parser._action_groups if group._group_actions]
-    return f"## `{title}`\n\n{about}\n\n" + "\n".join(tables)
+def _magic(title: str, parser: Any, about: str, shown: dict[str, str]) -> str:
+    """The section of a magic. ``shown`` says for each option that stands already at which magic it does."""
+    groups = [_group(_head(each.title), each._group_actions, title, shown) for each in parser._action_groups]
+    return "\n".join([f"## `{title}`\n\n{about}\n", *filter(None, groups)])
 
 
-def _group(title: str | None, actions: Iterable[Action]) -> str:
+def _group(head: str, actions: Iterable[Action], title: str, shown: dict[str, str]) -> str:
+    rows = {_row(action): action for action in actions if action.dest != "help"}
+    again = [row for row in rows if head + row in shown]
+    names = ", ".join(_names(rows.pop(row)) for row in again) if len(again) > 2 else ""
+    table = _table(["| option | default | meaning |", "|---|---|---|", *rows]) if rows else ""
+    parts = [f"*{head}*", table.rstrip()]
+    if names:
+        first = shown[head + again[0]]
+        parts.append(f"{names}{' also' if rows else ''}: as for [`{first}`](#{first.strip('%').replace(' ', '-')}).")
+    shown.update(dict.fromkeys((head + row for row in rows), title))
+    return "\n\n".join(filter(None, parts)) + "\n" if rows or names else ""
+
+
+def _head(title: str | None) -> str:
     plain = {"positional arguments": "arguments", "options": "options", None: "options"}.get(title, title)
-    head = f"{plain[:1].upper()}{plain[1:]}"
-    rows = ["| option | default | meaning |", "|---|---|---|", *map(_row, actions)]
-    return f"*{head}*\n\n{_table(rows)}"
+    return f"{plain[:1].upper()}{plain[1:]}"
 
 
 def _table(rows: Iterable[str]) -> str:
@@ -71,8 +84,11 @@ def _table(rows: Iterable[str]) -> str:
 
 def _row(action: Action) -> str:
     value = "" if action.nargs == 0 else f" `{_value_of(action)}`"
-    names = ", ".join(f"`{name}`" for name in action.option_strings)
-    return f"| {names}{value} | {_default_of(action)} | {_cell(action.help or '')} |".replace("  ", " ")
+    return f"| {_names(action)}{value} | {_default_of(action)} | {_cell(action.help or '')} |".replace("  ", " ")
+
+
+def _names(action: Action) -> str:
+    return ", ".join(f"`{name}`" for name in action.option_strings)
 
 
 def _value_of(action: Action) -> str:

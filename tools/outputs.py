@@ -99,7 +99,7 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 def _kept(output: Any) -> Any:
     if output.output_type == "stream":
-        output.text = _shortened(demo.uncoloured(output.text))
+        output.text = _shortened(overwritten(demo.uncoloured(output.text)))
         return output if output.text.strip() else None
     if output.output_type == "error":
         output.traceback = [_shortened(demo.uncoloured(text)) for text in output.traceback]
@@ -109,6 +109,11 @@ def _kept(output: Any) -> Any:
     if "<iframe" in output.data.get("text/html", ""):  # of a server that is there no more
         del output.data["text/html"]
     return output if any(str(data).strip() for data in output.data.values()) else None
+
+
+def overwritten(text: str) -> str:
+    """The text as a terminal shows it in the end: a carriage return takes back what its line had before."""
+    return re.sub(r"^.*\r(?!\n)", "", text, flags=re.MULTILINE)
 
 
 def _shortened(text: str) -> str:

@@ -63,15 +63,30 @@ def test_every_magic_has_a_section_and_no_other_has_one(pages: dict[str, str]) -
     assert set(re.findall(r"^## `(.+)`$", pages["reference/magics.md"], re.MULTILINE)) == set(PARSERS)
 
 
+def section_of(page: str, magic: str) -> str:
+    return page.partition(f"## `{magic}`\n")[2].partition("\n## ")[0]
+
+
 @pytest.mark.parametrize("magic", PARSERS)
 def test_every_option_has_an_entry(pages: dict[str, str], magic: str) -> None:
-    section = pages["reference/magics.md"].partition(f"## `{magic}`\n")[2].partition("\n## ")[0]
+    page = pages["reference/magics.md"]
+    section = section_of(page, magic)
+    described = section + "".join(section_of(page, other) for other in re.findall(r"as for \[`(.+?)`\]", section))
     for action in PARSERS[magic]._actions:
+        if action.dest == "help":
+            continue
         names = action.option_strings or [action.metavar or action.dest.upper()]
         assert all(f"`{name}`" in section for name in names), names
         help_text = re.sub(r"\W", "", action.help or "")
         assert help_text
-        assert help_text in re.sub(r"\W", "", section), names
+        assert help_text in re.sub(r"\W", "", described), names
+
+
+def test_help_and_options_of_several_magics_stand_once(pages: dict[str, str]) -> None:
+    page = pages["reference/magics.md"]
+    assert page.count("`--help`") == page.partition("\n## ")[0].count("`--help`") == 1
+    assert page.count("| `--null-mask` ") == 1
+    assert len(re.findall(r"^.*`--null-mask`,.* as for \[`%%tfos_train`\]", page, re.MULTILINE)) == 2
 
 
 def test_every_setting_has_an_entry_with_its_default(pages: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from tfos_magic.transport.messages import RunFinished, TrainerExited
 
 OUTPUT_LINES = 10
 _MEMORY = ("MemoryError", "ResourceExhaustedError")
+_LESS_MEMORY = "Use a smaller model or batch, or give the executors more."
 _COLLATERAL = ("ClusterError", "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
 INTERRUPT_WAITS = (
@@ -137,7 +138,7 @@ def _worker_error(end: RunFinished, workers: Sequence[WorkerState]) -> WorkerErr
     worker = workers[end.rank]
     message = str(end.error.get("message", ""))
     if end.error.get("kind") in _MEMORY:
-        message += "\nMemory is short on this worker: use a smaller batch or model, or give the executors more."
+        message += f"\nMemory is short on this worker. {_LESS_MEMORY}"
     return WorkerError(
         message,
         rank=end.rank,
@@ -154,7 +155,7 @@ def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerL
     how = describe_exit(exit_)
     if exit_.rank >= len(workers):
         return WorkerLost(exit_.rank, "its host", f"{how}; it was a parameter server and held weights", output=tail)
-    advice = " Use a smaller model or batch, or give the executors more." if how == OUT_OF_MEMORY else ""
+    advice = f" {_LESS_MEMORY}" if how == OUT_OF_MEMORY else ""
     return WorkerLost(exit_.rank, workers[exit_.rank].host, how, output=tail, advice=advice)
 
 
