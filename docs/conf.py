@@ -1,5 +1,6 @@
 """How Sphinx builds the site from what ``tools/docs.py`` has put together. Nothing is fetched from a network."""
 
+import inspect
 import re
 from typing import Any
 
@@ -44,7 +45,22 @@ def is_skipped(app: Any, what: str, name: str, thing: Any, skip: bool, options: 
     return skip or re.match(r"[gs]et[A-Z]", name) is not None
 
 
+MADE_BY_CALLS = {"Run", "MapRun", "ClusterStatus", "NetBench", "Sweep", "Trial"}
+
+
+def signature_of(app: Any, what: str, name: str, thing: Any, *told: Any) -> tuple[str, None] | None:
+    """What a widget is made with, which traitlets hides; nothing for what users get from calls and never make."""
+    if what == "class" and name.rpartition(".")[2] in MADE_BY_CALLS:
+        return "", None
+    if what == "class" and name.startswith("tfos_magic.widgets."):
+        made = inspect.signature(thing.__init__)
+        bare = [each.replace(annotation=inspect.Parameter.empty) for each in list(made.parameters.values())[1:]]
+        return str(made.replace(parameters=bare, return_annotation=inspect.Signature.empty)), None
+    return None
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", as_lists)
     app.connect("autodoc-skip-member", is_skipped)
+    app.connect("autodoc-process-signature", signature_of)

@@ -2,7 +2,7 @@
 
 Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
 is the same engine without them, and ``@distributed`` makes functions run on it. In a cell, ``rank``, ``size``,
-``local_rank``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run's workers, and
+``local_rank``, ``seed``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run, and
 ``dataset`` gives each its share of files. ``suggest_float``, ``suggest_int`` and ``suggest_categorical`` give numbers
 and choices that controls, and searches, may set.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tfos_magic.tfrecord import register_tfrecord
 
 _SUGGESTIONS = frozenset({"suggest_float", "suggest_int", "suggest_categorical"})
-_RANKS = frozenset({"rank", "size", "local_rank", "allreduce", "broadcast", "allgather", "barrier", "shard"})
+_RANKS = frozenset({"rank", "size", "local_rank", "seed", "allreduce", "broadcast", "allgather", "barrier", "shard"})
 
 __version__ = "0.1.0.dev0"
 __all__ = [

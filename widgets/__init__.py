@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tfos_magic.widgets.dashboard import Dashboard
     from tfos_magic.widgets.launcher import Launcher
     from tfos_magic.widgets.parts import Curves, FeedTable, LogView, Progress, RunPanel, StopButton, WorkerTable
-    from tfos_magic.widgets.sweep import SweepPanel, SweepView
-    from tfos_magic.widgets.view import WidgetView
 
 _PARTS = ("Curves", "FeedTable", "LogView", "Progress", "RunPanel", "StopButton", "WorkerTable")
 _WHERE = {
@@ -24,9 +22,6 @@ _WHERE = {
     "Compare": "compare",
     "Dashboard": "dashboard",
     "Launcher": "launcher",
-    "SweepPanel": "sweep",
-    "SweepView": "sweep",
-    "WidgetView": "view",
 }
 
 __all__ = [
@@ -40,9 +35,6 @@ __all__ = [
     "Progress",
     "RunPanel",
     "StopButton",
-    "SweepPanel",
-    "SweepView",
-    "WidgetView",
     "WorkerTable",
 ]
 

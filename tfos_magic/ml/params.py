@@ -146,12 +146,19 @@ class ClassColumns(HasProbabilityCol, HasRawPredictionCol):
 class KerasParams(KerasColumns, HasWeightCol, HasValidationIndicatorCol):
     """What an estimator is asked besides its columns."""
 
-    model = _param("model", "a Keras model; compiled, unless the kind of estimator says for what", _to_model)
+    model = _param(
+        "model", "a Keras model; it must be compiled, except for KerasClassifier and KerasRegressor", _to_model
+    )
     modelFn = _param("modelFn", "a function that makes the model of modelParams, a dict; for model", _to_function)
     modelParams = _param("modelParams", "a dict, what modelFn is called with", _to_dict)
     batchSize = _param("batchSize", "rows in a step, of all workers together", _to_count)
     epochs = _param("epochs", "how often all rows are trained on", _to_count)
-    numWorkers = _param("numWorkers", "how many workers train a model together; all there are", _to_count)
+    numWorkers = _param(
+        "numWorkers",
+        "how many workers train a model together; unset: all of a running cluster, two of a new one, one for a model "
+        "of a search",
+        _to_count,
+    )
     strategy = _param("strategy", "sync, async or local", _to_strategy)
     strategyOptions = _param("strategyOptions", "a dict, the options of the strategy", _to_dict)
     shuffle = _param("shuffle", "whether rows come in another order in each epoch", TypeConverters.toBoolean)

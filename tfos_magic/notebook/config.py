@@ -53,7 +53,7 @@ class TFOS(Configurable):
     idle_timeout = Float(
         0.0, min=0.0, help="Seconds without a run after which a cluster ends (--idle-timeout); 0: it stays."
     ).tag(config=True, at_start=True)
-    driver_host = Unicode("", help="Address of this machine that executors reach; empty: found out.").tag(
+    driver_host = Unicode("", help="Address of this machine that executors reach; empty: detected.").tag(
         config=True, at_start=True
     )
     control_port = Int(0, help="Port of the control socket; 0: any free one.").tag(config=True, at_start=True)

@@ -32,7 +32,7 @@ def grouped(*decorators: Decorator) -> Decorator:
     return apply
 
 
-help_option = argument("--help", action="store_true", help="Show this help and do nothing.")
+help_option = argument("--help", action="store_true", help="Show this help and exit.")
 
 cluster_options = grouped(
     argument_group("workers"),

@@ -80,7 +80,7 @@ def missing_packages() -> str:
     return (
         f"{' and '.join(missing)} cannot be imported by {sys.executable} on host {socket.gethostname()}. Install what "
         "is missing there, or set PYSPARK_PYTHON to an environment that has it before the session is created "
-        "(spark.pyspark.python counts with spark-submit only)."
+        "(with spark-submit, set spark.pyspark.python)."
     )
 
 

@@ -89,6 +89,13 @@ def test_help_and_options_of_several_magics_stand_once(pages: dict[str, str]) ->
     assert len(re.findall(r"^.*`--null-mask`,.* as for \[`%%tfos_train`\]", page, re.MULTILINE)) == 2
 
 
+def test_every_function_of_a_cell_that_is_named_is_there(pages: dict[str, str]) -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (HERE / "tfos_magic").rglob("*.py")]
+    named = {name for text in [*pages.values(), *sources] for name in re.findall(r"\btfos\.([a-z_]+)\(", text)}
+    assert len(named) > 10
+    assert sorted(name for name in named if not callable(getattr(tfos_magic, name, None))) == []
+
+
 def test_every_setting_has_an_entry_with_its_default(pages: dict[str, str]) -> None:
     for name, trait in TFOS.class_traits(config=True).items():
         (row,) = re.findall(rf"^\| `TFOS\.{name}` \|.*$", pages["reference/settings.md"], re.MULTILINE)

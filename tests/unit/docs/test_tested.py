@@ -72,7 +72,9 @@ def test_what_no_test_holds_comes_last_and_says_why(sections: dict[str, str]) ->
 def test_every_section_of_the_guide_has_a_table_or_is_named_as_one_without(sections: dict[str, str]) -> None:
     guide = FENCED.sub("", (HERE / "GUIDE.md").read_text(encoding="utf-8"))
     titles = re.findall(r"^##+ (.+)$", guide, re.MULTILINE)
+    parts = re.findall(r"^### (.+)$", guide, re.MULTILINE)  # the table of a section has what its parts say
     without = re.findall(r"^- (.+)$", sections[WITHOUT_TABLE], re.MULTILINE)
     assert len(titles) > 20
-    assert [title for title in titles if title not in sections and title not in without] == []
+    assert [title for title in titles if title not in (*sections, *without, *parts)] == []
+    assert [title for title in sections if title not in (*titles, WITHOUT_TABLE, NOT_HELD)] == ["Promises of README"]
     assert [title for title in without if title not in titles or title in sections] == []
