@@ -26,6 +26,12 @@ def open_system(where: str) -> tuple[Any, str]:
     return system, str(root).rstrip("/")
 
 
+def forget_system(system: Any) -> None:
+    """Let file systems of this kind be made anew: fsspec keeps them, with the credentials that a store has refused."""
+    with suppress(AttributeError):
+        type(system).clear_instance_cache()
+
+
 def open_remedy(error: ImportError | ValueError) -> str:
     """What to do where the file system of a URL cannot be had."""
     if isinstance(error, ImportError):
@@ -67,6 +73,7 @@ def refuse_missing_bucket(system: Any, path: str) -> None:
             f"there is no bucket {bucket!r}: correct the path, or make the bucket before, for none is made here"
         ) from None
     except Exception as error:  # every client library has errors of its own
+        forget_system(system)
         raise DataError(f"the bucket {bucket!r} cannot be checked: {error}. {SEE_THE_STORE}") from None
 
 

@@ -89,3 +89,47 @@ def test_a_decorated_function_trains_in_any_program_and_the_program_ends(way: st
     trained = [np.asarray(weight, "float32") for weight in json.loads(result.read_text())]
     for mine, by_hand in zip(trained, expected(), strict=True):
         np.testing.assert_allclose(mine, by_hand, atol=1e-5)
+
+
+INTERRUPTED = """
+import os
+import signal
+import threading
+import time
+
+from pyspark.sql import SparkSession
+
+from tfos_magic import TFCluster
+
+if __name__ == "__main__":
+    spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
+    tracker = spark.sparkContext.statusTracker()
+    with TFCluster(spark, workers=1) as cluster:
+        spark.sparkContext.setJobGroup("mine", "an ordinary job")
+        threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            spark.sparkContext.parallelize([0], 1).map(lambda _: time.sleep(100)).count()
+        except KeyboardInterrupt:
+            print("interrupted")
+        (mine,) = tracker.getJobIdsForGroup("mine")
+        deadline = time.monotonic() + 20
+        while mine in tracker.getActiveJobsIds() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        print("its job:", tracker.getJobInfo(mine).status)
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            time.sleep(100)
+        except KeyboardInterrupt:
+            print("interrupted")
+        print("the same worker:", cluster.run("answer = 6 * 7", outputs=["answer"])["answer"], cluster.notices)
+"""
+
+
+def test_an_interrupt_elsewhere_in_a_program_cancels_its_own_job_and_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(INTERRUPTED, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("waiting")]
+    assert lines == ["interrupted", "its job: FAILED", "interrupted", "the same worker: 42 []"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import fsspec
 import numpy as np
@@ -83,18 +84,24 @@ def test_no_bucket_is_made(act: Callable[[str], None], error: type[Exception], p
         tfos.dataset(f"s3://no-such-bucket{path}", batch_size=2)
 
 
-def test_an_address_that_is_none_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+@pytest.mark.parametrize(
+    ("act", "error", "works"),
+    [
+        (lambda: tfos.dataset("s3://there/x", batch_size=2), DataError, False),
+        (lambda: save("s3://there/checkpoints"), ClusterError, True),
+        (lambda: write("s3://there/more"), DataError, True),
+    ],
+)
+def test_an_address_that_is_none_is_told_of_and_one_that_is_mended_is_used(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], error: type[Exception], works: bool
+) -> None:
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    try:
-        for act, error in (
-            (lambda: tfos.dataset("s3://there/x", batch_size=2), DataError),
-            (lambda: save("s3://there/checkpoints"), ClusterError),
-        ):
-            with pytest.raises(error, match=r"Invalid endpoint: 127\.0\.0\.1:9000.*See that .* its address"):
-                act()
-    finally:
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with monkeypatch.context() as wrong:
+        wrong.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+        with pytest.raises(error, match=r"Invalid endpoint: 127\.0\.0\.1:9000.*See that .* its address"):
+            act()
+    with nullcontext() if works else pytest.raises(error, match="there is nothing at 's3://there/x'"):
+        act()
 
 
 def test_what_is_not_in_a_bucket_that_there_is_is_told_of() -> None:

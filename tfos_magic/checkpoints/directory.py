@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tfos_magic.checkpoints.checkpoint import Damaged, Position
 from tfos_magic.errors import ClusterError, DataError
-from tfos_magic.storage import SEE_THE_STORE, is_local, make_folder, open_remedy, open_system
+from tfos_magic.storage import SEE_THE_STORE, forget_system, is_local, make_folder, open_remedy, open_system
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -194,6 +194,8 @@ class CheckpointFiles:
         except ClusterError:
             raise
         except Exception as error:  # every file system, and every client library, has errors of its own
+            if hasattr(self, "_system"):
+                forget_system(self._system)
             reason = str(error).strip() or type(error).__name__
             remedy = _remedy(error, what, "://" in self.where)
             told = f"Cannot {what} the checkpoint directory {self.where!r}: {reason.rstrip('.')}. {remedy}"
@@ -230,6 +232,8 @@ def _remedy(error: Exception, what: str, of_store: bool) -> str:
             return "Install the package that fsspec names, in the kernel's environment, and restart the kernel."
         case DataError():
             return ""  # which says it itself
+        case PermissionError() if of_store:
+            return f"See that the credentials are right, and give a directory that you may {what}."
         case PermissionError():
             return f"Give a directory that you may {what}."
         case ValueError():

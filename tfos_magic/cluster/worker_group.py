@@ -106,7 +106,7 @@ class WorkerGroup(TrainerGroup):
         Raises :class:`StartTimeout` naming what was missing, :class:`ExecutorError` when an executor cannot run a
         trainer, :class:`ClusterError` for anything else. After a failed start nothing is left running.
         """
-        with heard_somewhere(Waits()):
+        with heard_somewhere(Waits()), sessions.sparing_jobs():
             self._start(time.monotonic() + self.start_timeout, wait_for_trainers)
         return self
 

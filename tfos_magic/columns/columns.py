@@ -110,7 +110,8 @@ def decode_schema(text: str) -> pa.Schema:
 
 def column_field(column: Column) -> pa.Field:
     """The field of a wire schema that carries ``column``, and all that is known of it."""
-    known = {key: value for key, value in dataclasses.asdict(column).items() if value not in (None, "", (), False)}
+    told = dataclasses.asdict(column)
+    known = {key: value for key, value in told.items() if key == "name" or value not in (None, "", (), False)}
     return pa.field(column.name, wire_type(column), nullable=False, metadata={COLUMN_KEY: json.dumps(known).encode()})
 
 

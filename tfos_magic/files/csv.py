@@ -15,11 +15,17 @@ from tfos_magic.storage import is_local, open_system
 from tfos_magic.tfrecord.record_files import DataFile
 
 BLOCK_BYTES = 4 << 20
+_REMEDY = (
+    ". The file must be text in UTF-8 with a line of names, which ends in a line break. If a column's type was taken "
+    "for another, give it with schema={'name': 'double'}"
+)
 _COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
 class CSVSource:
     """The first line names the columns, unless ``column_names`` are given; ``delimiter`` parts the values.
+
+    A column whose name is empty, as pandas writes its index, is called ``_c0`` by its place, as Spark calls it.
 
     Types are those that the first block of the first file shows, where ``schema`` does not give them; of a column that
     has no value there, those of the next file that has one. ``compression`` is a name of Arrow's, such as ``"gzip"``,
@@ -35,8 +41,11 @@ class CSVSource:
         compression: str = "AUTO",
     ) -> None:
         self.files = files
+        if len(delimiter) != 1:
+            raise DataError(f"delimiter={delimiter!r}: values of a CSV file are parted by one character")
         self._parse = pc.ParseOptions(delimiter=delimiter)
         self._names = list(column_names or [])
+        self._unnamed = ""
         self._compression = compression
         self._types = {field.name: field.type for field in schema or []}
         self.schema = self._schema()
@@ -48,61 +57,83 @@ class CSVSource:
         schema: pa.Schema | None = None
         for file in self.files:
             with self._opened(file, pc.ConvertOptions(column_types=self._types)) as reader:
-                shown = {field.name: field for field in reader.schema}
+                shown = {field.name: field for field in self._named(file, reader.schema)}
             fields = list(shown.values()) if schema is None else schema
             schema = pa.schema([shown.get(f.name, f) if pa.types.is_null(f.type) else f for f in fields])
             if not any(pa.types.is_null(field.type) for field in schema):
                 break
         return schema
 
+    def _named(self, file: DataFile, schema: pa.Schema) -> pa.Schema:
+        """The columns of a file, each by a name of its own. Raises :class:`DataError` for a name that comes twice."""
+        if twins := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            raise DataError(
+                f"{file.url} has several columns of the name {twins[0]!r}: rename all but one in the file's first line"
+            )
+        if "" in schema.names:
+            self._unnamed = self._unnamed or f"_c{schema.names.index('')}"
+        return pa.schema([field.with_name(field.name or self._unnamed) for field in schema])
+
+    def _in_file(self, name: str) -> str:
+        return "" if name == self._unnamed else name
+
     def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         self._check(file, names)
         # One column, as text, is all that has to be converted to count the rows.
-        name = (names or self.schema.names)[0]
+        name = self._in_file((names or self.schema.names)[0])
         options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         with self._opened(file, options) as reader:
             return [(0, 0, sum(batch.num_rows for batch in reader))]
 
     def _check(self, file: DataFile, names: Sequence[str]) -> None:
         """Look whether the first block of a file has ``names``, in values of their types."""
+        typed = self._types_of(names)
         try:
-            with self._opened(file, self._typed(names)):
-                return
+            with self._opened(file, pc.ConvertOptions(column_types=typed)) as reader:
+                found, fits = reader.schema, True
         except DataError:
             with self._opened(file, pc.ConvertOptions()) as reader:
-                found: pa.Schema = reader.schema
+                found, fits = reader.schema, False
+        found = self._named(file, found)
         for name in names:
             if name not in found.names:
                 raise DataError(
                     f"{file.url} has no column {name!r}, which {self.files[0].url} has: rewrite it, or name only "
                     "columns that all files have"
                 )
-            try:
-                with self._opened(file, self._typed([name])):
-                    continue
-            except DataError:
-                here, there = found.field(name).type, self.schema.field(name).type
-                numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (here, there))
-                one = "double" if numbers else "string"
-                raise DataError(
-                    f"column {name!r} is {here} in {file.url} and {there} in {self.files[0].url}: give one type for "
-                    f"all, as by schema={{{name!r}: {one!r}}}"
-                ) from None
+            if not fits:
+                self._check_type(file, name, found.field(name).type)
+
+    def _check_type(self, file: DataFile, name: str, here: pa.DataType) -> None:
+        try:
+            with self._opened(file, self._typed([name])):
+                return
+        except DataError:
+            there = self.schema.field(name).type
+            numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (here, there))
+            one = "double" if numbers else "string"
+            raise DataError(
+                f"column {name!r} is {here} in {file.url} and {there} in {self.files[0].url}: give one type, as "
+                f"by schema={{{name!r}: {one!r}}}"
+            ) from None
+
+    def _types_of(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        return {self._in_file(name): self.schema.field(name).type for name in names}
 
     def _typed(self, names: Sequence[str]) -> pc.ConvertOptions:
-        types = {name: self.schema.field(name).type for name in names}
-        return pc.ConvertOptions(include_columns=list(names), column_types=types)
+        types = self._types_of(names)
+        return pc.ConvertOptions(include_columns=list(types), column_types=types)
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         with self._opened(unit.file, self._typed(names)) as reader:
-            yield from reader
+            for batch in reader:
+                yield batch.rename_columns(list(names)) if self._unnamed in names else batch
 
     @contextmanager
     def _opened(self, file: DataFile, convert: pc.ConvertOptions) -> Iterator[Any]:
         """Open a file; what Arrow finds wrong becomes a :class:`DataError` that names it."""
         read = pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=self._names)
-        remedy = ". If a column's type was taken for another, give it with schema={'name': 'double'}"
-        with naming(file, "CSV", remedy):
+        with naming(file, "CSV", _REMEDY):
             system, path = open_system(file.url)
             with pa.OSFile(path) if is_local(system) else system.open(path, "rb") as raw:
                 source = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")

@@ -17,6 +17,8 @@ from tfos_magic.files.tfrecord import TFRecordFiles
 from tfos_magic.tfrecord.hive_partitions import folder_schema
 from tfos_magic.tfrecord.record_files import DataFile, list_files
 
+_TYPES = "bool, int32, int64, float, double, string, binary, date32, and others of Arrow"
+
 
 def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any = None, **options: Any) -> FileSource:
     """Find the files that a path, folder or glob (or several) names, sorted by name, and read the head of one.
@@ -76,5 +78,7 @@ def _schema(given: Any) -> pa.Schema | None:
         try:
             fields.append(pa.field(name, pa.type_for_alias(kind) if isinstance(kind, str) else kind))
         except ValueError:
-            raise DataError(f"schema: {name!r} has the type {kind!r}, which Arrow does not know") from None
+            raise DataError(
+                f"schema: {name!r} has the type {kind!r}, which Arrow does not know. Names of types are {_TYPES}"
+            ) from None
     return pa.schema(fields)

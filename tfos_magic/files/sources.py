@@ -10,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
+from tfos_magic.storage import forget_system, open_system
 from tfos_magic.tfrecord.record_files import DataFile
 
 Piece = tuple[int, int, int]
@@ -41,6 +42,8 @@ def naming(file: DataFile, kind: str, remedy: str = "") -> Iterator[None]:
             f"{file.url} was deleted after the files were listed: run the cell again to list them"
         ) from None
     except Exception as error:  # every file system, and every client library, has errors of its own
+        if "://" in file.url:
+            forget_system(open_system(file.url)[0])
         raise DataError(
             f"{file.url} cannot be read as {kind}: {error}{remedy * isinstance(error, pa.ArrowException)}"
         ) from error

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tfos_magic.spark.session import sparing
+
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGINT raises ``KeyboardInterrupt`` in this block.
 
-    In a terminal, PySpark's own handler would cancel all jobs of the session: the user's, and the workers' own.
+    In a terminal, PySpark's own handler would cancel all jobs of the session: the user's, and the workers' own. After
+    the block it spares the workers'.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -21,4 +24,4 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, sparing(previous))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,7 +27,10 @@ from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
 
 SPARE_SLOTS = 2
+CANCEL_SECONDS = 2.0
 _WITHOUT_BAR: WeakSet[Any] = WeakSet()
+_TAGS: set[str] = set()
+"""Those of our jobs that run, in classic sessions."""
 _GIVEN_UP: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
 
@@ -155,7 +160,7 @@ def copies_long_tasks(spark: Session) -> bool:
 
 @contextmanager
 def job_tag(spark: Session, tag: str) -> Iterator[None]:
-    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled."""
+    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled, or spared."""
     if is_connect(spark):
         spark.addTag(tag)
         try:
@@ -163,11 +168,49 @@ def job_tag(spark: Session, tag: str) -> Iterator[None]:
         finally:
             spark.removeTag(tag)
         return
+    _TAGS.add(tag)
     spark.sparkContext.addJobTag(tag)
     try:
         yield
     finally:
         spark.sparkContext.removeJobTag(tag)
+        _TAGS.discard(tag)
+
+
+@contextmanager
+def sparing_jobs() -> Iterator[None]:
+    """From here on, let no interrupt of this program cancel the jobs of a cluster."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, sparing(signal.getsignal(signal.SIGINT)))
+    yield
+
+
+def sparing(handler: Any) -> Any:
+    """The ``handler`` of interrupts; for PySpark's own, which cancels all jobs, one that spares those of clusters."""
+    name = getattr(handler, "__qualname__", "")
+    return _spare if name == "SparkContext._do_init.<locals>.signal_handler" else handler
+
+
+def _spare(*_: Any) -> NoReturn:
+    # Another thread has a connection to Spark of its own: this one may have been interrupted in the use of its.
+    cancelling = threading.Thread(target=_cancel_others, daemon=True, name="tfos-cancel")
+    cancelling.start()
+    cancelling.join(CANCEL_SECONDS)
+    raise KeyboardInterrupt
+
+
+def _cancel_others() -> None:
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return
+    with suppress(Exception):  # of a session that is gone
+        scala = context._jsc.sc()
+        tracker = scala.statusTracker()
+        ours = {job for tag in list(_TAGS) for job in tracker.getJobIdsForTag(tag)}
+        for job in {*tracker.getActiveJobIds()} - ours:
+            scala.cancelJob(job)
 
 
 def cancel_tag(spark: Session, tag: str) -> bool:

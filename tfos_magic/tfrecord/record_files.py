@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tfos_magic.errors import DataError
-from tfos_magic.storage import SEE_THE_STORE, is_local, open_remedy, open_system, refuse_missing_bucket
+from tfos_magic.storage import SEE_THE_STORE, forget_system, is_local, open_remedy, open_system, refuse_missing_bucket
 from tfos_magic.tfrecord.framing import Offsets, split
 from tfos_magic.tfrecord.protobuf_wire import PADDING
 
@@ -100,7 +100,10 @@ def _explained(path: str) -> Iterator[None]:
     except (ImportError, ValueError) as error:
         raise DataError(f"{path!r} cannot be opened: {str(error).rstrip('.')}. {open_remedy(error)}") from error
     except Exception as error:  # every file system, and every client library, has errors of its own
-        remedy = SEE_THE_STORE if "://" in path else "See that it may be read"
+        remedy = "See that it may be read"
+        if "://" in path:
+            remedy = SEE_THE_STORE
+            forget_system(open_system(path)[0])
         raise DataError(f"{path!r} cannot be listed: {str(error).rstrip('.')}. {remedy}") from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
@@ -301,6 +302,38 @@ def test_a_csv_column_without_any_value_is_told_with_the_remedy(tmp_path: Path) 
     made = tfos.dataset(str(tmp_path), batch_size=2, schema={"x": "double"}, fill={"x": 7.0})
     (batch,) = made.as_numpy_iterator()
     assert batch["x"].tolist() == [7.0]
+
+
+def test_a_name_that_comes_twice_in_a_csv_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n")
+    (tmp_path / "b.csv").write_text("x,x,y\n1,2,0\n")
+    for path in (tmp_path / "b.csv", tmp_path):
+        with pytest.raises(DataError, match=r"b\.csv has several columns of the name 'x': rename all but one"):
+            tfos.dataset(str(path), "csv", batch_size=2, features=["x"], label="y")
+
+
+def test_the_index_that_pandas_writes_is_a_column_called_as_spark_calls_it(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1.5, 2.5], "y": [0, 1]}).to_csv(tmp_path / "a.csv")
+    pd.DataFrame({"a": [3.5], "y": [1]}, index=[2]).to_csv(tmp_path / "b.csv")
+    (batch,) = tfos.dataset(str(tmp_path), batch_size=9, shuffle=False).as_numpy_iterator()
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        "_c0": [0, 1, 2],
+        "a": [1.5, 2.5, 3.5],
+        "y": [0, 1, 1],
+    }
+    (pair,) = tfos.dataset(str(tmp_path), batch_size=9, shuffle=False, features=["_c0"], label="y").as_numpy_iterator()
+    assert [values.tolist() for values in pair] == [[0, 1, 2], [0, 1, 1]]
+
+
+def test_what_a_csv_file_must_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y")
+    with pytest.raises(DataError, match=r"a line of names, which ends in a line break"):
+        tfos.dataset(str(tmp_path), batch_size=2)
+    (tmp_path / "a.csv").write_text("x||y\n1||2\n")
+    with pytest.raises(DataError, match=r"delimiter='\|\|': values of a CSV file are parted by one character"):
+        tfos.dataset(str(tmp_path), batch_size=2, delimiter="||")
+    with pytest.raises(DataError, match=r"the type 'int', which Arrow does not know\. Names of types are .*int32"):
+        tfos.dataset(str(tmp_path), batch_size=2, schema={"x": "int"})
 
 
 @pytest.mark.parametrize(("value", "remedy"), [("1.5", "double"), ("one", "string")])

@@ -87,8 +87,8 @@ class Execution:
             self._update()
             self.state.begin()
             self._observer.update(self.state)
-            self._open_store()
             with shown_by(self._update, self.state.wait_for):
+                self._open_store()
                 self._cluster = self._connect(self.run_id)
             self.state.resize(self._cluster.size)  # which a run before may have changed
             self.state.notices += self._cluster.notices

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
-from tfos_magic.cluster.startup import Waits, heard_somewhere, tell
+from tfos_magic.cluster.startup import Waits, heard_somewhere, tell, tell_while
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.schema_plan import plan_feed
@@ -137,7 +139,9 @@ def open_store(request: RunRequest, notify: Callable[[str], None]) -> Checkpoint
         return None
     if request.resume and not request.checkpoint_dir:
         raise UsageError("resume needs a checkpoint directory: set checkpoint_dir.")
-    return CheckpointStore(request.checkpoint_dir, request.keep_checkpoints, resume=request.resume, notify=notify)
+    where = request.checkpoint_dir
+    opened = partial(CheckpointStore, where, request.keep_checkpoints, resume=request.resume, notify=notify)
+    return tell_while(f"the checkpoint directory {where}", math.inf, opened) if "://" in where else opened()
 
 
 def simple_values(values: Mapping[str, Any]) -> dict[str, Any]:

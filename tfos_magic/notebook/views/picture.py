@@ -117,7 +117,7 @@ def take_picture(
         elapsed=duration(state.elapsed),
         remaining=f"{duration(left)} left" if (left := state.remaining) else "",
         fraction=_fraction(state),
-        position=awaiting(state) or position(state) or _preparing(state),
+        position=awaiting(state) or position(state) or preparing(state),
         metrics=_metrics(state),
         pace=pace(state.rows_per_second),
         traffic=traffic(state.sent_per_epoch),
@@ -159,7 +159,7 @@ def _fed(feed: FeedState, state: RunState) -> str:
     return "fed" if feed.done else "not fed" if state.phase.ended else "feeding"
 
 
-def _preparing(state: RunState) -> str:
+def preparing(state: RunState) -> str:
     """What is waited for before the first step."""
     if state.phase is RunPhase.QUEUED and state.ahead > 1:
         return f"number {state.ahead} of those that wait"

@@ -9,9 +9,10 @@ from typing import Any, TextIO
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.notebook.views.card import show_card
-from tfos_magic.notebook.views.picture import awaiting, epoch_text, feed_text, summary
+from tfos_magic.notebook.views.picture import awaiting, epoch_text, feed_text, position, preparing, summary
 from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
+from tfos_magic.notebook.views.wording import duration
 
 _CLEAR_LINE = "\r\x1b[2K"
 _BAR_CELLS = 20
@@ -82,11 +83,11 @@ class _Events:
 
     def waits(self, state: RunState) -> list[str]:
         """Each wait that takes some seconds, once."""
-        awaited = state.awaited
-        if awaited is None or awaited.since == self._waited or state.clock() - awaited.since < SAY_SECONDS:
+        text = _long_wait(state)
+        if not text or state.awaited is None or state.awaited.since == self._waited:
             return []
-        self._waited = awaited.since
-        return [text] if (text := awaiting(state)) else []
+        self._waited = state.awaited.since
+        return [text]
 
     def epochs(self, state: RunState) -> list[str]:
         first = state.history[0] if state.history else None
@@ -145,8 +146,16 @@ class TextView(View):
             self._screen.line(line)
 
 
+def _long_wait(state: RunState) -> str:
+    """What has been waited for by now, where that takes some seconds."""
+    awaited = state.awaited
+    return "" if awaited is None or state.clock() - awaited.since < SAY_SECONDS else awaiting(state)
+
+
 def _status_line(state: RunState) -> str:
-    """A bar and the summary, cut to the terminal's width so that clearing one line clears it all."""
+    """What is waited for, or a bar and the summary: cut to the terminal's width so that clearing one line clears it."""
     filled = round(_BAR_CELLS * state.fraction)
-    text = f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {summary(state)}"
-    return text[: shutil.get_terminal_size().columns - 1]
+    parts = [f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {summary(state)}"]
+    if not (state.phase.ended or position(state)):
+        parts += [text for text in (preparing(state), duration(state.elapsed)) if text]
+    return (_long_wait(state) or " · ".join(parts))[: shutil.get_terminal_size().columns - 1]

@@ -145,6 +145,18 @@ def test_a_terminal_shows_one_line_that_is_redrawn_and_ends_as_a_summary() -> No
     assert shown[2] == ""
 
 
+def test_a_terminal_says_what_is_waited_for_and_for_how_long() -> None:
+    now, stream = 100.0, Terminal()
+    state = RunState("r", "run", "sync", [], started=now, clock=lambda: now)
+    view = TextView(stream)
+    view.open(state)
+    assert on_screen(stream.getvalue())[-1].endswith(" Starting on 0 workers · waiting for the workers · 0.0 s")
+    state.wait_for("agents: 0 of 2", 160.0)
+    now = 105.0
+    view.update(state)
+    assert on_screen(stream.getvalue())[-1] == "waiting for agents: 0 of 2 (5.0 s, at most 55 s more)"
+
+
 def test_a_terminal_keeps_the_cells_output_above_the_line() -> None:
     stream = Terminal()
     state = new_state()
