@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +38,11 @@ def open_remedy(error: ImportError | ValueError) -> str:
     if isinstance(error, ImportError):
         return "Install the package it names for Spark's Python"
     return _UNKNOWN if "rotocol" in str(error) else SEE_THE_STORE  # "Protocol not known: ..."
+
+
+def without_password(where: str) -> str:
+    """A path or URL as it may be shown."""
+    return re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:…@", where)
 
 
 def is_local(system: Any) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.kernel_driver import SESSION, Kernel
+from tests.kernel.kernel_driver import END_OTHERS, SESSION, Kernel
 
 
 @pytest.fixture(scope="package")
@@ -25,6 +25,7 @@ def one_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 def kernel(one_kernel: Kernel) -> Kernel:
     """A kernel whose magics are loaded and that has a session, and no other name; a cluster may be there already."""
     assert not one_kernel.run("%reset -f").error
+    assert not one_kernel.run(END_OTHERS).error
     assert not one_kernel.run(SESSION).error
     return one_kernel
 

@@ -25,6 +25,13 @@ train = spark.range(0, 600, 1, 3).select(
     F.array(*[F.rand(i).cast("float") for i in range(4)]).alias("x"), (F.col("id") % 2).alias("y"))
 """
 
+END_OTHERS = """
+from pyspark.sql import SparkSession
+there = SparkSession.getActiveSession()
+if there is not None and there.sparkContext.master != "local[4]":
+    there.stop()
+"""
+
 DAWDLE = """
 import pathlib, time
 from pyspark.sql.functions import udf

@@ -211,6 +211,7 @@ def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: 
 @pytest.mark.soak
 def test_stopping_the_cluster_leaves_a_job_of_the_user_running(kernel: Kernel) -> None:
     assert not kernel.run("%tfos start").error
+    assert not kernel.run(DAWDLE).error
     kernel.run("""
 import threading
 done = []

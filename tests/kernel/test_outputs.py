@@ -368,7 +368,7 @@ custom.fit(points, points[:, :1], verbose=0)
 again = Custom(custom.inputs, custom.outputs)
 """)
     assert not checked.error, checked.traceback
-    assert checked.text.strip() == "True True"
+    assert checked.text.splitlines()[0] == "True True"  # TensorFlow may warn of how often this kernel has traced
     later = kernel.run("%%tfos_train -n 2 -o later\nlater = custom.predict(points, verbose=0).shape\n")
     assert not later.error, later.traceback
 

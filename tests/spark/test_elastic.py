@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +22,7 @@ from tests import sessions
 from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.run import Run
-from tfos_magic.errors import ClusterError, StartTimeout
+from tfos_magic.errors import ClusterError, StartTimeout, WorkerError
 from tfos_magic.spark.session import cancel_tag, job_tag
 
 CELL = """
@@ -83,6 +86,57 @@ def _await_step(run: Run, epoch: int, step: int) -> None:
 def _sized(run: Run) -> list[str]:
     """What rank 0 printed of the epochs that it began."""
     return list(run.state.workers[0].log)
+
+
+COUNTING = """
+import time
+import keras
+
+class Slowly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(pause)
+        if batch == fails:
+            raise ValueError("as it is asked")
+
+# A weight of each row, which says how often the row was trained.
+data = tfos.dataset(folder, batch_size=16, features=["x"], label="y")
+counts = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+model = keras.Sequential([keras.Input((128,)), counts])
+model.compile(keras.optimizers.SGD(1.0), lambda y, out: out)
+model.fit(data, epochs=2, verbose=0, callbacks=[Slowly()])
+counts = -16 * counts.kernel.numpy()[:, 0]
+"""
+
+
+@pytest.fixture
+def one_hot(tmp_path: Path) -> str:
+    """128 rows in four files, each with a one where no other has it."""
+    rows = np.eye(128, dtype="float32")
+    for number, part in enumerate(np.split(rows, 4)):
+        table = pa.table({"x": list(part), "y": np.zeros(32, "float32")})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=8)
+    return str(tmp_path)
+
+
+def test_shuffled_files_are_trained_once_each_where_the_number_of_workers_changes(
+    cluster: TFCluster, one_hot: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def count(fails: int = -1, **options: Any) -> Run:
+        names = {"folder": one_hot, "fails": fails, "pause": 0.3}
+        return cluster.submit(COUNTING, names=names, outputs=["counts"], seed=7, **options)
+
+    run = count()
+    _await_step(run, 0, 3)
+    cluster.scale(3)
+    np.testing.assert_allclose(run.wait(120)["counts"], 2, atol=1e-5)
+    assert cluster.size == 3
+    kept: dict[str, Any] = {"checkpoint_dir": str(tmp_path_factory.mktemp("kept")), "checkpoint_every": 3}
+    with pytest.raises(WorkerError, match="as it is asked"):
+        count(fails=5, **kept).wait(120)
+    cluster.scale(2)
+    run = count(resume=True, **kept)
+    np.testing.assert_allclose(run.wait(120)["counts"], 2, atol=1e-5)
+    assert any("2 workers instead of 3" in notice for notice in run.state.notices), run.state.notices
 
 
 @pytest.mark.parametrize("fed", every(2, [True, False]), ids=["rows in order", "arrays"])

@@ -216,6 +216,53 @@ def test_a_resumed_run_equals_the_undisturbed_one(groups: Groups, size: int, fit
     assert_equal(resume(groups, size, cell, parts, at), full)
 
 
+OWN_OPTIMIZERS = """
+class Parts(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.low = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8)])
+        self.high = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+        self.built = True
+        HELD
+        for name, optimizer in self.held():
+            optimizer.build(getattr(self, name).trainable_variables)
+
+    def call(self, x):
+        return self.high(keras.ops.tanh(self.low(x)))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = from_logits(y, self(x, training=True))
+        for name, optimizer in self.held():
+            variables = getattr(self, name).trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+model = Parts()
+model.compile()
+history = model.fit(x, y, batch_size=29, epochs=6, verbose=0).history
+"""
+HELD = {
+    "a dict": """self.own = {"low": keras.optimizers.Adam(0.02), "high": keras.optimizers.Adam(0.01)}
+        self.held = self.own.items""",
+    "a list": """self.own = [("low", keras.optimizers.Adam(0.02)), ("high", keras.optimizers.Adam(0.01))]
+        self.kept = [each for _, each in self.own]
+        self.held = lambda: zip(("low", "high"), self.kept)""",
+    "compiled parts": """self.low.compile(keras.optimizers.Adam(0.02))
+        self.high.compile(keras.optimizers.Adam(0.01))
+        self.held = lambda: ((name, getattr(self, name).optimizer) for name in ("low", "high"))""",
+}
+
+
+@pytest.mark.parametrize("held", every(1, list(HELD)))
+def test_optimizers_go_on_wherever_a_step_of_the_models_own_has_them(groups: Groups, held: str) -> None:
+    cell = DATA + OWN_OPTIMIZERS.replace("HELD", HELD[held]) + WEIGHTS
+    full, parts = undisturbed(groups, 1, cell)
+    assert_equal(resume(groups, 1, cell, parts, "fit0-epoch3-step0"), full)
+
+
 def notices_of(group: Any, cell: str, *names: str, **run: Any) -> tuple[list[Outcome], list[str], list[str]]:
     """Outcomes, notices, and the labels of the checkpoints that were taken, each once and in their order."""
     told: list[str] = []

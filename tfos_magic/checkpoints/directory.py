@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from tfos_magic.checkpoints.checkpoint import Damaged, Position
 from tfos_magic.errors import ClusterError, DataError
-from tfos_magic.storage import SEE_THE_STORE, forget_system, is_local, make_folder, open_remedy, open_system
+from tfos_magic.storage import (
+    SEE_THE_STORE,
+    forget_system,
+    is_local,
+    make_folder,
+    open_remedy,
+    open_system,
+    without_password,
+)
 
 ENDS_BYTES = 1 << 30
 _RUN = re.compile(r"run-\d{8}-\d{6}-\d{6}-[0-9a-f]{4}")
@@ -47,10 +55,10 @@ class CheckpointFiles:
     """
 
     def __init__(self, where: str, keep: int) -> None:
-        self.where = where
+        self.where = without_password(where)
         self._keep = keep
         with self._refusing("open"):
-            self._system, self._root = open_system(self.where)
+            self._system, self._root = open_system(where)
         self._is_local = is_local(self._system)
         self.new_run()
         self._probe()

@@ -111,6 +111,16 @@ class CheckpointStore:
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout)
 
+    @property
+    def notices(self) -> list[str]:
+        """Where a run that was begun before goes on."""
+        return [f"Going on from {self.newest.words} of the run in {self._files.where}."] if self.newest else []
+
+    def written(self) -> Position | None:
+        """The newest checkpoint, with what was noted before."""
+        self.flush()
+        return self.newest
+
     def close(self, timeout: float = FLUSH_SECONDS) -> None:
         """Write what is left, end the thread, drop private checkpoints. Closing twice is harmless."""
         if not self.flush(timeout):

@@ -17,7 +17,7 @@ from tfos_magic.cluster.startup import tell, tell_while
 from tfos_magic.cluster.via_spark.detour import Detour
 from tfos_magic.cluster.workers import ClusterSpec, answers
 from tfos_magic.errors import StartTimeout
-from tfos_magic.spark.connect.server import STOPPED, gone, has_gone, is_silent
+from tfos_magic.spark.connect.server import gone, has_gone, is_silent
 from tfos_magic.spark.encryption import Encryption
 from tfos_magic.spark.failures import cause_of, has_ended, with_remedy
 from tfos_magic.spark.invitation import Invitation
@@ -27,6 +27,7 @@ from tfos_magic.spark.session import (
     busy_cores,
     cancel_tag,
     copies_long_tasks,
+    end_of,
     give_up_executor,
     is_connect,
     is_dynamic,
@@ -224,7 +225,7 @@ class Agents:
         if slot is None or (not self._spec.hold_slots and reason == DETACHED):
             return
         if has_ended(reason) or is_stopped(self._spark):
-            self._membership.fail(gone(self._spark) if has_gone(reason) else STOPPED, session=True)
+            self._membership.fail(gone(self._spark) if has_gone(reason) else end_of(self._spark), session=True)
         elif slot in self._membership.arrivals.awaited:
             self._membership.refuse(f"The workers could not start: {with_remedy(reason)}")
         else:
@@ -249,7 +250,7 @@ class AgentJob:
         on_end: Callable[[str, str], None],
     ) -> None:
         self.tag = config.job
-        self._spark, self._slot, self._on_end = spark, config.slot, on_end
+        self._spark, self._slot, self._cores, self._on_end = spark, config.slot, cores, on_end
         self._task = AgentTask(config)
         self._profile = _resource_profile(cores, gpus)
         self._barrier = copies_long_tasks(spark)  # of a barrier stage it copies none
@@ -270,7 +271,7 @@ class AgentJob:
 
     def _run(self) -> None:
         try:
-            with job_tag(self._spark, self.tag):
+            with job_tag(self._spark, self.tag, self._cores):
                 reason = self._collect()
         except Exception as error:  # whatever Spark raises is the reason the agent is gone
             reason = cause_of(error)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tfos_magic.cluster.startup import wait_until
 from tfos_magic.cluster.workers import ClusterPhase
-from tfos_magic.errors import ClusterError, TFOSError
+from tfos_magic.errors import ClusterError
 
 log = logging.getLogger("tfos_magic.cluster")
 
@@ -99,7 +99,7 @@ class Upkeep(threading.Thread):
                 self._cluster.stop()
             try:
                 self._cluster.grow()
-            except TFOSError as error:
+            except Exception as error:  # of Spark as well, whose session may have ended
                 log.info("the cluster does not grow: %s", error)
 
     def _end(self) -> None:

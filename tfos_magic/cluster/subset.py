@@ -21,6 +21,7 @@ class SubsetMembership(Membership):
     def __init__(self, whole: Membership, ranks: Sequence[int]) -> None:
         super().__init__(len(ranks), whole.heartbeat_timeout)
         self._whole, self._ranks, self.unanswered = whole, ranks, whole.unanswered
+        self.delay = lambda: whole.delay()  # which a detour sets, and changes
         self.renew()
         self.phase = ClusterPhase.RUNNING
 

@@ -21,7 +21,7 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
-from tfos_magic.spark.connect.server import STOPPED, is_silent
+from tfos_magic.spark.connect.server import is_silent
 from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.encryption import Encrypt, encryption_of
 from tfos_magic.spark.slots import check_allocation
@@ -161,7 +161,7 @@ class WorkerGroup(TrainerGroup):
     def settle(self) -> None:
         self._server.settle(tell)
         if not sessions.is_connect(self.spark) and sessions.is_stopped(self.spark):
-            self.membership.fail(STOPPED, session=True)
+            self.membership.fail(sessions.end_of(self.spark), session=True)
         self.membership.check()
 
     def _on_server_end(self, reason: str) -> None:
@@ -182,7 +182,8 @@ class WorkerGroup(TrainerGroup):
             deadline, lost = time.monotonic() + self.start_timeout, self.membership.missing()
             self._agents.clear(lost)
             left = [rank for rank in range(self.size) if rank not in lost]
-            if self.spec.most_workers and left and not self._agents.await_room(len(lost), SLOT_SECONDS):
+            may_shrink = self.spec.most_workers and left and not self.hearers  # parts of a map know them by number
+            if may_shrink and not self._agents.await_room(len(lost), SLOT_SECONDS):
                 more = max(0, self.spec.workers - len(left), min(len(lost), self._agents.free()))
                 if not more or self._agents.await_room(more, deadline - time.monotonic()):
                     self._go_on_with(left)
@@ -209,8 +210,7 @@ class WorkerGroup(TrainerGroup):
         return ""
 
     def resize(self, workers: int) -> None:
-        """Have so many workers, of which those that were there stay. Nothing runs meanwhile; what was fed is to be fed
-        again. Where Spark has no room for more, all stays as it was."""
+        """Have so many workers; those that were there stay. What was fed is to be fed again. Without room all stays."""
         self.relaunch()
         self._grow(workers, time.monotonic() + self.start_timeout)
         if workers < self.size:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ class Runtime:
         if _is_session(spark):
             return spark
         module = sys.modules.get("pyspark.sql")
-        return module.SparkSession.getActiveSession() if module else None
+        with suppress(OSError):  # of a Java process that has ended
+            return module.SparkSession.getActiveSession() if module else None
+        return None
 
     def session(self, slots: int) -> Any:
         """The known session, else a local one with ``slots``, put in ``spark``."""
@@ -198,7 +201,8 @@ class Runtime:
         follow = None if request.alone else self._mlflow_log(args.mlflow)
         run = Run(Execution(request, self.size_for(args), connect), self.shared.queue, view)
         if follow is not None:
-            follow(run)
+            with self.shared.queue.left_on_error(run):
+                follow(run)
         return run
 
     def _note(self, run: Run) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tfos_magic.errors import ClusterError
 from tfos_magic.spark import class_archive
 
 # How Spark logs, and what the JVM and Hadoop do without.
@@ -27,12 +28,20 @@ _PATIENT = (
 _BRIEF = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+JAVA_ENDED = (
+    "Spark's Java process has ended, perhaps for lack of memory (spark.driver.memory), and the session and the workers "
+    "with it: restart the kernel; a run with --checkpoint-dir goes on with --resume."
+)
+
+
 def launch_jvm(conf: Any) -> None:
     """Launch the JVM that a session with ``conf`` is to have, unless this process has one. Raises what PySpark does."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
+        if has_ended(SparkContext._gateway):
+            raise ClusterError(JAVA_ENDED)
         return
     reading, writing = os.pipe()
     threading.Thread(target=_pass_on, args=(reading,), name="spark-messages", daemon=True).start()
@@ -40,8 +49,16 @@ def launch_jvm(conf: Any) -> None:
         with _options():
             gateway = launch_gateway(conf, {"stderr": writing})
         SparkContext(conf=conf, gateway=gateway)
+        for name, _ in conf.getAll():  # by which the next session of this process, the user's own, would begin
+            gateway.jvm.System.clearProperty(name)
     finally:
         os.close(writing)
+
+
+def has_ended(gateway: Any) -> bool:
+    """Whether the Java process behind a gateway, which this one has started, is no more."""
+    process = getattr(gateway, "proc", None)
+    return process is not None and process.poll() is not None
 
 
 @contextmanager

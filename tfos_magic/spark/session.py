@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
-from tfos_magic.spark.connect.server import ANSWER_SECONDS, in_time, is_silent
+from tfos_magic.spark.connect.server import ANSWER_SECONDS, STOPPED, in_time, is_silent
 from tfos_magic.spark.connect.server import Session as Session
 from tfos_magic.spark.connect.server import is_connect as is_connect
-from tfos_magic.spark.jvm import launch_jvm
+from tfos_magic.spark.jvm import JAVA_ENDED, has_ended, launch_jvm
 from tfos_magic.spark.planning import is_adaptive
 from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
@@ -29,8 +29,8 @@ from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_
 SPARE_SLOTS = 2
 CANCEL_SECONDS = 2.0
 _WITHOUT_BAR: WeakSet[Any] = WeakSet()
-_TAGS: set[str] = set()
-"""Those of our jobs that run, in classic sessions."""
+_TAGS: dict[str, int] = {}
+"""Those of our jobs that run, in classic sessions, and the cores of each beyond those of an ordinary task."""
 _GIVEN_UP: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _DAEMON, _SPARKS_DAEMON = "tfos_magic.spark.worker_daemon", "pyspark.daemon"
 
@@ -109,7 +109,8 @@ def task_cpus(spark: Session) -> int:
 def busy_cores(spark: Session) -> int:
     """Cores held by running tasks, ours and others'. 0 on a Connect session, which does not tell.
 
-    As its scheduler has it: what Spark tells of a stage may be seconds old. Executors that were given up do not count.
+    As its scheduler has it, which counts tasks: what Spark tells of a stage may be seconds old. Executors that were
+    given up do not count.
     """
     if is_connect(spark):
         return 0
@@ -119,7 +120,7 @@ def busy_cores(spark: Session) -> int:
     while executors.hasNext():
         executor = executors.next()
         running += 0 if executor._1() in given_up else int(executor._2())
-    return running * task_cpus(spark)
+    return running * task_cpus(spark) + sum(list(_TAGS.values()))
 
 
 def give_up_executor(spark: Session, executor: str) -> None:
@@ -159,8 +160,11 @@ def copies_long_tasks(spark: Session) -> bool:
 
 
 @contextmanager
-def job_tag(spark: Session, tag: str) -> Iterator[None]:
-    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled, or spared."""
+def job_tag(spark: Session, tag: str, cores: int = 0) -> Iterator[None]:
+    """Tag the jobs that this thread starts, so that they, and only they, can be cancelled, or spared.
+
+    A task of theirs takes so many ``cores``, where that is more than an ordinary one takes.
+    """
     if is_connect(spark):
         spark.addTag(tag)
         try:
@@ -168,13 +172,13 @@ def job_tag(spark: Session, tag: str) -> Iterator[None]:
         finally:
             spark.removeTag(tag)
         return
-    _TAGS.add(tag)
+    _TAGS[tag] = max(0, cores - task_cpus(spark))
     spark.sparkContext.addJobTag(tag)
     try:
         yield
     finally:
         spark.sparkContext.removeJobTag(tag)
-        _TAGS.discard(tag)
+        del _TAGS[tag]
 
 
 @contextmanager
@@ -245,7 +249,12 @@ def is_stopped(spark: Session) -> bool:
     """True when the user has stopped the session, so that nothing of it may be called any more."""
     if is_connect(spark):
         return bool(getattr(spark, "is_stopped", False))
-    return spark.sparkContext._jsc is None
+    return spark.sparkContext._jsc is None or has_ended(spark.sparkContext._gateway)
+
+
+def end_of(spark: Session) -> str:
+    """What has become of a session that has ended, and what to do."""
+    return JAVA_ENDED if not is_connect(spark) and has_ended(spark.sparkContext._gateway) else STOPPED
 
 
 def repeats(df: Any) -> bool:

@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tfos_magic.checkpoints.directory import Entry, superfluous
 from tfos_magic.checkpoints.setting import Setting
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.errors import ClusterError
+from tfos_magic.storage import without_password
 from tfos_magic.transport.messages import CheckpointPart
 
 ARRAYS = {"v0": np.arange(12.0, dtype=np.float32).reshape(3, 4), "v1": np.array(7), "empty": np.zeros((0, 2))}
@@ -185,6 +187,27 @@ def test_checkpoints_that_wait_for_a_slow_disk_have_a_bound_in_memory(
             assert sum(len(data) for _, data in store._waiting) <= 1000
             assert store._waiting[-1][0].fit == 19
         assert store.flush(30)
+
+
+def test_the_newest_that_is_written_is_one_that_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        write = store._files.write
+        monkeypatch.setattr(store._files, "write", lambda *told: (time.sleep(0.5), write(*told)))
+        for epoch in (1, 2):
+            for part in split("run", str(epoch), Position(0, epoch, 0, False, 1), bytes(300)):
+                store.note(part)
+        newest = store.written()
+    assert newest is not None
+    assert newest.epoch == 2
+
+
+def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    assert without_password("sftp://me:hunter2@host/runs") == "sftp://me:…@host/runs"
+    assert without_password("s3://bucket/a:b@c") == "s3://bucket/a:b@c"
+    assert without_password(str(tmp_path)) == str(tmp_path)
+    with pytest.raises(ClusterError, match="sftp-none://me:…@host") as caught:
+        CheckpointStore("sftp-none://me:hunter2@host/runs")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_last_ones_are_kept_and_the_end_of_each_fit(where: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tfos_magic.cluster import membership as membership_module
+from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.startup import heard_by
-from tfos_magic.cluster.subset import SubsetMembership
+from tfos_magic.cluster.subset import SubsetMembership, WorkerSubset
 from tfos_magic.cluster.workers import ClusterPhase, describe_exit
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.transport.messages import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
@@ -266,3 +269,49 @@ def test_a_start_that_ends_with_the_session_is_no_fault_of_an_executor() -> None
         with pytest.raises(ClusterError, match="it has ended") as caught:
             membership.await_agents(5, "tcp://alpha:1")
         assert type(caught.value) is kind
+
+
+def test_what_messages_wait_for_spark_counts_for_no_silence_of_a_part_either() -> None:
+    whole = _running()
+    part = SubsetMembership(whole, [1])
+    whole.delay = lambda: 30.0  # as a relay says it, later than the part was made
+    for worker in (*whole.members, *part.members):
+        worker.seen = time.monotonic() - 30
+    whole.check_agents()
+    part.check_agents()
+
+
+def test_an_elastic_cluster_that_loses_a_worker_in_a_map_keeps_the_numbers_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Session:
+        sparkContext = SimpleNamespace(_jsc=object(), _gateway=None, master="local[4]")
+
+    cluster: Any = TFCluster(Session(), workers=2, most_workers=3)
+    members = cluster.membership
+    cluster.size = members.size = 3
+    members.gather({slot: f"job-{slot}" for slot in range(3)})
+    for slot in range(3):
+        endpoint = SimpleNamespace(uri=f"grpc://alpha:{slot + 1}", name=f"w{slot}")
+        register: Any = Register(slot, "alpha", 100 + slot, 4000 + slot, endpoint, f"job-{slot}")  # type: ignore[arg-type]
+        members.note(b"job-%d-a" % slot, register)
+    members.await_agents(1, "tcp://alpha:1")
+    members.begin_generation()
+    cluster._control = SimpleNamespace(send=lambda *_: None, forget=lambda *_: None)
+    cluster._open_feeds()
+
+    def no_slot(*_: Any) -> None:
+        raise StartTimeout("no free slot")
+
+    for name, stands_for in {"clear": lambda _: None, "await_room": lambda *_: False, "relaunch": no_slot}.items():
+        monkeypatch.setattr(cluster._agents, name, stands_for)
+    parts = [WorkerSubset(cluster, range(rank, rank + 1)) for rank in range(3)]
+    for worker in members.members:
+        worker.seen = time.monotonic() + 100
+    members.note(b"job-1-a", AgentEnded("its host went away"))
+    monkeypatch.setattr(members, "missing", lambda: [1])
+    with pytest.raises(StartTimeout, match="no free slot"):
+        parts[1].revive()
+    for rank in (0, 2):
+        parts[rank].membership.check_agents()
+        assert parts[rank].membership.members[0].peer == b"job-%d-a" % rank

@@ -15,6 +15,7 @@ import pytest
 from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, progress, tell
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.options import call_of, request_of
+from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
@@ -369,3 +370,65 @@ def test_a_map_shows_how_many_of_its_items_failed() -> None:
     with pytest.raises(ValueError, match="no such luck"):
         mapped.runs[0].execute()
     assert repr(mapped) == "<fit: 1 of 2 items have ended, 1 failed, 1 under way>"
+
+
+class Documented:
+    """An observer as it is documented: no more than these two."""
+
+    def __init__(self) -> None:
+        self.phases: list[RunPhase] = []
+        self.printed: list[tuple[str, str]] = []
+
+    def update(self, state: Any) -> None:
+        self.phases.append(state.phase)
+
+    def output(self, text: str, stream: str) -> None:
+        self.printed.append((text, stream))
+
+
+def test_an_observer_needs_no_more_than_is_documented() -> None:
+    def work(execution: Scripted) -> dict[str, Any]:
+        execution.observer.update(execution.state)
+        execution.observer.output("a line\n", "stdout", 0)
+        return {"a": 1}
+
+    execution: Any = Scripted(work)
+    observer: Any = Documented()
+    assert Run(execution, RunQueue(), observer).execute() == {"a": 1}
+    assert observer.phases == [execution.state.phase]
+    assert observer.printed == [("a line\n", "stdout")]
+
+
+class Failing(Observer):
+    """Cannot show a run, in one of its moments."""
+
+    def __init__(self, moment: str) -> None:
+        self._moment = moment
+
+    def open(self, state: Any) -> None:
+        if self._moment == "open":
+            raise RuntimeError("the display is gone")
+
+    def close(self, state: Any) -> None:
+        if self._moment == "close":
+            raise RuntimeError("the display is gone")
+
+
+@pytest.mark.parametrize("moment", ["open", "close"])
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_run_that_cannot_be_shown_ends_and_lets_the_next_one_begin(moment: str, detached: bool) -> None:
+    queue: RunQueue[Run] = RunQueue()
+    first: Any = Scripted(lambda _: {"a": 1})
+    run = Run(first, queue, Failing(moment))
+    with pytest.raises(RuntimeError, match="the display is gone"):
+        run.start().wait(20) if detached else run.execute()
+    assert not queue.runs
+    second: Any = Scripted(lambda _: {"a": 2})
+    assert Run(second, queue, Observer()).execute() == {"a": 2}
+
+
+def test_what_tells_runs_apart_is_short_and_no_secret() -> None:
+    names = {"rate": 0.1, "layers": 3, "city": "Bonn", "text": "x" * 200, "api_token": "ghp", "db_password": "hunter2"}
+    request = request_of("pass", names={**names, "AWS_SECRET_ACCESS_KEY": "k"}, name="run", detached=False)
+    assert {"rate", "layers", "city"} < request.settings.keys()
+    assert not {"text", "api_token", "db_password", "AWS_SECRET_ACCESS_KEY"} & request.settings.keys()

@@ -13,15 +13,15 @@ from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
-from tfos_magic.checkpoints.store import FLUSH_SECONDS, CheckpointStore
+from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.cluster.runs.attempt import Attempt, StopAsked, await_trainers, revive, settle, take_size
 from tfos_magic.cluster.runs.outcome import how_left, restart_notice
 from tfos_magic.cluster.runs.random_states import Randomness
-from tfos_magic.cluster.runs.request import Observer, RunRequest, open_store
+from tfos_magic.cluster.runs.request import Observer, RunRequest, await_written, open_store
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
-from tfos_magic.cluster.startup import shown_by, tell_while
+from tfos_magic.cluster.startup import shown_by
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
@@ -131,15 +131,12 @@ class Execution:
             return
         self._take_notices()
         self._randomness.go_on(self._store.seed, self._store.random)
-        if self._store.newest is not None:
-            self.state.notices.append(
-                f"Going on from {self._store.newest.words} of the run in {self.request.checkpoint_dir}."
-            )
+        self.state.notices += self._store.notices
 
     def _close_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            tell_while("the last checkpoint to be written", time.monotonic() + FLUSH_SECONDS, store.close)
+            await_written(store.close)
         self._take_notices()
 
     def _persevere(self) -> None:
@@ -206,7 +203,7 @@ class Execution:
         rewind(state)
         if self._scalars is not None:
             self._scalars.await_rewind()
-        newest = self._store.newest if self._store is not None else None
+        newest = await_written(self._store.written) if self._store is not None else None
         state.notices.append(restart_notice(loss, state, newest.words if newest else "", request.max_restarts))
         self._draw()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tfos_magic.checkpoints.store import CheckpointStore
+from tfos_magic.checkpoints.store import FLUSH_SECONDS, CheckpointStore
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.runs.worker_state import WorkerState
 from tfos_magic.cluster.startup import Waits, heard_somewhere, tell, tell_while
@@ -28,6 +29,8 @@ from tfos_magic.transport.messages import APART, Answer, Question, StrategyOptio
 RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
 
+_SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth|pwd")
+_LONGEST = 80  # characters of a text by which people tell runs apart
 SEEDS = 2**32
 """How many seeds there are: NumPy's generators take no others."""
 
@@ -49,6 +52,24 @@ class Observer:
 
     def close(self, state: RunState) -> None:
         """The run has ended; nothing is called after this."""
+
+
+class _Given(Observer):
+    """Passes on to an object that has ``update(state)`` and ``output(text, stream)``."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def update(self, state: RunState) -> None:
+        self._given.update(state)
+
+    def output(self, text: str, stream: str, rank: int = 0) -> None:
+        self._given.output(text, stream)
+
+
+def observing(given: Any) -> Observer:
+    """An observer, whether ``given`` is one or has only what is documented of one."""
+    return given if isinstance(given, Observer) else _Given(given)
 
 
 class Printer(Observer):
@@ -144,9 +165,15 @@ def open_store(request: RunRequest, notify: Callable[[str], None]) -> Checkpoint
     return tell_while(f"the checkpoint directory {where}", math.inf, opened) if "://" in where else opened()
 
 
+def await_written(work: Callable[[], Any]) -> Any:
+    """What ``work`` gives, which waits for a checkpoint to be written; tell meanwhile that it does."""
+    return tell_while("the last checkpoint to be written", time.monotonic() + FLUSH_SECONDS, work)
+
+
 def simple_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and texts among ``values``."""
-    return {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+    """The numbers and short texts among ``values``, but for those whose name says that they are secret."""
+    simple = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+    return {name: value for name, value in simple.items() if len(str(value)) <= _LONGEST and not _SECRET.search(name)}
 
 
 @dataclass(frozen=True)

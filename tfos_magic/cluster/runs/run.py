@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.runs.execution import Execution
-from tfos_magic.cluster.runs.request import RETURNED, Observer, Printer, RunRequest
+from tfos_magic.cluster.runs.request import RETURNED, Observer, Printer, RunRequest, observing
 from tfos_magic.cluster.runs.results import RunResult, quietly
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase, RunState
@@ -41,7 +41,7 @@ class Run(Observer):
     def __init__(
         self, execution: Execution, queue: RunQueue[Run], observer: Observer | None = None, *, waits: bool = False
     ) -> None:
-        self._execution, self._queue, self.observer = execution, queue, observer or Printer()
+        self._execution, self._queue, self.observer = execution, queue, observing(observer or Printer())
         self._callbacks: list[Callable[[Run], object]] = []
         self._news = Notifier(self._tell, SECONDS_BETWEEN)
         self._muted = self._opened = self._asked = self._waited = False
@@ -64,15 +64,16 @@ class Run(Observer):
         self._open()
         self._thread = threading.get_ident()
         try:
-            with heard_by(self._await):
-                values = self._execution.execute(self, self._await_turn)
+            try:
+                with heard_by(self._await):
+                    values = self._execution.execute(self, self._await_turn)
+            finally:
+                self._close()
         except BaseException as error:
-            self._close()
             self._waited = self._waiting > 0
             self._end.set_exception(error)
             raise
         else:
-            self._close()
             self._end.set_result(values)
             return values
         finally:
@@ -248,7 +249,8 @@ class Run(Observer):
     def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            self.observer.open(self.state)
+            with self._queue.left_on_error(self):
+                self.observer.open(self.state)
 
     def _close(self) -> None:
         self._queue.leave(self)

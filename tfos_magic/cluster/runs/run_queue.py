@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 TICK = 0.1
@@ -31,6 +32,15 @@ class RunQueue(Generic[Queued]):
             self._runs.append(run)
         for callback in list(self._callbacks):
             callback(run)
+
+    @contextmanager
+    def left_on_error(self, run: Queued) -> Iterator[None]:
+        """Let a run that cannot begin leave, so that the next one does."""
+        try:
+            yield
+        except BaseException:
+            self.leave(run)
+            raise
 
     def leave(self, run: Queued) -> None:
         """Let the next one begin. Leaving twice is harmless."""

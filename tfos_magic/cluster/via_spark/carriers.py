@@ -9,12 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 from tfos_magic.errors import ExecutorError, StartTimeout
-from tfos_magic.spark.connect.server import STOPPED
 from tfos_magic.spark.failures import cause_of, is_cancelled, with_remedy
-from tfos_magic.spark.session import Session, cancel_tag, is_stopped, job_tag
+from tfos_magic.spark.session import Session, cancel_tag, end_of, is_stopped, job_tag
 from tfos_magic.worker.relay.line import Line, exchange
 from tfos_magic.worker.relay.relay import SCHEMA, Task
 
+LARGE = 500_000
 POOL = "tfos_magic"
 """Where Spark schedules fairly (``spark.scheduler.mode``), messages have their turn beside the jobs of others."""
 
@@ -31,8 +31,16 @@ class Jobs:
         context.setJobDescription("tfos_magic: messages")
         context.setLocalProperty("spark.scheduler.pool", POOL)  # of this thread alone
         self._one = self._one or context.parallelize([0], 1)  # of which a job costs half of one of a DataFrame
-        with job_tag(self._spark, self._tag):
-            return self._one.map(lambda _: exchange(line, number, packed)).collect()[0]
+        if len(packed) < LARGE:
+            with job_tag(self._spark, self._tag):
+                return self._one.map(lambda _: exchange(line, number, packed)).collect()[0]
+        # In a closure it would be broadcast by PySpark, and stay on the driver's disk.
+        sent = context.broadcast(packed)
+        try:
+            with job_tag(self._spark, self._tag):
+                return self._one.map(lambda _: exchange(line, number, sent.value)).collect()[0]
+        finally:
+            sent.destroy()
 
     def ask(self, work: Callable[[], str], seconds: float) -> str:
         """What ``work`` says on an executor. Raises :class:`StartTimeout` where Spark has no slot within the time."""
@@ -46,7 +54,7 @@ class Jobs:
             if is_cancelled(error):
                 raise StartTimeout(f"Spark had no free slot for messages within {seconds:.0f} s: add one.") from None
             if is_stopped(self._spark):
-                raise ExecutorError(STOPPED) from None
+                raise ExecutorError(end_of(self._spark)) from None
             raise ExecutorError(f"Messages cannot go by Spark: {with_remedy(cause_of(error))}") from None
         finally:
             limit.cancel()

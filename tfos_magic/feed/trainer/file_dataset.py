@@ -105,7 +105,7 @@ def dataset(
     steps = elements.dataset(lambda: alive().epoch(elements.requested_columns))
     dataset = steps.apply(tf.data.experimental.assert_cardinality(len(sizes))).prefetch(tf.data.AUTOTUNE)
     dataset._tfos_reader = reader
-    return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, batch=batch_size)
+    return mark_sharded(dataset, skip=reader.epochs.skip, by_rank=not shuffle, by_world=shuffle, batch=batch_size)
 
 
 class _Reader:

@@ -152,7 +152,9 @@ class Checkpointer:
     def leave(self, loop: Loop) -> None:
         """All ranks go after this step, for the run goes on elsewhere, unless it could only from an epoch's end."""
         fit = loop.fit
-        if fit is None or (loop.data.runs_python and not self._plan.every) or not self._is_recorded(loop, fit):
+        if fit is None or (loop.data.runs_python and not self._plan.every) or loop.data.follows_ranks:
+            return
+        if not self._is_recorded(loop, fit):
             return
         self._take(loop, fit, loop.epoch, loop.step)
         self._session.raise_stopped(f"epoch {loop.epoch + 1}")
@@ -255,6 +257,7 @@ def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], conte
         "feeds": {name: list(mark) for name, mark in context.feeds.items()},
         "setting": dict(context.checkpoints.setting),
         "batches": loop.data.batches,
+        "follows_ranks": loop.data.follows_ranks,
         "ranks": context.collectives.size,
         "random": dict(context.random),
     }

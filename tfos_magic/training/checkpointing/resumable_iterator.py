@@ -11,6 +11,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfos_magic.training.checkpointing.first_values import feeds_begun, kinds
 from tfos_magic.training.inputs.digests import without_digest
+from tfos_magic.training.inputs.marks import is_by_world
 
 
 class ResumableIterator(TFEpochIterator):
@@ -55,6 +56,11 @@ class ResumableIterator(TFEpochIterator):
         if self.is_own:
             return False
         return not isinstance(self.data_adapter, TFDatasetAdapter) or feeds_begun(self._distributed_dataset) is None
+
+    @property
+    def follows_ranks(self) -> bool:
+        """Whether another number of ranks would have other rows in a step."""
+        return not self.is_own and is_by_world(self._distributed_dataset)
 
     @property
     def depends_on_begins_alone(self) -> bool:

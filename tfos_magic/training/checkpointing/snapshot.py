@@ -6,10 +6,11 @@ import random
 import re
 import sys
 import zlib
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -33,9 +34,18 @@ class Unfit(Exception):
 
 
 def optimizers(model: Any) -> list[Any]:
-    """The optimizer of a model, and those that a ``train_step`` of its own keeps as attributes."""
-    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
-    return list({id(o): o for o in candidates if isinstance(o, BaseOptimizer)}.values())
+    """The optimizer of a model, and those that a ``train_step`` of its own may use: attributes of the model, also in
+    lists and dicts, and those of the compiled models within it."""
+    found = [getattr(model, "optimizer", None), *(each for value in vars(model).values() for each in _within(value))]
+    if type(model).train_step is not keras.Model.train_step:
+        found += [getattr(layer, "optimizer", None) for layer in model._flatten_layers(include_self=False)]
+    return list({id(o): o for o in found if isinstance(o, BaseOptimizer)}.values())
+
+
+def _within(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def variables(model: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from tfos_magic.errors import TrainingError
 
 _MARK, _ALIKE, _SKIP, _ASKED = "_tfos_sharded", "_tfos_ends_alike", "_tfos_skip", "_tfos_asked"
 _NUMBERS, _BY_RANK, _BATCH = "_tfos_numbers", "_tfos_by_rank", "_tfos_batch"
+_BY_WORLD = "_tfos_by_world"
 STAND_IN = "_VariantDataset"
 """TensorFlow's class of what stands in a graph for a dataset that is an argument."""
 
@@ -62,6 +63,7 @@ def mark_sharded(
     skip: Callable[[int], None] | None = None,
     asked: bool = False,
     by_rank: bool = False,
+    by_world: bool = False,
     numbers: Callable[[], Numbers] | None = None,
     batch: int = 0,
 ) -> _D:
@@ -74,6 +76,7 @@ def mark_sharded(
     ``batch`` is the number of rows of a global batch, 0 where it is not known.
     """
     setattr(dataset, _BY_RANK, by_rank)
+    setattr(dataset, _BY_WORLD, by_world)
     setattr(dataset, _BATCH, batch)
     setattr(dataset, _NUMBERS, numbers)
     setattr(dataset, _MARK, True)
@@ -81,6 +84,11 @@ def mark_sharded(
     setattr(dataset, _ALIKE, ends_alike)
     setattr(dataset, _SKIP, skip)
     return dataset
+
+
+def is_by_world(dataset: Any) -> bool:
+    """Whether which rows a global batch of ``dataset`` has follows from the number of ranks."""
+    return bool(getattr(dataset, _BY_WORLD, False)) or any(map(is_by_world, inputs_of(dataset)))
 
 
 def batch_of(dataset: Any) -> int:
