@@ -10,6 +10,7 @@ PREPARE = """
 import keras, numpy as np, tensorflow as tf
 keras.utils.set_random_seed(3)
 keras.config.set_floatx("float64")
+keras.config.set_dtype_policy("float64")  # which the layers of tests before may have settled
 x = np.random.default_rng(0).normal(size=(101, 4))
 
 def prepared(rows, target):

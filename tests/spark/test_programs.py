@@ -133,3 +133,56 @@ def test_an_interrupt_elsewhere_in_a_program_cancels_its_own_job_and_no_worker(t
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if not line.startswith("waiting")]
     assert lines == ["interrupted", "its job: FAILED", "interrupted", "the same worker: 42 []"]
+
+
+AFTERWARDS = """
+import os
+import time
+
+import psutil
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tfos_magic import TFCluster
+from tfos_magic.errors import TFOSError
+from tfos_magic.spark.session import make_local_session
+
+
+def tried(what, work):
+    try:
+        print(f"{what}: {work()}")
+    except TFOSError as error:
+        print(f"{what}: {error}")
+
+
+if __name__ == "__main__":
+    make_local_session(3).stop()
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    settings = spark.sparkContext.getConf()
+    print("its own:", [settings.get(name) for name in ("spark.default.parallelism", "spark.python.daemon.module")])
+    print("partitions:", spark.range(10).rdd.getNumPartitions())
+    cluster = TFCluster(spark, workers=1).start()
+    java = psutil.Process(SparkContext._gateway.proc.pid)
+    for process in [*java.children(recursive=True), java]:
+        if "java" in process.name():
+            process.kill()
+    time.sleep(5)
+    tried("the next run", lambda: cluster.run("a = 1", outputs=["a"]))
+    cluster.stop()
+    tried("another session", lambda: make_local_session(2))
+"""
+
+
+@pytest.mark.soak
+def test_a_session_of_ours_leaves_nothing_to_the_next_and_a_java_process_that_ends_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(AFTERWARDS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines() if not line.startswith("waiting"))
+    assert told["its own"] == "[None, None]"
+    assert told["partitions"] == "2"
+    for what in ("the next run", "another session"):
+        assert "Spark's Java process has ended" in told[what]
+        assert "restart the kernel" in told[what]

@@ -104,7 +104,7 @@ class Choice:
         if self._left is not None:
             words = checkpoint.position.words
             self._notify(
-                f"{self._reason()} It goes back to {words}, and ends with other weights than an undisturbed run."
+                f"{self._reason()} It goes back to {words}, and may end with other weights than an undisturbed run."
             )
         elif unlike and self._resuming:
             self._notify(f"From {checkpoint.position.words} on, the run has {', '.join(unlike)}.")

@@ -114,7 +114,10 @@ class CheckpointStore:
     @property
     def notices(self) -> list[str]:
         """Where a run that was begun before goes on."""
-        return [f"Going on from {self.newest.words} of the run in {self._files.where}."] if self.newest else []
+        if self.newest is None:
+            return []
+        provided = ", if the rows are as they were" if self.newest.step else ""
+        return [f"Going on from {self.newest.words} of the run in {self._files.where}{provided}."]
 
     def written(self) -> Position | None:
         """The newest checkpoint, with what was noted before."""

@@ -279,7 +279,7 @@ class Membership(Lifecycle):
                 phase=self.phase.value,
                 master=master,
                 generation=self.generation,
-                workers=tuple(status_of(worker, worker.rank in self.gone) for worker in self.members),
+                workers=tuple(status_of(each, each.rank in self.gone, self.phase.ended) for each in self.members),
                 tensorflow=first.versions.get("tensorflow", "") if first else "",
                 keras=first.versions.get("keras", "") if first else "",
                 reason=self.reason or (self.unanswered() and f"It waits for {self.unanswered()}.") or self.lost,

@@ -217,7 +217,7 @@ def death_of(worker: Worker, exited: TrainerExited) -> WorkerLost:
     return WorkerLost(worker.rank, worker.agent.host, f"{describe_exit(exited)} while it was starting", output=tail)
 
 
-def status_of(worker: Worker, lost: bool = False) -> WorkerStatus:
+def status_of(worker: Worker, lost: bool = False, ended: bool = False) -> WorkerStatus:
     """The worker as one line; one that is ``lost`` keeps its place until another one takes it."""
     state = "ready" if worker.ready and not worker.ready.error else "loading TensorFlow"
     return WorkerStatus(
@@ -226,9 +226,9 @@ def status_of(worker: Worker, lost: bool = False) -> WorkerStatus:
         pid=worker.pid,
         agent_pid=worker.agent.pid,
         device=worker.ready.device if worker.ready else "",
-        state="lost" if lost else state,
-        memory=worker.beat.trainer_rss,
-        spool=worker.beat.spool_bytes,
+        state="ended" if ended else "lost" if lost else state,
+        memory=0 if ended else worker.beat.trainer_rss,
+        spool=0 if ended else worker.beat.spool_bytes,
         role=worker.role,
     )
 

@@ -20,6 +20,7 @@ def load(shell: Any) -> None:
         shell.configurables.append(magics.settings)
     shell.input_transformers_cleanup.append(help_needs_no_body)
     magics.runtime.add_formats()
+    shell.events.register("post_run_cell", magics.runtime.note_session)
     magics.listener = watch()
 
 
@@ -29,6 +30,7 @@ def unload(shell: Any) -> None:
     if magics is None:
         return
     magics.runtime.close()
+    shell.events.unregister("post_run_cell", magics.runtime.note_session)
     magics.listener.end()
     shell.configurables.remove(magics.settings)
     matchers = shell.Completer.custom_matchers

@@ -45,6 +45,7 @@ class Runtime:
         self.boards, self.logs = TensorBoards(), PrivateLogs()
         self.files = LateFolder("tfos-files-")
         self.known = KnownRuns(self.shared.queue)
+        self._session: Any = None
         self.last_run: Run | None = None
         self.known.on_new(self._note)
         config.observe(self._warn_of_setting, names=[*config.traits(at_start=True)])
@@ -74,9 +75,15 @@ class Runtime:
         """Gives a session with room for the cluster that ``args`` ask for."""
         return lambda: self.session(self.requested_cluster(args).slots)
 
+    def note_session(self, *_: Any) -> None:
+        """After a cell: a session that it has made has our formats in the next one."""
+        spark = self.namespace.get("spark")
+        if spark is not self._session and _is_session(spark):
+            self.add_formats()
+
     def add_formats(self) -> None:
         """Make TFRecord a format of the known session, if there is one; a session that refuses is told, no more."""
-        spark = self.known_session()
+        spark = self._session = self.known_session()
         if spark is None:
             return
         try:

@@ -28,6 +28,9 @@ _PATIENT = (
 _BRIEF = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+_OF_PYSPARK = {"spark.app.name": "pyspark-shell", "spark.master": "local[*]"}
+"""With what PySpark itself launches a JVM."""
+
 JAVA_ENDED = (
     "Spark's Java process has ended, perhaps for lack of memory (spark.driver.memory), and the session and the workers "
     "with it: restart the kernel; a run with --checkpoint-dir goes on with --resume."
@@ -40,8 +43,6 @@ def launch_jvm(conf: Any) -> None:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
-        if has_ended(SparkContext._gateway):
-            raise ClusterError(JAVA_ENDED)
         return
     reading, writing = os.pipe()
     threading.Thread(target=_pass_on, args=(reading,), name="spark-messages", daemon=True).start()
@@ -51,8 +52,18 @@ def launch_jvm(conf: Any) -> None:
         SparkContext(conf=conf, gateway=gateway)
         for name, _ in conf.getAll():  # by which the next session of this process, the user's own, would begin
             gateway.jvm.System.clearProperty(name)
+        for name, value in _OF_PYSPARK.items():
+            gateway.jvm.System.setProperty(name, value)
     finally:
         os.close(writing)
+
+
+def check_jvm() -> None:
+    """Raise :class:`ClusterError` where the Java process that this one has started is no more: it gets no other."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None and has_ended(SparkContext._gateway):
+        raise ClusterError(JAVA_ENDED)
 
 
 def has_ended(gateway: Any) -> bool:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from tfos_magic.spark.connect.server import ANSWER_SECONDS, STOPPED, in_time, is_silent
 from tfos_magic.spark.connect.server import Session as Session
 from tfos_magic.spark.connect.server import is_connect as is_connect
-from tfos_magic.spark.jvm import JAVA_ENDED, has_ended, launch_jvm
+from tfos_magic.spark.jvm import JAVA_ENDED, check_jvm, has_ended, launch_jvm
 from tfos_magic.spark.planning import is_adaptive
 from tfos_magic.spark.shipping import master_of as master_of
 from tfos_magic.spark.shipping import runs_in_this_process_tree as runs_in_this_process_tree
@@ -43,6 +43,7 @@ def make_local_session(slots: int) -> Session:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    check_jvm()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Another Python need not have this package.

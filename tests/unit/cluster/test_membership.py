@@ -315,3 +315,10 @@ def test_an_elastic_cluster_that_loses_a_worker_in_a_map_keeps_the_numbers_of_th
     for rank in (0, 2):
         parts[rank].membership.check_agents()
         assert parts[rank].membership.members[0].peer == b"job-%d-a" % rank
+
+
+def test_workers_of_a_cluster_that_has_ended_are_not_ready() -> None:
+    membership = _running()
+    assert [worker.state for worker in membership.status("local").workers] == ["ready"] * 2
+    membership.end("no run came for 12 s (idle_timeout)")
+    assert [(worker.state, worker.memory) for worker in membership.status("local").workers] == [("ended", 0)] * 2

@@ -192,3 +192,18 @@ def test_a_setting_that_a_running_cluster_ignores_is_warned_of(
     )
     busy.config.cores, busy.config.batch_size, busy.config.workers = 1, 64, 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_session_that_a_cell_makes_has_our_formats_in_the_next(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr(runtimes, "register_tfrecord", registered.append)
+    monkeypatch.setattr(runtimes, "check_server", lambda *_: None)
+    monkeypatch.setattr(runtimes, "_is_session", lambda value: value is not None)
+    runtime.namespace.pop("spark", None)
+    runtime.note_session()
+    for name in ("first", "first", "second"):
+        runtime.namespace["spark"] = name
+        runtime.note_session()
+    assert registered == ["first", "second"]
