@@ -126,7 +126,7 @@ def test_tfrecords_are_read_as_they_were_written(told_of_the_rest: dict[str, Any
 
 @pytest.mark.soak
 def test_a_program_that_exits_early_is_told_of_the_rows_that_it_leaves(told_of_the_rest: dict[str, Any]) -> None:
-    assert "The program has returned and had not read 'input' to its end" in told_of_the_rest["printed"]
+    assert "The program returned before it had read 'input' to its end" in told_of_the_rest["printed"]
 
 
 @pytest.mark.soak
