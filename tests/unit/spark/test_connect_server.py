@@ -16,7 +16,7 @@ from pyspark.sql.connect.proto import ConfigResponse, SparkConnectServiceService
 from pyspark.sql.connect.proto.base_pb2_grpc import add_SparkConnectServiceServicer_to_server
 from pyspark.sql.connect.session import SparkSession
 
-from tfos_magic.errors import ClusterError
+from tfos_magic.errors import ClusterError, RunInterrupted
 from tfos_magic.spark.connect import server
 from tfos_magic.spark.connect.server import STOPPED, Look, check_server, is_silent
 from tfos_magic.spark.connect.watch import ServerWatch
@@ -92,6 +92,14 @@ def test_a_server_that_takes_no_connection_is_given_up_after_a_limit_and_then_at
     with pytest.raises(ClusterError):
         check_server(spark, hear)
     assert not told
+
+
+def test_an_interrupt_of_that_wait_is_one_of_a_run_that_has_not_begun(spark: Any) -> None:
+    def interrupt(what: str, until: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(RunInterrupted, match=r"the run was stopped before it began\.$"):
+        check_server(spark, interrupt)
 
 
 def test_a_server_that_takes_connections_and_says_nothing_has_more_time(

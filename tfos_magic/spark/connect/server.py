@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
 from tfos_magic.background import begun
-from tfos_magic.errors import ClusterError
+from tfos_magic.errors import ClusterError, RunInterrupted
 
 Session = Any
 """A ``pyspark.sql.SparkSession``, classic or Connect; not imported here, so that importing this costs nothing."""
@@ -62,15 +62,19 @@ def check_server(spark: Session, waiting: Callable[[str, float], object]) -> Non
     """Return when the server of a session answers, at once where that is a classic one.
 
     ``waiting`` is told what is waited for. Raises :class:`ClusterError` where it does not answer for so long that it is
-    given up, at once where it was before, and where the session is gone.
+    given up, at once where it was before, and where the session is gone, and :class:`RunInterrupted` after an
+    interrupt.
     """
     if not is_connect(spark):
         return
-    while not (look := Look(spark)).answers:
-        if look.end:
-            raise ClusterError(look.end)
-        waiting(look.waits, look.until)
-        time.sleep(AGAIN_SECONDS)
+    try:
+        while not (look := Look(spark)).answers:
+            if look.end:
+                raise ClusterError(look.end)
+            waiting(look.waits, look.until)
+            time.sleep(AGAIN_SECONDS)
+    except KeyboardInterrupt:
+        raise RunInterrupted({}, "", " before it began.") from None
 
 
 def _let_go(kept: weakref.ref[Any]) -> None:
