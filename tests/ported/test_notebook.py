@@ -38,12 +38,18 @@ sc = SparkContext(conf=SparkConf().setAll({list(CONF.items())!r}))
 """
 
 
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return ""
+
+
 def _ours(kernel: Kernel) -> list[str]:
     """What still runs of a cluster's agents and trainers, once it has had time to end."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        running = [" ".join(process.as_dict(["cmdline"])["cmdline"] or ()) for process in kernel.processes()]
-        if not (left := [command for command in running if "-m tfos_magic" in command]):
+        if not (left := [command for command in map(_command, kernel.processes()) if "-m tfos_magic" in command]):
             break
         time.sleep(0.5)
     return left
