@@ -111,7 +111,7 @@ class Agents:
             self.await_slots(deadline)
             self._launch(slots, control, deadline)
             return
-        self._membership.await_agents(deadline - time.monotonic(), endpoint)
+        self._membership.await_agents(deadline - time.monotonic(), "" if self.detour.taken else endpoint)
 
     def _job(self, slot: int, control: ControlServer, endpoint: str) -> AgentJob:
         job, spec = f"tfos-{uuid4().hex[:12]}", self._spec

@@ -220,7 +220,7 @@ class Membership(Lifecycle):
         return bool(agents) or self._complete()
 
     def await_agents(self, timeout: float, endpoint: str) -> None:
-        """Wait for the agents that are to come and give all their ranks."""
+        """Wait for the agents that are to come, which dial ``endpoint`` or, where it is empty, a relay; rank them."""
         agents = self.arrivals.agents
         self.wait_until(self._complete, timeout, lambda: f"agents: {len(agents)} of {self.size}")
         with self._changed:
@@ -229,11 +229,12 @@ class Membership(Lifecycle):
             if refused:
                 raise ExecutorError(refused)
             if not self._complete():
+                reach = ", set %config TFOS.driver_host to an address they reach" if endpoint else ""
                 raise StartTimeout(
                     f"{len(agents)} of {self.size} workers came up in time. Spark has not started the other tasks, for "
-                    f"they need {self.size} free slots at once and feeding one more, or they cannot reach {endpoint}: "
-                    "see the executors' logs, set %config TFOS.driver_host to an address they reach, or give more "
-                    "--start-timeout."
+                    f"they need {self.size} free slots at once and feeding one more"
+                    f"{endpoint and f', or they cannot reach {endpoint}'}: see the executors' logs{reach}, or give "
+                    "more --start-timeout."
                 )
             logs = {worker.rank: worker.log for worker in self.members}
             self.take_in(rank_workers(list(agents.values()), self._servers))

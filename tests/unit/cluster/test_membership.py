@@ -89,6 +89,16 @@ def test_a_copy_of_an_agents_task_gets_no_work_and_shows_the_loss_of_one_that_is
     assert membership.arrivals.is_stray(b"job-0-b")
 
 
+@pytest.mark.parametrize("endpoint", ["tcp://alpha:1", ""])
+def test_workers_that_do_not_come_are_told_of_with_an_address_that_they_dial_if_they_do(endpoint: str) -> None:
+    membership = Membership(2)
+    membership.gather({0: "job-0", 1: "job-1"})
+    with pytest.raises(StartTimeout, match=r"0 of 2 workers came up in time\. .* more --start-timeout\.$") as caught:
+        membership.await_agents(0, endpoint)
+    assert ("cannot reach tcp://alpha:1" in str(caught.value)) == bool(endpoint)
+    assert ("TFOS.driver_host" in str(caught.value)) == bool(endpoint)
+
+
 def test_of_a_task_that_began_anew_while_others_were_awaited_the_later_agent_counts() -> None:
     membership = Membership(2)
     membership.gather({0: "job-0", 1: "job-1"})
