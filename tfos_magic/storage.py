@@ -12,6 +12,9 @@ from tfos_magic.errors import DataError
 SEE_THE_STORE = "See that the store runs, and that its address and the credentials are right"
 """What to do where a file system that is not of this machine refuses, for whatever reason."""
 _UNKNOWN = "Give a path, or a URL that fsspec knows, such as s3://bucket/folder or hdfs://host/folder"
+_OF_STORES = ("AWS_", "AZURE_", "FSSPEC_", "GOOGLE_", "GCSFS_", "HADOOP_")
+_SEEN: dict[type, dict[str, str]] = {}
+"""Of each kind of file system, the environment in which those were made that fsspec keeps."""
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
 
@@ -23,8 +26,19 @@ def open_system(where: str) -> tuple[Any, str]:
     """
     import fsspec  # here, because a kernel that never trains needs none of it
 
-    system, root = fsspec.core.url_to_fs(where if "://" in where else os.path.abspath(os.path.expanduser(where)))
+    if "://" not in where:
+        where = os.path.abspath(os.path.expanduser(where))
+    system, root = fsspec.core.url_to_fs(where)
+    if not is_local(system) and _SEEN.setdefault(type(system), _environment()) != _environment():
+        forget_system(system)
+        _SEEN[type(system)] = _environment()
+        system, root = fsspec.core.url_to_fs(where)
     return system, str(root).rstrip("/")
+
+
+def _environment() -> dict[str, str]:
+    """The variables that say where stores are, and with which credentials."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_OF_STORES)}
 
 
 def forget_system(system: Any) -> None:

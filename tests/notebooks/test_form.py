@@ -48,6 +48,13 @@ def test_it_ends_with_what_to_try_and_where_to_go(notebook: nbformat.NotebookNod
     assert re.search(r"\]\(\d\d_\w+\.ipynb\)", ending.source)
 
 
+def test_it_says_what_one_should_see_and_asks_before_it_shows(notebook: nbformat.NotebookNode) -> None:
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert re.search(r"\byou should see\b", prose, re.IGNORECASE)
+    asked = len(re.findall(r"^\s*<details><summary>What do you expect\?</summary>\n\n", prose, re.MULTILINE))
+    assert asked == len(re.findall(r"^\s*</details>$", prose, re.MULTILINE)) >= 1
+
+
 def test_the_path_through_all_of_them_is_that_of_the_readme() -> None:
     path = re.findall(
         r"^\| \[(\d\d_\w+)\]\(notebooks/", (NOTEBOOKS.parent / "README.md").read_text("utf-8"), re.MULTILINE

@@ -20,6 +20,7 @@ from tests.object_store import buckets, object_store
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, encode, split
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.errors import ClusterError, DataError
+from tfos_magic.storage import open_system
 from tfos_magic.tfrecord.writing import new_job
 
 SECONDS = 60.0
@@ -95,7 +96,7 @@ def test_no_bucket_is_made(act: Callable[[str], None], error: type[Exception], p
 def test_an_address_that_is_none_is_told_of_and_one_that_is_mended_is_used(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], error: type[Exception], works: bool
 ) -> None:
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    open_system("s3://there/x")[0].ls("there")  # by a file system that fsspec keeps, with the address
     with monkeypatch.context() as wrong:
         wrong.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
         with pytest.raises(error, match=r"Invalid endpoint: 127\.0\.0\.1:9000.*See that .* its address"):

@@ -49,6 +49,8 @@ class TFCluster(WorkerGroup):
     The idea of a cluster living in Spark tasks is TensorFlowOnSpark's.
     """
 
+    _room = 0
+
     def __enter__(self) -> TFCluster:
         return self.start()
 
@@ -175,11 +177,12 @@ class TFCluster(WorkerGroup):
 
     def grow(self) -> None:
         """Have the run that goes on take as many workers as Spark has room for, ``most_workers`` at most, and ask for
-        that room where Spark makes it."""
+        that room where Spark makes it. Room that is there twice in a row is none between two stages of another job."""
         run = next(iter(self.queue.runs), None)
         if run is None or isinstance(run, MapRun) or self.wanted is not None or self.size >= self.spec.most_workers:
             return
-        if run.request.boundary and (size := self._largest(self.size + self._agents.free())) > self.size:
+        before, self._room = self._room, self._largest(self.size + self._agents.free())
+        if run.request.boundary and (size := min(before, self._room)) > self.size:
             self.wanted = size
         elif run.request.boundary:
             self._agents.invitation.send((self.spec.most_workers - self.size) * self.spec.cores)

@@ -66,6 +66,14 @@ def heard_somewhere(hearer: Hearer) -> AbstractContextManager[None]:
     return nullcontext() if _hearer.get() else heard_by(hearer)
 
 
+@contextmanager
+def within(deadline: float) -> Iterator[None]:
+    """Let what is waited for in this thread be told with this ``deadline``, of which each wait is a part."""
+    hearer = _hearer.get()
+    with heard_by(lambda what, _: hearer(what, deadline)) if hearer else nullcontext():
+        yield
+
+
 def tell(what: str, until: float = math.inf) -> None:
     """Tell what is waited for from now on, and until when."""
     if hearer := _hearer.get():

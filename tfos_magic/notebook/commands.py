@@ -44,6 +44,7 @@ from tfos_magic.notebook.views.view import show_again
 from tfos_magic.notebook.views.wording import count_of
 from tfos_magic.processes.orphans import end_orphans, find_orphans
 from tfos_magic.processes.temporary_folder import left_behind, remove
+from tfos_magic.spark.session import is_stopped
 from tfos_magic.tensorboard.server_process import embed
 
 COMPARED = 8
@@ -212,8 +213,13 @@ class Commands:
         display(bundle(bench, seconds_computed(last.state if last else None)), raw=True)
 
     def _stop(self, args: Any) -> None:
-        stopped = self.runtime.stop(args.force)
-        print("The cluster has ended; the Spark session is as it was." if stopped else "There is no cluster.")
+        cluster = self.runtime.cluster
+        if not self.runtime.stop(args.force):
+            print("There is no cluster.")
+        elif cluster is not None and is_stopped(cluster.spark):
+            print("The cluster has ended, as its Spark session had before.")
+        else:
+            print("The cluster has ended; the Spark session is as it was.")
 
     def _runs(self, args: Any) -> None:
         if not self.runtime.known.runs:

@@ -11,7 +11,7 @@ from functools import partial
 import zmq
 
 from tfos_magic.cluster.membership import Membership
-from tfos_magic.cluster.startup import tell_while
+from tfos_magic.cluster.startup import tell_while, within
 from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
 from tfos_magic.cluster.workers import RELAY
@@ -77,12 +77,13 @@ class Detour:
         """Take the detour from now on if no agent comes for a while, and executors do not reach ``kernel``, whose
         ``log`` tells of no connection that only tried that."""
         what = "an executor to try whether it reaches this kernel"
-        while not self.taken and (left := deadline - time.monotonic()) > 0:
-            if self._membership.await_first(min(DIRECT_SECONDS, left)):
-                return False
-            with suppress(StartTimeout), log.muted():  # they have their slots yet to come
-                self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
-                return self.taken
+        with within(deadline):
+            while not self.taken and (left := deadline - time.monotonic()) > 0:
+                if self._membership.await_first(min(DIRECT_SECONDS, left)):
+                    return False
+                with suppress(StartTimeout), log.muted():  # they have their slots yet to come
+                    self.taken = bool(self._ask(what, partial(why_unreached, kernel), TRY_SECONDS))
+                    return self.taken
         return False
 
     def close(self, *, quick: bool) -> None:

@@ -105,9 +105,10 @@ class Looks:
         self.settle()
         if self.looked:
             self._reporter.notice(
-                "The cell itself loops over a fed DataFrame: each worker sees only its own rows of every batch, so "
-                "what is counted, averaged or collected in that loop covers only these. tfos.allreduce(value, "
-                'op="sum") adds up over the workers; Keras metrics, fit, evaluate and predict do so by themselves.'
+                "The cell itself loops over a fed DataFrame, or over files: each worker sees only its own rows of "
+                "every batch, so what is counted, averaged or collected in that loop covers only these. "
+                'tfos.allreduce(value, op="sum") adds up over the workers; Keras metrics, fit, evaluate and predict do '
+                "so by themselves."
             )
 
     def settle(self) -> None:
