@@ -66,6 +66,17 @@ def is_local(system: Any) -> bool:
     return isinstance(system, LocalFileSystem)
 
 
+def refuse_rewritten(source: Any, path: str, size: int) -> None:
+    """Raise ``OSError`` where an open file of Arrow's or fsspec's does not have ``size`` bytes any more."""
+    if hasattr(source, "size") and callable(source.size):
+        current_size = int(source.size())
+    else:
+        current_size = int(source.seek(0, 2))
+        source.seek(0)
+    if current_size != size:
+        raise OSError(f"{path} has {current_size} bytes and had {size}: it has been rewritten")
+
+
 def make_folder(system: Any, path: str) -> None:
     """Make a folder and those above it. An object store has none: there only the bucket is looked for.
 

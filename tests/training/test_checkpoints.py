@@ -216,6 +216,55 @@ def test_a_resumed_run_equals_the_undisturbed_one(groups: Groups, size: int, fit
     assert_equal(resume(groups, size, cell, parts, at), full)
 
 
+KEEPING = """
+import collections
+
+class Waits:
+    epochs = 0
+
+class Keeps(keras.callbacks.Callback):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen, self.by_epoch, self.known = seen, {}, set()
+        self.last, self.grouped = collections.deque(maxlen=3), collections.defaultdict(list)
+        self.counted, self.constant, self.waits = tf.Variable(0.0), tf.constant(0.0), Waits()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(epoch)
+        self.by_epoch[epoch] = epoch / 2
+        self.known.add(epoch)
+        self.last.append(epoch)
+        self.grouped[epoch % 2].append(epoch)
+        self.counted.assign_add(1.0)
+        self.constant = self.constant + 1.0
+        self.waits.epochs += 1
+        if len(self.last) == 3:
+            self.model.optimizer.learning_rate = 0.5 * float(self.model.optimizer.learning_rate)
+
+seen = []
+model = mlp()
+model.compile(keras.optimizers.SGD(0.1), from_logits)
+keeps = Keeps(seen)
+history = model.fit(x, y, batch_size=29, epochs=6, verbose=0, callbacks=[keeps]).history
+kept = [seen, keeps.by_epoch, keeps.known, list(keeps.last), dict(keeps.grouped), float(keeps.counted)]
+kept += [float(keeps.constant), seen is keeps.seen, keeps.last.maxlen]
+"""
+
+
+def test_what_callbacks_keep_in_containers_and_variables_goes_on_with_them(groups: Groups) -> None:
+    cell = DATA + KEEPING + WEIGHTS
+    full, parts = undisturbed(groups, 2, cell)
+    chosen = [part for part in parts if part.name.startswith("fit0-epoch4-step0-")]
+    given: dict[str, Any] = {"checkpoints": {"asked": True}, "resume": chosen}
+    resumed, told, _ = notices_of(groups[2], cell, "weights", "history", "kept", **given)
+    assert_equal(resumed, full)
+    numbers, halves = set(range(6)), {epoch: epoch / 2 for epoch in range(6)}
+    grouped = {0: [0, 2, 4], 1: [1, 3, 5]}
+    for outcome in resumed:
+        assert outcome.values["kept"] == [list(range(6)), halves, numbers, [3, 4, 5], grouped, 6.0, 6.0, True, 3]
+    assert [text for text in told if "goes on with waits as the cell makes" in text]
+
+
 OWN_OPTIMIZERS = """
 class Parts(keras.Model):
     def __init__(self):

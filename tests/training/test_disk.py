@@ -335,3 +335,22 @@ seen += [own]
     for rank in (0, 1):
         assert f"worker {rank} is not on the notebook's host" in message_of(missing, rank)
         assert missing["errors"][rank]["line"] == 6
+
+
+OWN_FOLDERS = """
+for name in ("results", "spark-results", "tfos-results"):
+    with open(name + "/log.txt", "a") as file:
+        file.write("trained\\n")
+tfos.barrier()
+lines = [open(name + "/log.txt").read() for name in ("results", "spark-results", "tfos-results")]
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_folder_of_the_notebooks_own_is_no_engines_whatever_it_is_called(folder: Path) -> None:
+    for name in ("results", "spark-results", "tfos-results"):
+        (folder / name).mkdir()
+    (outcome,) = run(folder, {"source": OWN_FOLDERS, "outputs": ["lines"]})
+    assert outcome["errors"] == [{}, {}], message_of(outcome)
+    assert outcome["values"]["lines"] == ["trained\n"] * 3
+    assert [(folder / name / "log.txt").read_text() for name in ("results", "spark-results")] == ["trained\n"] * 2

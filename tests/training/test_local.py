@@ -337,3 +337,24 @@ def test_options_that_mean_nothing_are_refused(groups: Groups, options: dict[str
 
 def _distance(mine: list[np.ndarray], other: list[np.ndarray]) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(mine, other, strict=True))
+
+
+TWO_MODELS = """
+def trained(epochs):
+    keras.utils.set_random_seed(3)
+    normalised = [keras.layers.Dense(8), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(3)]
+    made = keras.Sequential([keras.Input((12,)), *normalised])
+    made.compile(keras.optimizers.SGD(0.05), from_logits)
+    made.fit(x, y, batch_size=29, epochs=epochs, verbose=0, shuffle=False)
+    return made
+
+models = [trained(2), trained(1), trained(2)]
+first, last = models[0].get_weights(), models[2].get_weights()
+"""
+
+
+def test_every_model_of_a_cell_has_its_statistics_averaged(groups: Groups) -> None:
+    outcomes = succeeded(groups[2].run(DATA + TWO_MODELS, "first", "last", strategy="local", options={"sync_every": 1}))
+    for outcome in outcomes:
+        for one, other in zip(outcome.values["first"], outcome.values["last"], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)

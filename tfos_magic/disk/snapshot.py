@@ -24,8 +24,8 @@ class Snapshot:
     Small files are copied. Others are linked in the folder ``links``, of the same structure, which
     may be ``target``; those on another disk are symbolic links to ``origin``, a path of ``source`` that stays when
     ``source`` is covered, and ``pointing`` tells of these. Folders with too many names are empty, and ``live`` has
-    their paths relative to ``source``; ``shared`` those of the folders that engines share. ``order`` has the names in
-    each folder, by such a path, as the disk lists them.
+    their paths relative to ``source``; ``shared`` those of the folders that ``engines`` share, where they keep some
+    there. ``order`` has the names in each folder, by such a path, as the disk lists them.
     """
 
     source: str
@@ -33,6 +33,7 @@ class Snapshot:
     target: str
     links: str
     most: int
+    engines: bool = True
     live: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
     order: dict[str, list[str]] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Snapshot:
             else:
                 os.mkdir(target)
                 os.chmod(target, entry.stat().st_mode & 0o7777 | 0o700)
-                if "/" not in name and _is_shared(entry):
+                if "/" not in name and self.engines and _is_shared(entry):
                     self.shared.add(name)
                     return False
                 return entry.path not in others
@@ -103,7 +104,7 @@ class Snapshot:
         """Make the folders at the top that hold ``folders`` empty, as few as these are; or all, whose entries are
         ``entries``."""
         if "" in folders:
-            self.live, self.shared = {""}, {entry.name for entry in entries if _is_shared(entry)}
+            self.live, self.shared = {""}, {e.name for e in entries if self.engines and _is_shared(e)}
             return
         tops = {folder.split("/", 1)[0] for folder in folders}
         self.live = {folder for folder in self.live if folder.split("/", 1)[0] not in tops} | tops

@@ -25,6 +25,8 @@ MOST, MOST_ELSEWHERE, MOST_BESIDE = 2000, 300, 1000
 """How many names of the working directory, of another folder, and of a working directory on disk, are copied."""
 
 
+_TEMPORARIES = (TEMPORARY, "/var/tmp", tempfile.gettempdir())
+
 _LISTDIR = os.listdir  # which a cell's may be another than
 _left: list[str] = []
 
@@ -137,7 +139,14 @@ def mounted(
         folders = {os.path.realpath(folder): _held(stack, folder) for folder in kept if folder}
         known = sorted({os.path.realpath(place) for place in (directory, *places) if os.path.isdir(place)} - {"/"})
         snapshots = [
-            _taken(stack, place, room, MOST if place == directory else MOST_ELSEWHERE, [*known, *folders])
+            _taken(
+                stack,
+                place,
+                room,
+                MOST if place == directory else MOST_ELSEWHERE,
+                [*known, *folders],
+                engines=_has_engines(place, directory),
+            )
             for place in known
         ]
         opened = _now(f"{room}/layers")
@@ -157,7 +166,9 @@ def copied(directory: str, parent: str, elsewhere: Callable[[str], None]) -> Ite
     with ExitStack() as stack:
         target = stack.enter_context(_room(parent))
         place = os.path.realpath(directory)
-        snapshot = Snapshot(place, _held(stack, place), target, target, MOST_BESIDE).take([parent])
+        snapshot = Snapshot(place, _held(stack, place), target, target, MOST_BESIDE, _has_engines(place, place)).take(
+            [parent]
+        )
         inner = os.listdir(place) if "" in snapshot.live else snapshot.apart
         for name in inner:
             with contextlib.suppress(FileNotFoundError):
@@ -182,11 +193,17 @@ def tidy() -> None:
         shutil.rmtree(_left.pop(), ignore_errors=True)
 
 
-def _taken(stack: ExitStack, place: str, room: str, most: int, others: Sequence[str]) -> Snapshot:
+def _has_engines(place: str, directory: str) -> bool:
+    """Whether engines may keep folders in ``place``: not beside a notebook, where a name like theirs is the user's."""
+    own = os.path.realpath(directory)
+    return place not in (own, os.path.dirname(own)) or place in map(os.path.realpath, _TEMPORARIES)
+
+
+def _taken(stack: ExitStack, place: str, room: str, most: int, others: Sequence[str], *, engines: bool) -> Snapshot:
     target = tempfile.mkdtemp(dir=f"{room}/names")
     os.chmod(target, os.stat(place).st_mode & 0o7777 | 0o700)
     links = f"{room}/links/{os.path.basename(target)}"
-    return Snapshot(place, _held(stack, place), target, links, most).take(others)
+    return Snapshot(place, _held(stack, place), target, links, most, engines).take(others)
 
 
 def _held(stack: ExitStack, folder: str) -> str:

@@ -17,9 +17,9 @@ _WHOLE = ""
 def encode_rows(rows: list[Any]) -> bytes:
     """Give rows as bytes. Arrays of one shape and dtype, in each row at the same place, travel as one array."""
     first = rows[0]
-    if isinstance(first, np.ndarray):
+    if type(first) is np.ndarray:
         kind, columns = _WHOLE, [rows]
-    elif type(first) in (tuple, list) and any(isinstance(value, np.ndarray) for value in first):
+    elif type(first) in (tuple, list) and any(type(value) is np.ndarray for value in first):
         if not all(type(row) is type(first) and len(row) == len(first) for row in rows):
             return _pickled(rows)
         kind, columns = type(first).__name__, list(map(list, zip(*rows, strict=True)))
@@ -46,9 +46,9 @@ def decode_rows(data: bytes) -> list[Any]:
 
 def _stacked(column: Sequence[Any]) -> Any:
     first = column[0]
-    if not isinstance(first, np.ndarray) or first.dtype.hasobject:
+    if type(first) is not np.ndarray or first.dtype.hasobject:  # of other classes a mask would be lost
         return column
-    alike = all(isinstance(v, np.ndarray) and v.dtype == first.dtype and v.shape == first.shape for v in column)
+    alike = all(type(v) is np.ndarray and v.dtype == first.dtype and v.shape == first.shape for v in column)
     return np.stack(column) if alike else column
 
 

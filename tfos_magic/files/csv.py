@@ -11,7 +11,7 @@ import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
 from tfos_magic.files.sources import Piece, Unit, naming
-from tfos_magic.storage import is_local, open_system
+from tfos_magic.storage import is_local, open_system, refuse_rewritten
 from tfos_magic.tfrecord.record_files import DataFile
 
 BLOCK_BYTES = 4 << 20
@@ -43,7 +43,7 @@ class CSVSource:
         self.files = files
         if len(delimiter) != 1:
             raise DataError(f"delimiter={delimiter!r}: values of a CSV file are parted by one character")
-        self._parse = pc.ParseOptions(delimiter=delimiter)
+        self._parse = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         self._names = list(column_names or [])
         self._unnamed = ""
         self._compression = compression
@@ -136,6 +136,7 @@ class CSVSource:
         with naming(file, "CSV", _REMEDY):
             system, path = open_system(file.url)
             with pa.OSFile(path) if is_local(system) else system.open(path, "rb") as raw:
+                refuse_rewritten(raw, file.url, file.bytes)
                 source = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
                 kind = self._kind(file)
                 stream = pa.CompressedInputStream(source, kind) if kind else source
@@ -144,5 +145,5 @@ class CSVSource:
 
     def _kind(self, file: DataFile) -> str | None:
         if self._compression == "AUTO":
-            return next((kind for end, kind in _COMPRESSIONS.items() if file.url.endswith(end)), None)
+            return next((kind for end, kind in _COMPRESSIONS.items() if file.url.lower().endswith(end)), None)
         return None if self._compression.upper() == "NONE" else self._compression.lower()

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tfos_magic.storage import is_local, open_system
+from tfos_magic.storage import is_local, open_system, refuse_rewritten
 
 BATCH_BYTES = 4 << 20
 MOST_ROWS = 16384
@@ -42,9 +42,11 @@ def open_parquet(path: str, size: int | None = None) -> Iterator[pq.ParquetFile]
     system, root = open_system(path)
     # Arrow reads local files itself: Python's file objects take the interpreter's lock at every read.
     with pa.OSFile(root) if is_local(system) else system.open(root, "rb") as source:
-        if size is not None and (current_size := _size(source)) != size:
-            raise OSError(f"{path} has {current_size} bytes and had {size}: it has been rewritten")
-        with pq.ParquetFile(source, pre_buffer=not is_local(system)) as file:
+        if size is not None:
+            refuse_rewritten(source, path, size)
+        # Spark writes timestamps as INT96, which Arrow takes for nanoseconds: years before 1678 and after 2262
+        # would become others.
+        with pq.ParquetFile(source, pre_buffer=not is_local(system), coerce_int96_timestamp_unit="us") as file:
             yield file
 
 
@@ -86,11 +88,3 @@ def _midpoint(group: Any) -> int:
         start = min(start, first.dictionary_page_offset)
     total = sum(group.column(index).total_compressed_size for index in range(group.num_columns))
     return int(start + total // 2)
-
-
-def _size(source: Any) -> int:
-    if isinstance(source, pa.NativeFile):
-        return int(source.size())
-    end = int(source.seek(0, 2))
-    source.seek(0)
-    return end

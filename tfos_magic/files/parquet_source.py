@@ -16,12 +16,19 @@ from tfos_magic.tfrecord.record_files import DataFile
 
 
 class ParquetSource:
-    """The columns are those of the first file; all files must have them, in the same types."""
+    """The columns are those of the first file that has rows; all files must have them, in the same types."""
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = files
-        with _opened(files[0]) as file:
-            self.schema: pa.Schema = file.schema_arrow
+        self.schema, self._first = self._schema()
+
+    def _schema(self) -> tuple[pa.Schema, DataFile]:
+        """The columns, and the file that shows them: one without rows may not have their types."""
+        for place, each in enumerate(self.files):
+            with _opened(each) as file:
+                if file.metadata.num_rows or place == len(self.files) - 1:
+                    return file.schema_arrow, each
+        raise AssertionError("there are files")
 
     def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
         with _opened(file) as opened:
@@ -39,14 +46,14 @@ class ParquetSource:
         for name in names:
             if schema.get_field_index(name) < 0:
                 raise DataError(
-                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: rewrite it, or name only "
+                    f"{file.url} has no column {name!r}, which {self._first.url} has: rewrite it, or name only "
                     "columns that all files have"
                 )
             one, other = plain_type(self.schema.field(name).type), plain_type(schema.field(name).type)
             if one != other:
                 raise DataError(
                     f"column {name!r} is {schema.field(name).type} in {file.url} and {self.schema.field(name).type} in "
-                    f"{self.files[0].url}: write them with one type, or read them as a Spark DataFrame"
+                    f"{self._first.url}: write them with one type, or read them as a Spark DataFrame"
                 )
 
 

@@ -66,7 +66,9 @@ class TFRecordFiles:
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         schema = pa.schema([self.schema.field(name) for name in names])
         with naming(unit.file, "TFRecord"):
-            yield from batches(unit.file.url, schema, self._options, unit.start, unit.stop or None)
+            # A file that is read to its end has other rows than were counted, where it was rewritten.
+            size = None if unit.stop else unit.file.bytes
+            yield from batches(unit.file.url, schema, self._options, unit.start, unit.stop or None, size)
 
 
 def _pieces_by_lengths(path: str) -> list[Piece]:

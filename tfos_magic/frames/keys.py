@@ -89,7 +89,8 @@ class PandasGrouping:
         batches = list(last(pa.table(columns, [*keys, *read]).to_batches()))
         if not batches:
             return rows[keys].reindex(columns=[*keys, *read])
-        return pa.Table.from_batches(batches).to_pandas()
+        # Whole numbers beside missing ones would be floats, in which those beyond 2**53 are others.
+        return pa.Table.from_batches(batches).to_pandas(integer_object_nulls=True)
 
 
 def _refuse_missing(keys: Any) -> None:

@@ -32,7 +32,12 @@ class ReadOptions:
 
 
 def batches(
-    url: str, schema: pa.Schema, options: ReadOptions, start: int = 0, stop: int | None = None
+    url: str,
+    schema: pa.Schema,
+    options: ReadOptions,
+    start: int = 0,
+    stop: int | None = None,
+    size: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a file, or the records in bytes ``[start, stop)`` of one, as batches of ``schema``.
 
@@ -42,7 +47,7 @@ def batches(
     """
     rows = 0
     try:
-        for chunk in chunks(url, options.compression, options.block_bytes, start, stop):
+        for chunk in chunks(url, options.compression, options.block_bytes, start, stop, size):
             for batch in _decoded(chunk, schema, options.record_type):
                 rows += batch.num_rows
                 yield batch

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from tfos_magic.errors import DataError
-from tfos_magic.storage import SEE_THE_STORE, forget_system, is_local, open_remedy, open_system, refuse_missing_bucket
+from tfos_magic.storage import (
+    SEE_THE_STORE,
+    forget_system,
+    is_local,
+    open_remedy,
+    open_system,
+    refuse_missing_bucket,
+    refuse_rewritten,
+)
 from tfos_magic.tfrecord.framing import Offsets, split
 from tfos_magic.tfrecord.protobuf_wire import PADDING
 
@@ -84,7 +92,9 @@ def _data_file(system: Any, name: str, info: dict[str, Any]) -> DataFile:
 
 
 def _hidden(below: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in below.split("/") if part)
+    # As Spark has it: the column of a folder such as "_c0=3" may have any name.
+    parts = (part for part in below.split("/") if part)
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 @contextmanager
@@ -109,18 +119,26 @@ def _explained(path: str) -> Iterator[None]:
 
 def is_gzip(url: str, compression: str) -> bool:
     """Whether a file is compressed, by its name where ``compression`` is ``AUTO``."""
-    return compression == GZIP or (compression == AUTO and url.endswith((".gz", ".gzip")))
+    return compression == GZIP or (compression == AUTO and url.lower().endswith((".gz", ".gzip")))
 
 
 def chunks(
-    url: str, compression: str = AUTO, block_bytes: int = BLOCK_BYTES, start: int = 0, stop: int | None = None
+    url: str,
+    compression: str = AUTO,
+    block_bytes: int = BLOCK_BYTES,
+    start: int = 0,
+    stop: int | None = None,
+    size: int | None = None,
 ) -> Iterator[RecordChunk]:
     """Read a file's records, in blocks of about ``block_bytes``. Raises :class:`Corrupt` after the last good one.
 
     Of a file that is not compressed, those in bytes ``[start, stop)`` alone; records must begin at both.
+    Raises ``OSError`` where it does not have ``size`` bytes any more.
     """
     system, path = open_system(url)
     with system.open(path, "rb") as file:
+        if size is not None:
+            refuse_rewritten(file, url, size)
         if is_gzip(url, compression):
             yield from _chunks_of(_Inflated(file), block_bytes)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,9 +20,10 @@ import tensorflow as tf
 
 import tfos_magic as tfos
 from tfos_magic.errors import DataError
-from tfos_magic.files import tfrecord
+from tfos_magic.files import csv, tfrecord
 from tfos_magic.files.file_sharding import in_runs, unit_order
 from tfos_magic.files.opening import open_source
+from tfos_magic.tfrecord.writing import new_job
 from tfos_magic.training import ranks
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext, StopSignal
@@ -402,3 +404,79 @@ def test_runs_are_dealt_so_that_every_batch_is_full_and_even(total: int, world: 
 def test_units_come_in_an_order_of_the_seed_and_the_epoch() -> None:
     assert sorted(unit_order(50, 3, 0).tolist()) == list(range(50))
     assert unit_order(50, 3, 0).tolist() == unit_order(50, 3, 0).tolist() != unit_order(50, 3, 1).tolist()
+
+
+def read_all(path: Path, **options: Any) -> list[Any]:
+    """The batches of a dataset that is not shuffled."""
+    return list(tfos.dataset(str(path), batch_size=50, shuffle=False, **options).as_numpy_iterator())
+
+
+def test_timestamps_of_any_year_come_as_spark_wrote_them(tmp_path: Path) -> None:
+    years = np.array(["9999-12-31", "0001-01-01", "2020-01-01"], "datetime64[us]")
+    pq.write_table(pa.table({"t": years}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    (batch,) = read_all(tmp_path)
+    assert batch["t"].tolist() == years.astype("int64").tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "tfrecord.gz"])
+def test_a_file_that_has_grown_since_it_was_counted_takes_no_rows_from_others(tmp_path: Path, kind: str) -> None:
+    def put(name: str, numbers: range) -> None:
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "csv":
+            path.write_text("x\n" + "".join(f"{number}\n" for number in numbers))
+            return
+        job = new_job(str(tmp_path / "made"), "Example", True, True)
+        job.commit([job.write(iter(pa.table({"x": list(numbers)}).to_batches()), 0)])
+        (made,) = (tmp_path / "made").glob("part*")
+        path.write_bytes(made.read_bytes() if made.name.endswith(".gz") else gzip.compress(made.read_bytes()))
+        shutil.rmtree(tmp_path / "made")
+
+    put("a", range(10))
+    put("b", range(100, 110))
+    made = tfos.dataset([str(tmp_path / f"{name}.{kind}") for name in "ab"], batch_size=5, shuffle=False)
+    assert sorted(int(x) for batch in made for x in batch["x"]) == [*range(10), *range(100, 110)]
+    put("a", range(15))
+    with pytest.raises(tf.errors.OpError, match=r"has \d+ bytes and had \d+: it has been rewritten"):
+        list(made)
+
+
+def test_line_breaks_in_quoted_text_are_part_of_it_in_files_of_any_size(tmp_path: Path) -> None:
+    text = "one line\nand another " * 20
+    rows = 15_000
+    pd.DataFrame({"x": range(rows), "text": [text] * rows}).to_csv(tmp_path / "a.csv", index=False)
+    assert (tmp_path / "a.csv").stat().st_size > csv.BLOCK_BYTES
+    batches = read_all(tmp_path)
+    assert sum(len(batch["x"]) for batch in batches) == rows
+    assert {value for batch in batches for value in batch["text"].tolist()} == {text.encode()}
+
+
+def test_lists_that_are_empty_in_the_first_rows_alone_are_lists(tmp_path: Path) -> None:
+    of_numbers = pa.list_(pa.int64())
+    pq.write_table(pa.table({"x": pa.array([[], []], of_numbers)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([[1, 2], [3]], of_numbers)}), tmp_path / "b.parquet")
+    (batch,) = read_all(tmp_path, pad="0")
+    assert batch["x"].tolist() == [[0, 0], [0, 0], [1, 2], [3, 0]]
+
+
+def test_a_first_parquet_file_without_rows_says_nothing_of_types(tmp_path: Path) -> None:
+    pd.DataFrame({"x": []}).astype(object).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"x": [1.5, 2.5]}).to_parquet(tmp_path / "b.parquet")
+    (batch,) = read_all(tmp_path)
+    assert batch["x"].tolist() == [1.5, 2.5]
+
+
+def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None:
+    for name in ("_c0=1", "_temporary", "_c0=2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("x\n7\n")
+    (batch,) = read_all(tmp_path)
+    assert sorted(batch["_c0"].tolist()) == [1, 2]
+
+
+def test_a_seed_that_is_none_is_told_at_once_and_endings_count_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.GZ").write_bytes(gzip.compress(b"x\n7\n"))
+    (batch,) = read_all(tmp_path)
+    assert batch["x"].tolist() == [7]
+    for seed in (-1, 1.0):
+        with pytest.raises(DataError, match="give a whole number from 0"):
+            tfos.dataset(str(tmp_path), batch_size=1, seed=seed)  # type: ignore[arg-type]

@@ -58,3 +58,10 @@ def test_rows_of_an_arrow_batch_are_tuples_with_arrays() -> None:
     ]
     assert same(decode_rows(encode_batch(batch)), expected)
     assert same(decode_rows(encode_batch(batch.slice(1))), expected[1:])
+
+
+def test_masks_of_arrays_travel() -> None:
+    rows = [np.ma.array([1.0, 2.0], mask=[True, False]), np.ma.array([3.0, 4.0], mask=[False, True])]
+    for sent in (rows, [(row, 1) for row in rows]):
+        came = [row[0] if isinstance(row, tuple) else row for row in decode_rows(encode_rows(sent))]
+        assert [row.mask.tolist() for row in came] == [[True, False], [False, True]]

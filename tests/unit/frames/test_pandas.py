@@ -350,3 +350,13 @@ def test_what_cannot_be_pickled_is_told() -> None:
 def test_anything_but_a_dataframe_is_refused() -> None:
     with pytest.raises(UsageError, match="not list"):
         tfs.map_blocks(lambda x: {"z": x}, [1, 2])
+
+
+def test_large_keys_beside_missing_ones_stay_the_numbers_that_they_are() -> None:
+    keys = pd.array([2**60 + 1, 2**60 + 2, None], dtype="Int64")
+    made = tfs.aggregate(
+        lambda x_input: {"x": tf.reduce_sum(x_input, axis=0)},
+        pd.DataFrame({"k": keys, "x": [1.0, 2.0, 3.0]}).groupby("k", dropna=False),
+    )
+    assert {None if pd.isna(key) else int(key) for key in made["k"]} == {2**60 + 1, 2**60 + 2, None}
+    assert sorted(made["x"]) == [1.0, 2.0, 3.0]

@@ -115,7 +115,7 @@ class FeedStore:
             return ""
         if mark == GONE:
             return "files that it was read from are gone, so the rows that were fed before are used. Read it again."
-        self._forget((id(df), plan, world))
+        self._outdate((id(df), plan, world))
         return "its files were rewritten since it was fed, so it is fed again."
 
     def release(self, df: Any = None) -> bool:

@@ -141,4 +141,6 @@ def _alike(read: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _as(array: pa.Array, target: pa.DataType) -> pa.Array:
-    return array if array.type == target else array.cast(target)
+    # Bytes that are read as text need not be UTF-8, and travel as bytes anyway.
+    as_it_is = array.type == target or (pa.types.is_string(target) and pa.types.is_binary(array.type))
+    return array if as_it_is else array.cast(target)

@@ -81,6 +81,8 @@ def dataset(
     their columns, or that workers see differently, naming them.
     """
     check_batch_size(batch_size)
+    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+        raise DataError(f"the seed is {seed!r}: give a whole number from 0")
     paths = [absolute_path(one) for one in ([path] if isinstance(path, str) else path)]
     rank, world = ranks.place()
     selection = Selection.of(features, label, weight, matrix)
@@ -207,11 +209,14 @@ def _wire(converter: WireConverter, batch: pa.RecordBatch, plan: FeedPlan, unit:
 
 
 def _settled(source: FileSource, plan: FeedPlan, units: list[Unit]) -> pa.Schema:
-    """The wire schema with the lengths of lists as the first rows have them."""
+    """The wire schema with the lengths of lists as the first rows have them that have some in all columns."""
     converter = WireConverter(plan)
-    unit = next(unit for unit in units if unit.rows)
-    with closing(source.read(unit, plan.sources)) as batches:
-        _wire(converter, next(batches), plan, unit)
+    for unit in (unit for unit in units if unit.rows):
+        with closing(source.read(unit, plan.sources)) as batches:
+            for batch in batches:
+                _wire(converter, batch, plan, unit)
+                if all(most > 0 for ranges in converter.widths.seen.values() for _, most in ranges):
+                    return settle(converter.schema, converter.widths)
     return settle(converter.schema, converter.widths)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position
-from tfos_magic.training.checkpointing import snapshot
+from tfos_magic.training.checkpointing import python_values, snapshot
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 from tfos_magic.training.checkpointing.resume import Recorded, by_class, reopen_epoch
 from tfos_magic.training.checkpointing.sender import Sender
@@ -82,7 +82,7 @@ class Checkpointer:
     def begin(self, loop: Loop) -> None:
         """``fit`` is about to train; its callbacks have begun."""
         if (fit := loop.fit) is not None:
-            fit.before = {name: snapshot.scalars(callback) for name, callback in fit.callbacks.items()}
+            fit.before = {name: python_values.scalars(callback) for name, callback in fit.callbacks.items()}
             fit.began = time.monotonic()
 
     def open(self, loop: Loop) -> None:
@@ -97,6 +97,13 @@ class Checkpointer:
             fit.recorded = self._is_built(loop)
         if fit.recorded and fit.position is not None and self._recorded is not None:
             self._recorded.restore(loop, fit)
+            for name, callback in fit.callbacks.items():
+                if attributes := python_values.left_out(callback):
+                    self._session.reporter.notice(
+                        f"{name.partition('.')[0]} goes on with {', '.join(attributes)} as the cell makes them: "
+                        "checkpoints hold numbers, strings, arrays, variables, and lists, dicts, sets and deques of "
+                        "them. Keep what it has to know in such attributes."
+                    )
 
     def _is_recorded(self, loop: Loop, fit: Fit) -> bool:
         """Whether checkpoints are taken of ``fit``, which has taken a step."""
@@ -251,7 +258,8 @@ def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], conte
         "epochs": list(fit.history.epoch),
         "history": _history(fit.history, arrays),
         "callbacks": {
-            name: snapshot.changed(callback, fit.before[name], name, arrays) for name, callback in fit.callbacks.items()
+            name: python_values.changed(callback, fit.before[name], name, arrays)
+            for name, callback in fit.callbacks.items()
         },
         "generators": snapshot.generator_states(arrays),
         "feeds": {name: list(mark) for name, mark in context.feeds.items()},
@@ -267,12 +275,12 @@ def _checkpoint(loop: Loop, fit: Fit, position: Position, sums: list[Any], conte
     return Checkpoint(position, details, arrays)
 
 
-def _history(history: keras.callbacks.History, arrays: snapshot.Arrays) -> Any:
+def _history(history: keras.callbacks.History, arrays: python_values.Arrays) -> Any:
     """The history, without metrics whose values are neither numbers nor arrays."""
     fit_values = {}
     for name, values in history.history.items():
         try:
-            fit_values[name] = snapshot.freeze(list(values), "history", arrays)
-        except snapshot.Unfit:
+            fit_values[name] = python_values.freeze(list(values), "history", arrays)
+        except python_values.Unfit:
             continue
     return {"dict": fit_values}

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfos_magic.checkpoints.checkpoint import Checkpoint, Position, decode, encode
 from tfos_magic.errors import TrainingError
-from tfos_magic.training.checkpointing import snapshot
+from tfos_magic.training.checkpointing import python_values, snapshot
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.loop import Fit, Loop, Opening
@@ -107,7 +107,7 @@ class Recorded:
 
 def put_back_generators(states: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     for kind, state in states.items():
-        snapshot.put_back_generator(kind, snapshot.thaw(state, arrays))
+        snapshot.put_back_generator(kind, python_values.thaw(state, arrays))
 
 
 def reopen_epoch(model: Any, fit: Fit) -> None:
@@ -165,6 +165,6 @@ def _restore_callbacks(fit: Fit, shared: Checkpoint) -> None:
     for name, values in shared.details["callbacks"].items():
         if name in fit.callbacks:
             for attribute, value in values.items():
-                setattr(fit.callbacks[name], attribute, snapshot.thaw(value, shared.arrays))
-    fit.history.history = snapshot.thaw(shared.details["history"], shared.arrays)
+                python_values.put_back(fit.callbacks[name], attribute, python_values.thaw(value, shared.arrays))
+    fit.history.history = python_values.thaw(shared.details["history"], shared.arrays)
     fit.history.epoch = list(shared.details["epochs"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import zlib
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from types import FunctionType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,15 +18,7 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_g
 from tensorflow.python.eager import context as eager_context
 
 from tfos_magic.errors import TrainingError
-
-Arrays = MutableMapping[str, npt.NDArray[Any]]
-
-_OF_KERAS = frozenset({"model", "_model", "params"})
-
-
-class Unfit(Exception):
-    """A value that a checkpoint cannot hold."""
-
+from tfos_magic.training.checkpointing.python_values import Arrays, freeze
 
 # Variables
 
@@ -125,81 +115,6 @@ def write(variable: Any, array: npt.NDArray[Any]) -> None:
     if array.dtype != dtype:
         array = np.frombuffer(array.tobytes(), dtype)
     variable.assign(array.reshape(tuple(variable.shape)))
-
-
-# Values of Python
-
-
-def freeze(value: Any, name: str, arrays: Arrays) -> Any:
-    """Give ``value`` as JSON; arrays in it go to ``arrays`` under names that begin with ``name``.
-
-    Raises :class:`Unfit` for anything but None, numbers, strings, arrays, functions of Keras such as ``ops.less``, and
-    lists, tuples and dicts of them.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        key = f"{name}.{len(arrays)}"
-        arrays[key] = value.copy()
-        return {"array": key}
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [freeze(item, name, arrays) for item in value]}
-    if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {"dict": {key: freeze(item, name, arrays) for key, item in value.items()}}
-    if isinstance(value, FunctionType) and _function_of_keras(value.__module__, value.__qualname__) is value:
-        return {"function": [value.__module__, value.__qualname__]}
-    raise Unfit(type(value).__name__)
-
-
-def thaw(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Read :func:`freeze` back."""
-    match value:
-        case {"array": key}:
-            return np.array(arrays[key])
-        case {"list": items}:
-            return [thaw(item, arrays) for item in items]
-        case {"tuple": items}:
-            return tuple(thaw(item, arrays) for item in items)
-        case {"dict": items}:
-            return {key: thaw(item, arrays) for key, item in items.items()}
-        case {"function": [module, name]}:
-            return _function_of_keras(module, name)
-        case _:
-            return value
-
-
-def _function_of_keras(module: str, name: str) -> Any:
-    """A function of Keras by its name, None for any other: a checkpoint must not choose what code is taken hold of."""
-    return vars(sys.modules[module]).get(name) if module.startswith("keras.") and module in sys.modules else None
-
-
-def scalars(owner: Any) -> dict[str, Any]:
-    """The attributes of an object that are None, numbers or strings."""
-    return {k: v for k, v in vars(owner).items() if v is None or isinstance(v, (bool, int, float, str))}
-
-
-def changed(owner: Any, before: Mapping[str, Any], name: str, arrays: Arrays) -> dict[str, Any]:
-    """The attributes of a callback that training changed since ``before`` (:func:`scalars`), frozen.
-
-    What the cell itself set, such as ``patience``, is not among them, so a resumed cell may set it anew.
-    """
-    frozen_attributes = {}
-    for attribute, value in vars(owner).items():
-        if attribute in _OF_KERAS or (attribute in before and _same(before[attribute], value)):
-            continue
-        new_arrays: dict[str, npt.NDArray[Any]] = {}
-        try:
-            frozen_attributes[attribute] = freeze(value, f"{name}.{attribute}", new_arrays)
-        except Unfit:
-            continue  # a file, a function, a thread: the callback made it and will make it again
-        arrays.update(new_arrays)
-    return frozen_attributes
-
-
-def _same(before: Any, now: Any) -> bool:
-    return type(before) is type(now) and bool(before == now)
 
 
 # Generators of random numbers

@@ -7,6 +7,7 @@ Nesterov momentum, as in DiLoCo (Douillard et al. 2023), and parts of the weight
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -33,12 +34,13 @@ class LocalStrategy:
     def __init__(self, context: RunContext) -> None:
         self._collectives = context.collectives
         self._options = context.options
+        self._of_models: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Replica]] = weakref.WeakKeyDictionary()
         self._replicas: dict[tuple[int, ...], Replica] = {}
         self._model: Any = None
 
     def begin(self, model: Any) -> None:
         """Count from here on; the weights as they are now are what the next average is measured against."""
-        self._model = model
+        self._model, self._replicas = model, self._of_models.setdefault(model, {})
         for replica in self._replicas.values():
             replica.restart()
 
