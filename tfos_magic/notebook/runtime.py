@@ -57,7 +57,7 @@ class Runtime:
         if _is_session(spark):
             return spark
         module = sys.modules.get("pyspark.sql")
-        with suppress(OSError):  # of a Java process that has ended
+        with suppress(Exception):  # of a Java process that has ended
             return module.SparkSession.getActiveSession() if module else None
         return None
 

@@ -179,7 +179,7 @@ def job_tag(spark: Session, tag: str, cores: int = 0) -> Iterator[None]:
         yield
     finally:
         spark.sparkContext.removeJobTag(tag)
-        del _TAGS[tag]
+        _TAGS.pop(tag, None)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from tfos_magic.disk.module_states import changed_states
 from tfos_magic.disk.place import tell_place
 from tfos_magic.errors import RunInterrupted, WorkerError, WorkerLost
 from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.storage import without_password
 from tfos_magic.tensorboard.event_files import EventMirror
 from tfos_magic.tensorboard.scalars import ScalarWriter
 from tfos_magic.transport.messages import (
@@ -199,7 +200,7 @@ class Execution:
         """Count a restart and say so; raises the loss with what to do where none is left."""
         request, state = self.request, self.state
         if state.restarts >= request.max_restarts:
-            raise loss.without_restarts(request.max_restarts, request.checkpoint_dir) from None
+            raise loss.without_restarts(request.max_restarts, without_password(request.checkpoint_dir)) from None
         rewind(state)
         if self._scalars is not None:
             self._scalars.await_rewind()

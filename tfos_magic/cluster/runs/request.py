@@ -162,7 +162,7 @@ def open_store(request: RunRequest, notify: Callable[[str], None]) -> Checkpoint
         raise UsageError("resume needs a checkpoint directory: set checkpoint_dir.")
     where = request.checkpoint_dir
     opened = partial(CheckpointStore, where, request.keep_checkpoints, resume=request.resume, notify=notify)
-    return tell_while(f"the checkpoint directory {where}", math.inf, opened) if "://" in where else opened()
+    return tell_while("the store of checkpoints", math.inf, opened) if "://" in where else opened()
 
 
 def await_written(work: Callable[[], Any]) -> Any:
