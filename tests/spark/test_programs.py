@@ -97,6 +97,7 @@ import signal
 import threading
 import time
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tfos_magic import TFCluster
@@ -111,7 +112,10 @@ if __name__ == "__main__":
             spark.sparkContext.parallelize([0], 1).map(lambda _: time.sleep(100)).count()
         except KeyboardInterrupt:
             print("interrupted")
-        (mine,) = tracker.getJobIdsForGroup("mine")
+        try:
+            (mine,) = tracker.getJobIdsForGroup("mine")
+        except Py4JError:  # PySpark's first call after one that was interrupted may fail, whoever handles interrupts
+            (mine,) = tracker.getJobIdsForGroup("mine")
         deadline = time.monotonic() + 20
         while mine in tracker.getActiveJobsIds() and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -228,7 +228,10 @@ def cancel_tag(spark: Session, tag: str) -> bool:
             in_time(lambda: spark.interruptTag(tag), None, 0.0 if is_silent(spark) else ANSWER_SECONDS)
         return not is_silent(spark)
     if spark.sparkContext._jsc is not None:
-        spark.sparkContext.cancelJobsWithTag(tag)
+        try:
+            spark.sparkContext.cancelJobsWithTag(tag)
+        except Exception:  # of py4j, whose first call after one that was interrupted may fail
+            spark.sparkContext.cancelJobsWithTag(tag)
     return True
 
 
