@@ -91,11 +91,8 @@ class Choice:
 
     def _take(self, checkpoint: Checkpoint) -> bool:
         """Go on from a checkpoint, unless it is of the middle of an epoch that had other rows."""
-        then = checkpoint.details.get("setting", {})
-        unlike = self._setting.unlike(then) if self._setting is not None else []
-        if then and not unlike and checkpoint.details.get("follows_ranks") and self._setting is not None:
-            now = self._setting.workers
-            unlike = [f"{now} worker{'s' * (now > 1)} instead of {then['workers']}"] * (now != then["workers"])
+        then, follows = (checkpoint.details.get(key) for key in ("setting", "follows_ranks"))
+        unlike = self._setting.unlike(then or {}, follows_ranks=bool(follows)) if self._setting is not None else []
         if unlike and checkpoint.position.step:
             self._left, self._unlike = checkpoint, unlike
             return False

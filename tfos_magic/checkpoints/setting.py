@@ -53,15 +53,16 @@ class Setting:
         """The fields as JSON has them."""
         return asdict(self)
 
-    def unlike(self, then: Mapping[str, Any]) -> list[str]:
+    def unlike(self, then: Mapping[str, Any], *, follows_ranks: bool = False) -> list[str]:
         """What makes the rows of steps others than those of a run with the setting ``then``, its :meth:`meta`; nothing
-        where that is not known."""
-        return list(self._unlike(Setting(**then))) if then else []
+        where that is not known. ``follows_ranks`` says that the cell's own data have others with other workers."""
+        return list(self._unlike(Setting(**then), follows_ranks)) if then else []
 
-    def _unlike(self, then: Setting) -> Iterator[str]:
+    def _unlike(self, then: Setting, follows_ranks: bool) -> Iterator[str]:
         if self.strategy != then.strategy:
             yield f"strategy {self.strategy} instead of {then.strategy}"
-        if self.workers != then.workers and (self.strategy != "sync" or (self.feeds and self.shuffle)):
+        follows_ranks = follows_ranks or self.strategy != "sync" or bool(self.feeds and self.shuffle)
+        if self.workers != then.workers and follows_ranks:
             yield f"{self.workers} worker{'s' * (self.workers > 1)} instead of {then.workers}"
         if not self.feeds:
             return

@@ -75,7 +75,7 @@ class Snapshot:
             else:
                 os.mkdir(target)
                 os.chmod(target, entry.stat().st_mode & 0o7777 | 0o700)
-                if "/" not in name and self.engines and _is_shared(entry):
+                if "/" not in name and self._is_shared(entry):
                     self.shared.add(name)
                     return False
                 return entry.path not in others
@@ -104,7 +104,7 @@ class Snapshot:
         """Make the folders at the top that hold ``folders`` empty, as few as these are; or all, whose entries are
         ``entries``."""
         if "" in folders:
-            self.live, self.shared = {""}, {e.name for e in entries if self.engines and _is_shared(e)}
+            self.live, self.shared = {""}, {entry.name for entry in entries if self._is_shared(entry)}
             return
         tops = {folder.split("/", 1)[0] for folder in folders}
         self.live = {folder for folder in self.live if folder.split("/", 1)[0] not in tops} | tops
@@ -113,16 +113,15 @@ class Snapshot:
                 shutil.rmtree(os.path.join(root, top), ignore_errors=True)
             os.makedirs(os.path.join(self.target, top), exist_ok=True)
 
+    def _is_shared(self, entry: os.DirEntry[str]) -> bool:
+        return self.engines and entry.name.startswith(_SHARED) and entry.is_dir(follow_symlinks=False)
+
 
 def _copy_small(source: str, target: str, status: os.stat_result) -> None:
     with open(source, "rb") as given, open(target, "wb", buffering=0) as made:
         made.write(given.read())
     os.chmod(target, status.st_mode & 0o7777)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _is_shared(entry: os.DirEntry[str]) -> bool:
-    return entry.name.startswith(_SHARED) and entry.is_dir(follow_symlinks=False)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]] | None:
