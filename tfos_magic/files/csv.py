@@ -66,13 +66,14 @@ class CSVSource:
 
     def _named(self, file: DataFile, schema: pa.Schema) -> pa.Schema:
         """The columns of a file, each by a name of its own. Raises :class:`DataError` for a name that comes twice."""
-        if twins := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        if "" in schema.names:
+            self._unnamed = self._unnamed or f"_c{schema.names.index('')}"
+        names = [name or self._unnamed for name in schema.names]
+        if twins := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(
                 f"{file.url} has several columns of the name {twins[0]!r}: rename all but one in the file's first line"
             )
-        if "" in schema.names:
-            self._unnamed = self._unnamed or f"_c{schema.names.index('')}"
-        return pa.schema([field.with_name(field.name or self._unnamed) for field in schema])
+        return pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
 
     def _in_file(self, name: str) -> str:
         return "" if name == self._unnamed else name

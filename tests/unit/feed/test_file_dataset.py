@@ -314,6 +314,13 @@ def test_a_name_that_comes_twice_in_a_csv_file_is_refused(tmp_path: Path) -> Non
             tfos.dataset(str(path), "csv", batch_size=2, features=["x"], label="y")
 
 
+@pytest.mark.parametrize("head", [",_c0,y", ",,y"])
+def test_a_column_without_a_name_takes_no_others(tmp_path: Path, head: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{head}\n1,2,0\n")
+    with pytest.raises(DataError, match=r"a\.csv has several columns of the name '_c0': rename all but one"):
+        tfos.dataset(str(tmp_path), batch_size=2)
+
+
 def test_the_index_that_pandas_writes_is_a_column_called_as_spark_calls_it(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1.5, 2.5], "y": [0, 1]}).to_csv(tmp_path / "a.csv")
     pd.DataFrame({"a": [3.5], "y": [1]}, index=[2]).to_csv(tmp_path / "b.csv")
