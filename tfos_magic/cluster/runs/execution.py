@@ -158,8 +158,9 @@ class Execution:
         revive(self._cluster, self.state, self._draw)
         take_size(self._cluster, self.state)
         ranks = self.request.ranks_of(self._cluster.size)
-        assert self._cluster.feeds is not None
-        streams = self._cluster.feeds.streams
+        spooled = self._cluster.feeds
+        assert spooled is not None
+        streams = spooled.streams
         try:
             before = self._store.feeds if self._store is not None else {}
             feeds = feed_all(self._cluster, self.request.frames, self.state, self._draw, before)
@@ -170,6 +171,7 @@ class Execution:
             raise streams.failure from None  # which is why the cell found no rows
         finally:
             streams.end()
+            spooled.in_use.end(self.run_id)
 
     def _run_cell(self, feeds: Mapping[str, SpooledFeed], ranks: Sequence[int]) -> bool:
         request = self.request

@@ -36,7 +36,7 @@ def feed_all(
     """
     cluster.membership.check()
     assert cluster.feeds is not None
-    cluster.feeds.begin_run(cluster.feed_world)
+    cluster.feeds.begin_run(state.run_id, cluster.feed_world)
     fed: dict[str, SpooledFeed] = {}
     earlier = earlier_marks(frames, before)
     for name, use in frames.items():
@@ -46,7 +46,7 @@ def feed_all(
             continue
         if not state.restarts and (notice := cluster.feeds.check_files(use.frame, use.plan, cluster.feed_world)):
             state.notices.append(f"{name}: {notice}")
-        known = cluster.feeds.find(use.frame, use.plan, cluster.feed_world)
+        known = cluster.feeds.find(use.frame, use.plan, state.run_id, cluster.feed_world)
         seconds = 0.0
         if reused := known is not None:
             fed[name] = known
@@ -55,7 +55,7 @@ def feed_all(
             state.wait_for("")
             then = rows_of(earlier[name])
             planned = then.parallelism if then is not None else 0
-            job = cluster.feeds.start(use.frame, use.plan, cluster.feed_world, planned)
+            job = cluster.feeds.start(use.frame, use.plan, state.run_id, cluster.feed_world, planned)
             fed[name] = _follow(cluster, job, name, state, draw)
             seconds = fed[name].seconds
         feed = fed[name]

@@ -17,6 +17,7 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
+from tfos_magic.feed.driver.feeds_in_use import FeedsInUse
 from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of, unlike, whole
 from tfos_magic.feed.driver.sources.files import GONE, files_mark
 from tfos_magic.feed.driver.streamed_feeds import StreamedFeeds
@@ -66,10 +67,10 @@ class FeedStore:
         self._lost: dict[FeedKey, SpooledFeed] = {}
         self._turn = threading.Lock()
         self._moves = 0
-        self._in_use: set[str] = set()
         self._under_way: set[str] = set()
         self._outdated: set[str] = set()
         self._answers = Answers()
+        self.in_use = FeedsInUse()
         self._lock = threading.RLock()
         self.streams = StreamedFeeds(spark, self._answers, access, tell, endpoints)
 
@@ -84,24 +85,22 @@ class FeedStore:
         self._answers.forget()
         self.streams.move(endpoints)
 
-    def begin_run(self, world: int = 0) -> None:
-        """What is found or fed from here on is used together, so that none of it may go. Beside a run of all workers,
-        whose ``world`` is 0, there is no other, so what others had goes now."""
+    def begin_run(self, run: str, world: int = 0) -> None:
+        """What is found or fed for ``run`` stays until its end. A run of all workers, whose ``world`` is 0, is alone,
+        so what is outdated goes now."""
+        self.in_use.begin(run)
         with self._lock:
-            self._in_use.clear()
             outdated = set() if world else self._outdated
             self._outdated = self._outdated - outdated
         for feed_id in outdated:
             self._release(feed_id)
 
-    def find(self, df: Any, plan: FeedPlan, world: int = 0) -> SpooledFeed | None:
+    def find(self, df: Any, plan: FeedPlan, run: str, world: int = 0) -> SpooledFeed | None:
         """The feed of this very DataFrame object with these columns, if all of it is there."""
         key = (id(df), plan, world)
         with self._lock:
-            feed = self._feeds.pop(key, None)
-            if feed is not None:
-                self._feeds[key] = feed  # last, as the one that was used last
-                self._in_use.add(feed.feed_id)
+            if (feed := self._feeds.pop(key, None)) is not None:
+                self._feeds[key] = self.in_use.add(run, feed)  # last, as the one that was used last
             return None if feed is None or feed.missing else feed
 
     def check_files(self, df: Any, plan: FeedPlan, world: int = 0) -> str:
@@ -126,7 +125,7 @@ class FeedStore:
             self._forget(key)
         return bool(keys)
 
-    def start(self, df: Any, plan: FeedPlan, world: int = 0, parallelism: int = 0) -> FeedJobThread:
+    def start(self, df: Any, plan: FeedPlan, run: str, world: int = 0, parallelism: int = 0) -> FeedJobThread:
         """Begin to feed ``df``, or what is missing of it; the thread's ``result`` gives the :class:`SpooledFeed` or
         raises what went wrong. What another run feeds meanwhile is waited for. An earlier run had it planned for this
         ``parallelism``, if any."""
@@ -137,7 +136,8 @@ class FeedStore:
                     job.check()
                     moves = self._moves
                     try:
-                        return self.find(df, plan, world) or self._bring(df, plan, world, parallelism, job)
+                        feed = self.find(df, plan, run, world) or self._bring(df, plan, world, parallelism, job)
+                        return self.in_use.add(run, feed)  # before another feed has its turn and wants its room
                     except FeedError:
                         if moves == self._moves:
                             raise  # else another run has replaced agents meanwhile
@@ -146,9 +146,7 @@ class FeedStore:
 
     def _bring(self, df: Any, plan: FeedPlan, world: int, parallelism: int, job: FeedJobThread) -> SpooledFeed:
         key = id(df), plan, world
-        with self._lock:
-            known = self._feeds.get(key)
-        if known is not None:
+        if (known := self._feeds.get(key)) is not None:
             job.feed_id = known.feed_id
             if feed := self._mend(df, key, known, job.tag):
                 return feed
@@ -262,7 +260,6 @@ class FeedStore:
     def _keep(self, key: FeedKey, df: Any, feed: SpooledFeed) -> SpooledFeed:
         with self._lock:
             self._feeds[key] = feed
-            self._in_use.add(feed.feed_id)
         weakref.finalize(df, self._forget, key).atexit = False
         return feed
 
@@ -272,7 +269,8 @@ class FeedStore:
             there = {feed.feed_id for feed in self._feeds.values()} | self._under_way | self._outdated
             if not there.issuperset(message.held):
                 return
-            idle = (key for key, feed in self._feeds.items() if not feed.streamed and feed.feed_id not in self._in_use)
+            used = self.in_use.ids()
+            idle = (key for key, feed in self._feeds.items() if not feed.streamed and feed.feed_id not in used)
             if (oldest := next(idle, None)) is not None:
                 self._forget(oldest)
                 return
