@@ -117,7 +117,7 @@ def end_cell(session: TrainingState) -> None:
     local_digests = [of_arrays([v.read_value() for v in assigned]), zlib.crc32(repr(session.saves).encode())]
     apart, saves = ((column != column[0]).any() for column in session.collectives.gather(local_digests).T)
     if apart:
-        refusals.refuse_apart([v.name for v in assigned[:3]])
+        refusals.refuse_apart([v.name for v in assigned[:3]], not all(v.trainable for v in assigned))
     if saves and not session.context.calls.rank:
         raise TrainingError(f"the workers saved the model, or read its weights, after different steps. {REMEDY}")
     refuse_parted(session, [v for variables in session.learning.values() for v in variables])
@@ -125,17 +125,36 @@ def end_cell(session: TrainingState) -> None:
 
 def refuse_parted(session: TrainingState, variables: Sequence[Any]) -> None:
     """Raise :class:`TrainingError` where the ranks' values of ``variables``, which have learnt together, are apart."""
+    names = [variable.name for variable in _parted(session, variables)]
+    if names and not session.context.calls.rank:
+        raise TrainingError(f"the workers' weights have diverged: {', '.join(names[:3])}. {REMEDY}")
+
+
+def refuse_parted_statistics(session: TrainingState, model: Any) -> None:
+    """Raise :class:`TrainingError` where ranks collect other values in what is not trained, as in a maximum that the
+    rows of the first batch did not change."""
+    collected = [v for v in model.non_trainable_weights if v.dtype in (*NUMBERS, "bool")]
+    names = [variable.path for variable in _parted(session, collected)]
+    if names and not session.context.calls.rank:
+        raise TrainingError(
+            f"the workers have different values in {', '.join(names[:3])}, where the model collects something of the "
+            "rows of one worker alone: before the first step it was not seen to be a mean or a sum over rows. Weights "
+            "that depend on it differ from those of one process. Let it change by means or sums over rows, or train "
+            "with one worker (-n 1)."
+        )
+
+
+def _parted(session: TrainingState, variables: Sequence[Any]) -> list[Any]:
+    """Those of the ``variables`` that are further apart between ranks than rounding makes them."""
     collectives = session.collectives
     digests = collectives.gather([of_arrays([np.asarray(v) for v in variables])])
     if (digests == digests[0]).all():
-        return
+        return []
     local_values = [tf.cast(v, tf.float64) for v in variables]
     means = [total / collectives.size for total in collectives.all_reduce(local_values)]
     apart = [_apart(mine, mean) for mine, mean in zip(local_values, means, strict=True)]
     furthest = collectives.gather([int(1e9 * part) for part in apart]).max(0)
-    names = [v.name for v, part in zip(variables, furthest, strict=True) if part > 1e9 * NEAR]
-    if names and not session.context.calls.rank:
-        raise TrainingError(f"the workers' weights have diverged: {', '.join(names[:3])}. {REMEDY}")
+    return [v for v, part in zip(variables, furthest, strict=True) if part > 1e9 * NEAR]
 
 
 def _apart(mine: tf.Tensor, mean: tf.Tensor) -> float:

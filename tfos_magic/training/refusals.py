@@ -153,11 +153,11 @@ def note_per_worker_batches(reporter: Reporter) -> None:
     )
 
 
-def refuse_apart(names: Sequence[str]) -> None:
+def refuse_apart(names: Sequence[str], of_layers: bool) -> None:
     raise TrainingError(
         f"a loop over a fed DataFrame assigned {', '.join(names)} directly, from one worker's rows, so the workers "
         "now have different weights. Let an optimizer apply the gradients, which then cover all rows, or assign the "
-        "result of tfos.allreduce(gradient)."
+        f"result of tfos.allreduce(gradient).{' fit() combines what layers collect.' if of_layers else ''}"
     )
 
 

@@ -132,6 +132,11 @@ class Attributes:
         value = (self._value(*name) or (None, None))[0]
         return any(isinstance(leaf, tf.Tensor) and not isinstance(leaf, ops.EagerTensor) for leaf in _leaves(value))
 
+    def holds_graph(self) -> bool:
+        """Whether what has changed since this was made are tensors of a graph."""
+        now = Attributes(self._model)
+        return any(now.is_symbolic(name) for name in self.changed())
+
     def changed(self) -> set[Name]:
         """What has another value than when this was made."""
         return {

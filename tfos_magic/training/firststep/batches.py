@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,20 +15,25 @@ from tfos_magic.training.step import rows_in
 FEWEST, MOST, MANY = 4, 7, 64
 MOST_BYTES = 8 << 20
 CONTRAST = 32.0
+LARGE = CONTRAST, 1.5 * CONTRAST
+"""By how much rows of both parts are larger where what first rows do not reach is to show."""
 _GOLDEN = 0.618
 
 
 @dataclass(frozen=True)
 class Tried:
-    """All ``rows`` of a trial, and two parts of them, each with the number of its rows."""
+    """All ``rows`` of a trial, and two parts of them, each with the number of its rows; ``wide`` are more of them, for
+    a step may go by their number."""
 
     whole: tuple[Any, int]
     parts: tuple[tuple[Any, int], tuple[Any, int]]
+    wide: Tried | None = None
 
     def mapped(self, change: Callable[[Any, int], Any]) -> Tried:
         """The same rows, after ``change(batch, number)`` of all of them (0) and of each part (1 and 2)."""
         (whole, total), ((first, n), (second, m)) = self.whole, self.parts
-        return Tried((change(whole, 0), total), ((change(first, 1), n), (change(second, 2), m)))
+        wide = None if self.wide is None else self.wide.mapped(change)
+        return Tried((change(whole, 0), total), ((change(first, 1), n), (change(second, 2), m)), wide)
 
 
 def peek(iterator: Any, count: int) -> tuple[list[Any], Any]:
@@ -56,22 +61,26 @@ def _with_spec(dataset: Any, spec: Any) -> Any:
     return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), spec)
 
 
-def tried(batch: Any, fewest: int = FEWEST) -> Tried:
+def tried(batch: Any, fewest: int = FEWEST, total: int = 0) -> Tried:
     """Some rows of a batch, repeated where there are less than the ``fewest``, cut so that neighbours come apart.
 
     Where there are more, they are as unlike as may be: a step may do something else with the few that are special.
 
-    They have about ``MOST_BYTES`` bytes where the fewest have no more, which bounds what a trial takes.
+    They have about ``MOST_BYTES`` bytes where the fewest have no more, which bounds what a trial takes. Where ``total``
+    says how many rows all ranks have, there are wide ones as well: as many, so far as this rank has memory for them.
     """
     rows = max(int(rows_in(batch)), 1)
     size = sum(_bytes_of(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True))
-    trial_rows = max(fewest, min(2 * rows, MOST, MOST_BYTES * rows // max(size, 1)))
+    rows_of_bytes = MOST_BYTES * rows // max(size, 1)
+    trial_rows = max(fewest, min(2 * rows, MOST, rows_of_bytes))
     trial_rows -= trial_rows % 3 == 0  # or a part would be the same rows when they are reversed
     chosen = _unlike(batch, rows, trial_rows) if rows > trial_rows else np.arange(trial_rows) % rows
     whole = _varied(taken(batch, chosen), np.arange(trial_rows) // rows)
     first_part = apart(trial_rows)
     first, second = ((taken(whole, np.flatnonzero(part)), int(part.sum())) for part in (first_part, ~first_part))
-    return Tried((whole, trial_rows), (first, second))
+    wide_rows = min(total, max(rows, min(2 * rows, rows_of_bytes), min(MANY, rows_of_bytes)))
+    wide = tried(batch, wide_rows) if wide_rows > trial_rows + 1 else None
+    return Tried((whole, trial_rows), (first, second), wide)
 
 
 def _unlike(batch: Any, rows: int, count: int) -> Any:
@@ -161,18 +170,19 @@ def has_zeros_alone(rows: Tried) -> bool:
     return any(leaf.shape.rank and not bool(tf.reduce_any(leaf != 0)) for leaf in leaves)
 
 
-def contrasted(rows: Tried) -> Tried:
-    """The same rows, the floats of one part much larger than those of the other: what depends on a threshold shows."""
+def contrasted(rows: Tried, first: float = CONTRAST, second: float = 1 / CONTRAST) -> Tried:
+    """The same rows, the floats of the ``first`` part much larger than those of the ``second``, or as much as is said:
+    what depends on a threshold shows."""
     total = rows.whole[1]
-    large = np.where(apart(total), CONTRAST, 1 / CONTRAST)
-    factors = (large, [CONTRAST], [1 / CONTRAST])
+    factors = (np.where(apart(total), first, second), [first], [second])
 
     def scaled(leaf: Any, factor: Any) -> Any:
         if not isinstance(leaf, tf.Tensor) or not leaf.dtype.is_floating or leaf.shape.rank == 0:
             return leaf
         return leaf * tf.cast(tf.reshape(tf.constant(factor), [-1, *[1] * (len(leaf.shape) - 1)]), leaf.dtype)
 
-    return rows.mapped(lambda batch, part: tf.nest.map_structure(lambda leaf: scaled(leaf, factors[part]), batch))
+    few = replace(rows, wide=None)
+    return few.mapped(lambda batch, part: tf.nest.map_structure(lambda leaf: scaled(leaf, factors[part]), batch))
 
 
 def apart(rows: int) -> Any:

@@ -11,28 +11,18 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
-from tfos_magic.tracebacks import essence
 from tfos_magic.training.agreement import REMEDY
-from tfos_magic.training.firststep import runs
+from tfos_magic.training.firststep import batches, runs
 from tfos_magic.training.firststep.alike import different
-from tfos_magic.training.firststep.batches import (
-    FEWEST,
-    MANY,
-    Tried,
-    as_tensor,
-    filled,
-    has_zeros_alone,
-    in_float64,
-    peek,
-    tried,
-)
+from tfos_magic.training.firststep.batches import Tried
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
+from tfos_magic.training.firststep.python_objects import has_own_code
 from tfos_magic.training.firststep.runs import Laws, mixed
 from tfos_magic.training.firststep.schedule import Schedule
 from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
-from tfos_magic.training.firststep.words import KINDS, Words, of_counts, of_large, of_metric, of_untried
+from tfos_magic.training.firststep.words import KINDS, Words, of_assumed, of_metric, of_untried
 from tfos_magic.training.gathered.losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
@@ -89,16 +79,6 @@ class FirstStep:
         by_row = self._laws.get(("rows", kind, name, id(model)), Law.UNKNOWN)
         return self._laws.get(("log", kind, name, id(model)), Law.MIXED if by_row is Law.MIXED else Law.UNKNOWN)
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Let an error that tells of other numbers of rows say why that may be."""
-        try:
-            yield
-        except Exception as error:
-            workers = self._session.collectives.size
-            error.tfos_hint = of_counts(essence(str(error)), workers)  # type: ignore[attr-defined]
-            raise
-
     def heed_maps(self, model: Any, dataset: Any) -> None:
         """Let the next :meth:`check` try the padding of ``dataset`` too; raises as :func:`paddings` does."""
         self._padded[model] = paddings(dataset)
@@ -115,15 +95,15 @@ class FirstStep:
         if not (is_first or is_again or padded):
             return iterator
         self.schedule.note(model, kind)
-        batches, again = peek(iterator, int(model.steps_per_execution))
-        if batches:
-            batch = tf.nest.map_structure(as_tensor, without_digest(batches[0])[0])
+        taken, again = batches.peek(iterator, int(model.steps_per_execution))
+        if taken:
+            batch = tf.nest.map_structure(batches.as_tensor, without_digest(taken[0])[0])
             checked_rows(batch)
             whole = with_stand_in(batch, rows_in(batch))
             if is_first or is_again:
                 self._check(model, kind, whole, loop if is_again else None)
             if padded:
-                self._check_padding(model, kind, tried(whole), padded)
+                self._check_padding(model, kind, batches.tried(whole), padded)
         return again
 
     @contextmanager
@@ -143,16 +123,19 @@ class FirstStep:
             for variable in model.variables:
                 self._laws.pop(("gradient", id(variable)), None)
             self.gathered.begin()
-            for few in (FEWEST, MANY):  # a step may need more rows than a few, such as the ten with the largest losses
-                rows = tried(batch, few)
+            total = int(self._session.collectives.gather([int(rows_in(batch))]).sum()) if has_own_code(model) else 0
+            for few in (
+                batches.FEWEST,
+                batches.MANY,
+            ):  # a step may need more than a few, as the ten with largest losses
+                rows = batches.tried(batch, few, total)
                 if laws := self._laws_on(trial, rows):
                     break
             is_traced = again is not None and not again.runs_eagerly
-            if mixed(laws) and not is_traced and self._any(self.gathered.gather_all()):
-                laws = self._laws_on(trial, rows)
+            laws = laws if is_traced else self._laws_with_gathered(trial, rows, laws)
             if not laws and again is None:
                 self.gathered.forget()
-            laws = self._filled_in(trial, rows, laws)
+            laws = self._with_statistics(trial, rows, self._filled_in(trial, rows, laws))
             if laws and self._any(trial.changes_gradients):
                 laws = self._laws_of_changed(trial, rows, laws)
                 self._early.discard(model)
@@ -171,10 +154,17 @@ class FirstStep:
             ):
                 self._refuse_apart(model, names)
 
+    def _laws_with_gathered(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+        """The laws where losses by which rows mix are gathered, or none is: one may read more than it is given."""
+        for change in (self.gathered.gather_all, self.gathered.gather_none):
+            if mixed(laws) and self._any(change()):
+                laws = self._laws_on(trial, rows)
+        return laws
+
     def _may_change(self, trial: Trial, laws: Laws) -> bool:
         """Whether other rows may show a step to be another one: one that is made of losses for each row does not."""
         own_loss = type(trial.model).compute_loss is not keras.Model.compute_loss
-        return trial.own_step or own_loss or bool(self.gathered.large) or any(name[0] == "added" for name in laws)
+        return trial.own_step or own_loss or bool(self.gathered.assumed) or any(name[0] == "added" for name in laws)
 
     def _check_padding(self, model: Any, kind: str, rows: Tried, padded: tuple[Padding, ...]) -> None:
         """Refuse a step that computes something else where rows have more padding."""
@@ -184,7 +174,8 @@ class FirstStep:
                 trial.own_step = False  # its later steps were tried with the padding that there is
                 wider = widened(rows.whole[0], padded), rows.whole[1]
                 both = Tried(rows.whole, (wider, wider))
-                laws = self._tried(trial, in_float64(both), runs.IN_FLOAT64) or self._tried(trial, both, TOLERANCE)
+                exact = self._tried(trial, batches.in_float64(both), runs.IN_FLOAT64)
+                laws = exact or self._tried(trial, both, TOLERANCE)
         refuse_padding(model, laws, self._session.reporter)
 
     def _laws_on(self, trial: Trial, rows: Tried) -> Laws:
@@ -192,20 +183,29 @@ class FirstStep:
         laws = self._tried(trial, rows, TOLERANCE)
         if not mixed(laws):
             return laws
-        return self._tried(trial, in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
     def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""
-        unknown = runs.unknown_in(laws, of_all_kinds=bool(laws) and self._any(has_zeros_alone(rows)))
+        unknown = runs.unknown_in(laws, of_all_kinds=bool(laws) and self._any(batches.has_zeros_alone(rows)))
         if not unknown:
             return laws
-        others = filled(rows)
+        others = batches.filled(rows)
         shown = self._any(others is not rows and runs.shows(trial, others, unknown, TOLERANCE))
         other_laws = self._laws_on(trial, others) if shown else {}
-        laws = {name: other_laws.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
+        laws = runs.completed(laws, other_laws)
         known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
         common = known.pop() if len(known) == 1 else Law.UNKNOWN
         return {n: common if law is Law.UNKNOWN and n[0] == "gradient" else law for n, law in laws.items()}
+
+    def _with_statistics(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+        """The laws, those of statistics that do not change as larger rows show them, which go beyond a threshold."""
+        if not self._any(bool(still := trial.collected(runs.still(laws)))):
+            return laws
+        before = dict(self._laws)
+        large = self._laws_on(trial, batches.contrasted(rows, *batches.LARGE))
+        self._laws = before
+        return laws | {name: agreed([laws[name], large.get(name, Law.UNKNOWN)]) for name in still}
 
     def _laws_of_changed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws of a step that changes its gradients before the optimizer has them, as by clipping.
@@ -244,7 +244,7 @@ class FirstStep:
     def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
         try:
             with layers_in_float64(trial.model) if tolerance == runs.IN_FLOAT64 else nullcontext():
-                laws_of_runs = [runs.run(trial, rows, tolerance)]
+                laws_of_runs = [runs.run(trial, each, tolerance) for each in (rows, rows.wide) if each is not None]
                 for ahead in trial.state.ahead(trial.own_step):
                     laws_of_runs += runs.run_later(trial, rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
@@ -283,7 +283,7 @@ class FirstStep:
             if mixed_names := [name for name, law in laws.items() if name[0] == kind and law is Law.MIXED]:
                 raise TrainingError(words.refusal(mixed_names[0], again))
         zeros = [words.of_zero(n) for n, law in laws.items() if n[0] in ("added", "loss") and law is Law.UNKNOWN]
-        for remark in [*zeros, *trial.remarks(), *map(of_large, sorted(self.gathered.large))]:
+        for remark in [*zeros, *trial.remarks(), *map(of_assumed, sorted(self.gathered.assumed))]:
             notice(remark)
         gradients = [law for name, law in laws.items() if name[0] == "gradient"]
         if gradients and all(law is Law.UNKNOWN for law in gradients):

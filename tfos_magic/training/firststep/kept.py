@@ -132,7 +132,7 @@ class Kept:
             if not same:
                 self._modes.pop(id(variable), None)
             kind = "statistic" if id(variable) in self._statistics else "state" if id(variable) in self._metrics else ""
-            if not kind or not (variable.dtype.is_floating or variable.dtype.is_integer):
+            if not kind or not (variable.dtype.is_floating or variable.dtype.is_integer or variable.dtype.is_bool):
                 continue
             if same:
                 changed[kind, id(variable)] = np.zeros(1), 0.0

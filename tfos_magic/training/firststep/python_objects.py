@@ -265,6 +265,20 @@ def names_in_code(model: Any) -> frozenset[str] | None:
     return frozenset().union(*names) if names else None
 
 
+def has_own_code(model: Any) -> bool:
+    """Whether the user's code is in a model's steps: in its layers, its losses or functions among its metrics."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    functions = [getattr(metric, "_fn", None) for metric in leaf_metrics(model)]
+    given = [value for value in (*losses, *functions) if value is not None and not isinstance(value, str)]
+    return names_in_code(model) is not None or any(map(is_own_code, given))
+
+
+def is_own_code(value: Any) -> bool:
+    """Whether a function, or an object such as a loss, is neither Keras's nor TensorFlow's, nor made of such a one."""
+    module = getattr(getattr(value, "fn", value), "__module__", None)  # of an object, that of its class
+    return not (module or "").startswith(_LIBRARIES)
+
+
 @functools.cache
 def _of_keras() -> frozenset[str]:
     """The attributes that every model has, and every optimizer, but for the wish to end its training."""

@@ -49,6 +49,16 @@ def held_to(before: Laws, laws: Laws) -> Laws:
     return {name: held(name, law) for name, law in laws.items()}
 
 
+def still(laws: Laws) -> list[Any]:
+    """The names of statistics that these rows do not change, or not by what they hold."""
+    return [name for name, law in laws.items() if name[0] == "statistic" and law in _SAME]
+
+
+def completed(laws: Laws, others: Laws) -> Laws:
+    """The ``laws``, those that are unknown as ``others`` have them."""
+    return {name: others.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
+
+
 def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
     """The laws of what a step computes of ``rows``; its gradients are ``stretch`` times as long."""
     batch, total = rows.whole

@@ -30,6 +30,9 @@ SAMPLED = 1 << 16
 STRETCHES = (1024.0, 1 / 1024.0)
 """By how much gradients are longer in trials of whether a step treats them as a linear map would."""
 
+_EPSILONS, _ROUNDINGS = {tf.bfloat16: 2.0**-8, tf.float16: 2.0**-11}, 4.0
+"""How far apart numbers are in 16 bits, and how many such errors a gradient may have that comes in these."""
+
 Batch = Any
 
 
@@ -78,6 +81,7 @@ class Trial:
         self._noise = RowlessNoise(stack, self._trying)
         self._seen: dict[Any, Any] = {}
         self._decisions: list[tf.Tensor] = []
+        self._rounding: dict[Any, float] = {}
         self._kept_by_all: dict[str, list[Any]] = {}
         self._now: TrialStep
         self._in_jacobian = trials.rows_in_turn(stack, self._trying)
@@ -90,7 +94,7 @@ class Trial:
         if rows == total:
             self._decisions = []
         step = self._now = TrialStep(rows, total, self._decisions)
-        self._seen, self._given = {}, []
+        self._seen, self._given, self._rounding = {}, [], {}
         self._noise.begin()
         before, attributes = self.state.values(), Attributes(self.model)
         self._session.step, self._session.trial = step, self
@@ -117,7 +121,7 @@ class Trial:
             for kind, values in by_kind.items():
                 self._seen.update({(kind, self._kind, n, id(self.model)): numbers(v) for n, v in values.items()})
         self._seen.update({name: change for name, (change, _) in changed.items()})
-        return StepValues(rows, self._seen, {name: rounding for name, (_, rounding) in changed.items()})
+        return StepValues(rows, self._seen, self._rounding | {name: error for name, (_, error) in changed.items()})
 
     def _compare(self, numbers: dict[str, list[Any]], of_all: bool) -> None:
         """Tell of attributes in which a step keeps other numbers of a part of the rows than of all."""
@@ -135,6 +139,11 @@ class Trial:
         given_ids = {id(gradient) for gradient in self._given}
         self.changes_gradients |= any(g is not None and id(g) not in given_ids for g in gradients)
         self._note("applied" if self.united_early else "gradient", gradients, variables)
+
+    def collected(self, names: Sequence[Any]) -> list[Any]:
+        """Those ``names`` of statistics that are of what the model does not train."""
+        trained = {id(metrics.raw(variable)) for variable in self.model.trainable_variables}
+        return [name for name in names if name[1] not in trained]
 
     def remarks(self) -> list[str]:
         """What is to be told of the step, beside its laws."""
@@ -162,6 +171,9 @@ class Trial:
             name = (kind, id(variable))
             if gradient is not None:
                 self._seen[name] = self._seen.get(name, 0.0) + _sample(gradient, variable)
+                if gradient.dtype in _EPSILONS:
+                    largest = float(np.abs(self._seen[name]).max(initial=0.0))
+                    self._rounding[name] = _ROUNDINGS * _EPSILONS[gradient.dtype] * largest
 
     def _trying(self) -> bool:
         return self._session.trial is self

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from tfos_magic.tracebacks import essence
 from tfos_magic.training.checkpointing.snapshot import variables
 from tfos_magic.training.loop import Loop
 
@@ -26,7 +28,8 @@ _OF_ASSIGNED = (
     "gives each worker's weights only those of its own rows."
 )
 _OF_MASKED = (
-    "If it is a mean over what is not masked, let Keras compute it: use ignore_class=, mask_zero=True or sample_weight."
+    "If it is a mean over what is not masked, let Keras compute it: use ignore_class=, mask_zero=True or "
+    "sample_weight. A loss function for compile() may compare rows: it is computed over those of all workers."
 )
 
 _OF_PYTHON = (
@@ -84,6 +87,16 @@ def of_untried(model: Any, why: str) -> str:
     )
 
 
+@contextmanager
+def explaining(workers: int) -> Iterator[None]:
+    """Let an error that tells of other numbers of rows than one of ``workers`` has say why that may be."""
+    try:
+        yield
+    except Exception as error:
+        error.tfos_hint = of_counts(essence(str(error)), workers)  # type: ignore[attr-defined]
+        raise
+
+
 def of_counts(error: str, workers: int) -> str:
     """What is told beside an error of shapes, one of which has as many rows as another on all ``workers``."""
     if "NoneType" in error or "None values" in error:
@@ -125,11 +138,13 @@ def of_gradients_by_metrics(model: Any) -> str:
     )
 
 
-def of_large(name: str) -> str:
-    """What is told of a loss that is computed of a worker's own rows, for its outputs are too large to be exchanged."""
+def of_assumed(name: str) -> str:
+    """What is told of a loss that is computed of a worker's own rows, for its outputs are too large to be exchanged, or
+    it reads more than these."""
     return (
-        f"Loss {name!r} returns one number per batch, not one per row, and its outputs are too large to exchange "
-        "between workers. In the first batch it was a mean or a sum over rows; this is assumed for all batches. If it "
+        f"Loss {name!r} returns one number per batch, not one per row, and cannot be computed of the rows of all "
+        "workers: its outputs are too large to exchange, or it reads more than its arguments. In the first batch it "
+        "was a mean or a sum over rows; this is assumed for all batches. If it "
         "divides by something that only some batches have, such as the number of unmasked rows, return a loss for "
         "each row, with sample_weight."
     )

@@ -6,6 +6,7 @@ over several machines. Each computes the loss of the global batch, and its gradi
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.firststep.batches import apart
+from tfos_magic.training.firststep.python_objects import is_own_code
 from tfos_magic.training.firststep.trial import TrialStep
 from tfos_magic.training.gathered.rows import exchanged, has_rows, leaves_of, of_own_rows, varied, with_leaves
 from tfos_magic.training.step import Step
@@ -40,13 +42,14 @@ class GatheredLosses:
         """Whether the loss that is being reduced is that of all rows."""
         self.counted_once = False
         """Whether the number that was computed last is that of all rows."""
-        self.large: set[str] = set()
-        """Names of losses with one number for a batch whose outputs are too large to be exchanged."""
+        self.assumed: set[str] = set()
+        """Names of losses with one number for a batch that are computed of a worker's own rows all the same."""
         self._gathered: set[Any] = set()
         self._tried: dict[Any, None] = {}
         self._unfit: set[Any] = set()
         self._possible: dict[Any, list[Any]] = {}
         self._owners: dict[int, Any] = {}
+        self._by_row: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._values: Any = None
 
     def call(self, compute: Compute, loss: Any, arguments: Sequence[Any], step: Step, known_by: Any = None) -> Any:
@@ -99,11 +102,28 @@ class GatheredLosses:
         """A loss gave ``values``, before their reduction."""
         self._values = values
 
+    def may_drop_rows(self, loss: Any, values: Any, step: Step) -> bool:
+        """Whether a loss may give other ``values`` than one for each row, as one of the user's own that leaves out rows
+        which are masked; where the trial had one for each."""
+        if self.at_work or isinstance(step, TrialStep) or not is_own_code(loss):
+            return False
+        is_vector = isinstance(values, tf.Tensor) and bool(values.shape.rank)
+        return is_vector and self._by_row.get(loss, values.shape[0] is None)
+
     def gather_all(self) -> bool:
         """Gather all losses that can be; whether there is one that was not."""
         new = self._possible.keys() - self._gathered - self._unfit
         self._gathered |= new
         return bool(new)
+
+    def gather_none(self) -> bool:
+        """Compute all losses of this trial of a worker's own rows: what one reads beside what it is given is of these.
+        Gives whether one was gathered, which is ``assumed`` to be what it is in the first batch."""
+        given_up = self._gathered & self._tried.keys()
+        self._gathered -= given_up
+        self._unfit |= given_up
+        self.assumed |= {getattr(self._owners[name[0]], "name", "loss") for name in given_up if name[1]}
+        return bool(given_up)
 
     def begin(self) -> None:
         """Another step is tried."""
@@ -148,13 +168,15 @@ class GatheredLosses:
         values = self._values if is_reduced and not is_metric else tf.convert_to_tensor(result)
         leaves, rows = leaves_of(arguments), int(step.rows)
         is_number = len(getattr(values, "shape", (None,))) == 0
+        if is_reduced and not is_metric:
+            self._by_row[loss] = not is_number and has_rows(values, rows)
         by_rows = all(has_rows(leaf, rows) for leaf in leaves) and name not in self._unfit
         known = getattr(loss, "reduction", None) not in (None, "none") if is_reduced and not is_metric else is_number
         if not (known and by_rows):
             self._gathered.discard(name)
             return result
         if sum(leaf.dtype.size * (leaf.shape.num_elements() or 0) for leaf in leaves) > MOST_BYTES_PER_ROW * rows:
-            self.large |= {loss.name} if is_number and not is_metric else set()
+            self.assumed |= {loss.name} if is_number and not is_metric else set()
             self._gathered.discard(name)
             return result
         self._possible[name] = [tf.stop_gradient(leaf) for leaf in leaves]
@@ -186,7 +208,10 @@ class GatheredLosses:
         allowed = (EXACT if whole.dtype == tf.float64 else ROUNDED) * tf.reduce_max(tf.abs(whole))
         for part in (apart(rows), ~apart(rows)):
             self._values, numbers = None, np.flatnonzero(part)
-            compute(*with_leaves(arguments, [tf.gather(leaf, numbers) for leaf in leaves]))
+            try:
+                compute(*with_leaves(arguments, [tf.gather(leaf, numbers) for leaf in leaves]))
+            except Exception:  # of the user's code, which may read what a model keeps of all rows: parts of a step tell
+                return False
             of_part = tf.gather(whole, numbers)
             if getattr(self._values, "shape", None) != of_part.shape:
                 return True

@@ -15,6 +15,16 @@ _ATTACHED = ("_keras_mask", "_keras_logits")
 """Attributes of Keras's outputs: their mask, and what a softmax or a sigmoid was made of, by which losses go instead.
 """
 
+_OF_OTHER_LENGTHS = {
+    "Where",
+    "Unique",
+    "UniqueV2",
+    "DynamicPartition",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+} | {f"{kind}{name}" for kind in ("", "Stateless") for name in ("If", "While")}
+"""Operations that may give as many elements as what they are given says, or that hide such ones."""
+
 
 def _is_tensor(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and len(leaf.shape) > 0
@@ -97,3 +107,32 @@ def _with_zeros(gradient: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
     """A gradient for as many rows as were ``given``: a stand-in has none."""
     rows = tf.shape(given)[0] - tf.shape(gradient)[0]
     return tf.pad(gradient, [[0, rows], *[[0, 0]] * (gradient.shape.rank - 1)])
+
+
+def number_follows_from(values: tf.Tensor, arguments: Sequence[Any]) -> bool:
+    """Whether how many ``values`` there are may depend on what ``arguments`` hold, as it does after a mask."""
+    if tf.executing_eagerly():
+        return True
+    known = {leaf.op for leaf in tf.nest.flatten(arguments) if isinstance(leaf, tf.Tensor)}
+    waiting = [values.op]
+    while waiting:
+        if (operation := waiting.pop()) in known:
+            continue
+        if operation.type in _OF_OTHER_LENGTHS:
+            return True
+        known.add(operation)
+        waiting += [tensor.op for tensor in operation.inputs]
+    return False
+
+
+def with_value_per_row(values: tf.Tensor, step: Step, loss: Any) -> tf.Tensor:
+    """The ``values`` of a loss, of which a step fails where these are not as many as its rows, or a multiple."""
+    count, rows = tf.shape(values, tf.int64)[0], tf.maximum(tf.cast(step.rows, tf.int64), 1)
+    text = (
+        f"Loss {getattr(loss, 'name', 'loss')!r} gives a mean over other rows than those of the batch. A worker has "
+        "only part of them, so weights would differ from those of one process. Return a value for every row, 0 for "
+        "those that do not count; or train with one worker (-n 1). Values and rows:"
+    )
+    whole = tf.logical_and(count > 0, tf.equal(count % rows, 0))
+    with tf.control_dependencies([tf.debugging.Assert(whole, [text, count, rows])]):
+        return tf.identity(values)

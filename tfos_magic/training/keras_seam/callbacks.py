@@ -81,6 +81,8 @@ class RunCallback(RunHooks, keras.callbacks.Callback):
         if self._session.many and self._session.strategy.lockstep:
             agreement.refuse_parted(self._session, self.model.trainable_variables)
             self._session.remember(self.model.trainable_variables)
+            if self._session.exact:
+                agreement.refuse_parted_statistics(self._session, self.model)
         super().on_train_end(logs)
         if self._session.many and not self._session.exact:  # rank 0's callbacks alone have written files
             self._session.context.refresh()

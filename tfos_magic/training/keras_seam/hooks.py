@@ -26,6 +26,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from tfos_magic.training import agreement, refusals
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.firststep.words import explaining
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
 from tfos_magic.training.inputs.joined_elements import of_equal_rows
@@ -80,7 +81,7 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
     signatures = {name: inspect.signature(getattr(owner, name)) for name in ("fit", "evaluate", "predict")}
 
     def loop(kind: str, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        with session.entered(kind, model) as entered, session.first_step.explaining():
+        with session.entered(kind, model) as entered, explaining(session.collectives.size):
             call = signatures[kind].bind(model, *args, **kwargs)
             call.apply_defaults()
             _prepare(session, entered, call.arguments)

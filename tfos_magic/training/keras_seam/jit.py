@@ -21,6 +21,7 @@ from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
@@ -85,11 +86,12 @@ class _Forward:
         inputs = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
         if any(isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)) for leaf in leaves):
             return "XLA supports no sparse or ragged inputs"
-        outer = self._session.step
+        outer, before = self._session.step, Attributes(model)
         with tf.init_scope():
             self._session.step = self._session.new_step(tf.constant(float(_TRIAL_ROWS)))
             try:
-                return _try(_trial(original, model, args, kwargs, inputs), inputs, kind == "fit")
+                reason = _try(_trial(original, model, args, kwargs, inputs), inputs, kind == "fit")
+                return reason or ("its call() keeps tensors, which others may read" if before.holds_graph() else "")
             finally:
                 self._session.step = outer
                 model._clear_losses()

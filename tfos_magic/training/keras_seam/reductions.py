@@ -18,6 +18,7 @@ from keras.src.trainers.compile_utils import CompileLoss
 
 from tfos_magic.training import refusals
 from tfos_magic.training.firststep.trial import TrialStep
+from tfos_magic.training.gathered.rows import number_follows_from, with_value_per_row
 from tfos_magic.training.keras_seam.batch_normalization import global_moments
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.seams import wrap
@@ -58,16 +59,19 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
 
 def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     current: list[Any] = []
+    given: list[Any] = []
 
     def call(original: Any, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         current.append(loss)
         step, arguments = session.exact_step, (y_true, y_pred, sample_weight)
+        given.append(arguments)
         try:
             if step is None or isinstance(loss, (CompileLoss, *_OVERLAPS)):
                 return original(loss, *arguments)
             return session.first_step.gathered.call(partial(original, loss), loss, arguments, step)
         finally:
             current.pop()
+            given.pop()
 
     def call_all(original: Any, compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Heed losses whose class has a ``__call__`` of its own, too."""
@@ -84,11 +88,16 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
             compiled._flat_losses = parts
 
     def reduce(original: Any, values: Any, sample_weight: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         reduction = kwargs.get("reduction", "sum_over_batch_size")
         step = session.exact_step or own_loop.batch_step
-        session.first_step.gathered.note(values)
-        if step is None or session.first_step.gathered.at_work:
+        by_count = False
+        gathered, is_mean = session.first_step.gathered, mask is None and reduction in _MEANS
+        if step is not None and is_mean and gathered.may_drop_rows(current[-1], values, step):
+            by_count = number_follows_from(values, given[-1])
+            values = values if by_count else with_value_per_row(values, step, current[-1])
+        reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
+        gathered.note(values)
+        if step is None or gathered.at_work:
             return reduced
         if not isinstance(step, TrialStep):  # which finds that it is to be gathered
             refusals.refuse_circle(current[-1])
@@ -106,7 +115,11 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
         if reduction in (None, "none"):
             compiled = any(isinstance(loss, CompileLoss) for loss in current)
             return _with_gradient_scaled(reduced, step) if compiled else reduced
-        reduced = _globalised(reduced, values, sample_weight, mask, reduction, step)
+        if by_count:  # rows that are left out, as masked ones, make other means on each rank
+            factor = _part(tf.cast(tf.size(values), _exact(reduced.dtype)), step)
+            reduced = tf.math.multiply_no_nan(reduced, tf.cast(factor, reduced.dtype))
+        else:
+            reduced = _globalised(reduced, values, sample_weight, mask, reduction, step)
         return reduced if session.exact_step is not None else _of_all_rows(reduced, step)
 
     def overlap(original: Any, loss: Any, y_true: Any, y_pred: Any) -> Any:

@@ -170,8 +170,9 @@ def report_unknown(model: Any, reporter: Reporter) -> None:
 
 
 def report_python_state(model: Any, reporter: Reporter) -> None:
-    """Say which metrics of the user's keep what they have seen elsewhere than in variables."""
+    """Say which metrics of the user's keep what they have seen elsewhere than in variables that can be summed."""
     for metric in leaf_metrics(model):
+        note_other_types(metric, reporter)
         if not metric.variables and not type(metric).__module__.startswith(("keras.", "tf_keras.")):
             reporter.notice(
                 f"Metric {metric.name!r} ({type(metric).__name__}) has no variables: what it keeps in Python covers "
@@ -180,8 +181,18 @@ def report_python_state(model: Any, reporter: Reporter) -> None:
             )
 
 
+def note_other_types(metric: Any, reporter: Reporter) -> None:
+    """Say of a metric which of its variables are of types that are not summed."""
+    if other := [f"{v.name} ({v.dtype})" for v in metric.variables if v.dtype not in NUMBERS]:
+        reporter.notice(
+            f"Metric {metric.name!r} keeps {', '.join(other)}, which is not summed over the workers: its value covers "
+            "the rows of one of them. Keep sums and counts as float32, float64, int32 or int64."
+        )
+
+
 def note_unknown(metric: Any, reporter: Reporter) -> None:
     """Say of a metric that is not Keras's own what is done with its state."""
+    note_other_types(metric, reporter)
     if not type(metric).__module__.startswith(("keras.", "tf_keras.")):
         reporter.notice(
             f"The state of metric {metric.name!r} ({type(metric).__name__}) is summed over the workers. That is right "

@@ -24,6 +24,11 @@ def check(optimizer: Any) -> None:
             "loss scaling cannot be split between workers and parameter servers. Use the policy mixed_bfloat16, which "
             "needs no scaling, or --strategy sync."
         )
+    if getattr(optimizer, "_inner_optimizers", None):  # of a MultiOptimizer, which Keras has from 3.15 on
+        raise TrainingError(
+            f"{type(optimizer).__name__} picks an optimizer for each variable, which parameter servers cannot do. Use "
+            "one optimizer, or --strategy sync."
+        )
     if optimizer.global_clipnorm is not None and optimizer.gradient_accumulation_steps:
         raise TrainingError(
             "global_clipnorm with gradient_accumulation_steps needs the gradients of all variables in one place, but "

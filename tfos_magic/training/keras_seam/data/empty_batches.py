@@ -63,10 +63,11 @@ def _filled(leaf: Any) -> Any:
     """Add a row of zeros where there is none; without a branch, which XLA would not compile."""
     if (leaf.shape[0] or 0) > 0:
         return leaf
-    shape = tf.concat([[_missing(leaf)], tf.shape(leaf)[1:]], 0)
     tensor = tf.convert_to_tensor(leaf)
-    zeros = tf.fill(shape, "") if tensor.dtype == tf.string else tf.zeros(shape, tensor.dtype)
-    return tf.concat([tensor, zeros], 0)
+    if tensor.dtype != tf.string:  # padding is not taken for rows of two tensors, as of two lookups, where it is read
+        return tf.pad(tensor, [[0, _missing(leaf)], *[[0, 0]] * (tensor.shape.rank - 1)])
+    shape = tf.concat([[_missing(leaf)], tf.shape(leaf)[1:]], 0)
+    return tf.concat([tensor, tf.fill(shape, "")], 0)
 
 
 def _cut(output: Any, missing: tf.Tensor) -> Any:

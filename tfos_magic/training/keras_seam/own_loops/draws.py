@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
@@ -18,6 +19,7 @@ from tfos_magic.training.inputs.marks import STAND_IN, called_with, inputs_of, i
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.own_loops.together import Together, refuse_graph
 from tfos_magic.training.keras_seam.seams import SCATTER, replace_item, replaced, wrap
+from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.session import Session
 
 _VALUES = {"assign": "value", "assign_add": "delta", "assign_sub": "delta", **dict.fromkeys(SCATTER, "sparse_delta")}
@@ -91,7 +93,8 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
         if session.apart:
             value, *rest = args or [kwargs.pop(_VALUES[method])]
             return own_loop.assign_by_replica(method, lambda v, new: original(v, new, *rest, **kwargs), variable, value)
-        if session.loop is None and session.draws_shares and variable.trainable and not session.applying:
+        own = session.loop is None and session.draws_shares and not session.applying
+        if own and (variable.trainable or _is_of_layer(variable)):
             session.assigned[id(variable)] = variable
         return original(variable, *args, **kwargs)
 
@@ -111,6 +114,12 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
     for kind in (tf.data.Dataset, OwnedIterator):
         original = loops[kind]
         replace_item(stack, loops, kind, lambda *a, _original=original: loop(_original, *a))
+
+
+def _is_of_layer(variable: Any) -> bool:
+    """Whether a layer that is being called collects something in ``variable``, and does not draw by it."""
+    is_called = global_state.get_global_attribute("current_call_ctx") is not None
+    return is_called and (variable.dtype.name in NUMBERS or variable.dtype.is_bool)
 
 
 def _is_begun_by_cell() -> bool:
