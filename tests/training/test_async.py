@@ -251,3 +251,17 @@ weights = model.get_weights()
     )
     outcomes = run(cell, "weights")
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
+
+
+def test_an_optimizer_for_each_variable_is_refused_with_the_remedy(served: Group) -> None:
+    cell = DATA + (
+        "first, other = keras.optimizers.Adam(), keras.optimizers.SGD()\n"
+        "model = mlp()\n"
+        "both = keras.optimizers.MultiOptimizer(lambda v: first if 'kernel' in v.path else other)\n"
+        "model.compile(both, from_logits)\n"
+        "model.fit(x, y, verbose=0)\n"
+    )
+    for outcome in served.run(cell, strategy="async", options={}):
+        assert outcome.kind == "TrainingError", outcome.error
+        assert "MultiOptimizer picks an optimizer for each variable" in outcome.error
+        assert "--strategy sync" in outcome.error

@@ -54,7 +54,9 @@ class ControlClient:
         if self._relayed:
             return (
                 f"host {host} had no answer from the kernel by the relay at {self._endpoint}, which it tried for "
-                f"{seconds:.0f} s: executors must reach each other, and Spark must have a slot for messages"
+                f"{seconds:.0f} s: executors must reach each other at that address, and Spark must have a slot for "
+                "messages. Leave %config TFOS.driver_host empty, or set it to an address of the kernel's machine by "
+                "which executors have an address for each other; %tfos doctor tries it"
             )
         return (
             f"host {host} could not reach the kernel at {self._endpoint}, which it tried for {seconds:.0f} s: open "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfos_magic.cluster.via_spark.detour import Detour
+from tfos_magic.cluster.via_spark.detour import Detour, toward_kernel
 from tfos_magic.errors import StartTimeout
 from tfos_magic.transport.log_once import LogOnce
 
@@ -52,3 +52,18 @@ def test_a_first_agent_ends_the_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tries_end_with_the_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     made = detour(monkeypatch, [], lambda seconds: False)
     assert not made.take("tcp://10.0.0.1:1", time.monotonic() - 1, LOG)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("", "10.0.0.1"),
+        ("127.0.0.1", "10.0.0.1"),
+        ("localhost", "10.0.0.1"),
+        ("::1", "10.0.0.1"),
+        ("10.0.9.9", "10.0.9.9"),
+        ("kernel.example", "kernel.example"),
+    ],
+)
+def test_a_relay_listens_where_other_hosts_reach_it(wanted: str, found: str) -> None:
+    assert toward_kernel(wanted, "10.0.0.1") == found

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 
 import zmq
 
@@ -36,6 +37,14 @@ _TAKEN = (
     "Executors do not reach this kernel, so the workers' messages go by Spark: with --via spark, or "
     "%config TFOS.via = 'spark', the next start does not try."
 )
+
+
+def toward_kernel(wanted: str, driver: str) -> str:
+    """Toward which address an executor's own is found, on which a relay listens: the ``wanted`` one of the kernel, or
+    that of the ``driver`` where that is loopback, by which executors on other hosts would reach themselves."""
+    with suppress(ValueError):
+        return driver if ip_address(wanted).is_loopback else wanted
+    return driver if wanted in ("", "localhost") else wanted
 
 
 class Detour:
@@ -95,7 +104,7 @@ class Detour:
     def _start(self, kernel: str, deadline: float) -> None:
         server_public, server_secret = zmq.curve_keypair()
         public, secret = zmq.curve_keypair()
-        driver = self._driver_host or driver_address(self._spark)
+        driver = toward_kernel(self._driver_host, driver_address(self._spark))
         work = partial(start_relay, driver, SecretBytes(server_secret), public, self.patience)
         said = self._ask("a relay for messages, on an executor", work, deadline - time.monotonic())
         self._endpoint, line = said.split()

@@ -31,8 +31,6 @@ from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradien
 
 TOLERANCE = 5e-6
 """What rounding in float32 may make; where it makes more, a trial in float64 tells."""
-CERTAIN = 2e-2
-"""A difference that no rounding makes, for models that cannot compute in float64."""
 
 
 class FirstStep:
@@ -183,7 +181,9 @@ class FirstStep:
         laws = self._tried(trial, rows, TOLERANCE)
         if not mixed(laws):
             return laws
-        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(
+            trial, rows, trial.certain()
+        )
 
     def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""
@@ -199,13 +199,13 @@ class FirstStep:
         return {n: common if law is Law.UNKNOWN and n[0] == "gradient" else law for n, law in laws.items()}
 
     def _with_statistics(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
-        """The laws, those of statistics that do not change as larger rows show them, which go beyond a threshold."""
+        """The laws, as larger rows show them for statistics that do not change, which may go by a threshold."""
         if not self._any(bool(still := trial.collected(runs.still(laws)))):
             return laws
         before = dict(self._laws)
         large = self._laws_on(trial, batches.contrasted(rows, *batches.LARGE))
         self._laws = before
-        return laws | {name: agreed([laws[name], large.get(name, Law.UNKNOWN)]) for name in still}
+        return runs.completed(laws, large, still)
 
     def _laws_of_changed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws of a step that changes its gradients before the optimizer has them, as by clipping.

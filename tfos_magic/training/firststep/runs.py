@@ -54,9 +54,14 @@ def still(laws: Laws) -> list[Any]:
     return [name for name, law in laws.items() if name[0] == "statistic" and law in _SAME]
 
 
-def completed(laws: Laws, others: Laws) -> Laws:
-    """The ``laws``, those that are unknown as ``others`` have them."""
-    return {name: others.get(name, law) if law is Law.UNKNOWN else law for name, law in laws.items()}
+def completed(laws: Laws, others: Laws, names: Sequence[Any] | None = None) -> Laws:
+    """The ``laws``, those that are unknown, or have these ``names``, as ``others`` show them. Where statistics change
+    only there, what mixes rows beside them does so in ``laws`` as well: a step may go by its new statistics."""
+    names = [name for name, law in laws.items() if law is Law.UNKNOWN] if names is None else names
+    found = {name: agreed([laws[name], others.get(name, Law.UNKNOWN)]) for name in names}
+    if any(name[0] == "statistic" and law not in _SAME for name, law in found.items()):
+        found |= {name: law for name, law in others.items() if law is Law.MIXED and name[0] in KINDS and name in laws}
+    return laws | found
 
 
 def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
