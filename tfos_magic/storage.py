@@ -16,6 +16,7 @@ _OF_STORES = ("AWS_", "AZURE_", "FSSPEC_", "GOOGLE_", "GCSFS_", "HADOOP_")
 _SEEN: dict[type, dict[str, str]] = {}
 """Of each kind of file system, the environment in which those were made that fsspec keeps."""
 _OF_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
+_OF_STORE = re.compile(rf"(?P<scheme>{'|'.join(sorted(_OF_BUCKETS))}):/(?P<slash>/)?(?P<bucket>(?(slash)[^/]*))")
 
 
 def open_system(where: str) -> tuple[Any, str]:
@@ -26,6 +27,8 @@ def open_system(where: str) -> tuple[Any, str]:
     """
     import fsspec  # here, because a kernel that never trains needs none of it
 
+    if (cut := _OF_STORE.match(where)) and not cut["bucket"]:
+        raise DataError(f"{where!r} names no bucket: give a URL such as {cut['scheme']}://bucket/folder")
     if "://" not in where:
         where = os.path.abspath(os.path.expanduser(where))
     system, root = fsspec.core.url_to_fs(where)

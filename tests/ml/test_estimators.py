@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -20,8 +21,9 @@ from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.ml import KerasClassifier, KerasEstimator, KerasRegressor
+from tfos_magic.ml.logits import gives_logits
 from tfos_magic.ml.scores import Scores
-from tfos_magic.ml.training import Facts, _gives_logits
+from tfos_magic.ml.training import Facts
 
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
@@ -110,7 +112,29 @@ def test_raw_predictions_of_two_classes_are_a_margin(logits: list[list[float]]) 
 def test_losses_of_margins_are_told_from_those_of_probabilities(loss: Any) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", loss)
-    assert _gives_logits(model) == ("hinge" in str(getattr(loss, "name", getattr(loss, "__name__", loss))))
+    assert gives_logits(model) == ("hinge" in str(getattr(loss, "name", getattr(loss, "__name__", loss))))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        [keras.losses.BinaryCrossentropy(from_logits=True)],
+        partial(keras.losses.binary_crossentropy, from_logits=True),
+        lambda labels, outputs: keras.losses.binary_crossentropy(labels, outputs, from_logits=True),
+        keras.losses.Hinge(name="margin"),
+    ],
+    ids=["in a list", "partial", "own function", "under another name"],
+)
+def test_outputs_are_logits_whatever_form_a_loss_has_that_takes_them(loss: Any) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    assert gives_logits(model)
+
+
+def test_an_own_loss_after_a_sigmoid_takes_probabilities() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", lambda labels, outputs: keras.losses.binary_crossentropy(labels, outputs))
+    assert not gives_logits(model)
 
 
 def test_a_stream_is_refused_in_words(df: Any) -> None:

@@ -127,3 +127,20 @@ def test_without_mlflow_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         log(Told())
     monkeypatch.delitem(sys.modules, "mlflow")
     assert mlflow_log.active_run() is None
+
+
+@pytest.mark.parametrize(("call", "logged"), [("log_text", True), ("log_batch", False)])
+def test_a_call_that_fails_leaves_no_run_of_mlflow_going_on(
+    call: str, logged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no credentials for the store")
+
+    monkeypatch.setattr(mlflow.MlflowClient, call, fail)
+    run = Told(rate=0.5)
+    made = log(run, "digits")
+    run.told(epoch_end(0, loss=3.0))
+    run.end()
+    assert "no credentials" in made.problem
+    assert mlflow.get_run(made.run_id).info.status == "FINISHED"
+    assert bool(steps(made.run_id, "loss")) == logged

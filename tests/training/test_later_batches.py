@@ -245,3 +245,21 @@ model.fit(x, y, batch_size=29, verbose=0)
     )
     notices = told(groups[2], cell)[1]
     assert any("'rows'" in notice and "count (uint32)" in notice for notice in notices), notices
+
+
+@pytest.mark.parametrize("rows", [26, 23], ids=["as many", "fewer"])
+def test_a_loop_over_two_datasets_of_other_numbers_of_rows_is_told_of(groups, rows: int) -> None:
+    cell = (
+        DATA
+        + FED.replace("SIZE", "2")
+        + f"""
+model, optimizer = mlp(), keras.optimizers.SGD(0.05)
+others = fed(tf.data.Dataset.from_tensor_slices((x, y)).batch({rows}))
+for (first, labels), (second, _) in zip(train, others):
+    with tf.GradientTape() as tape:
+        loss = from_logits(labels, model(first))
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+"""
+    )
+    notices = told(groups[2], cell)[1]
+    assert any("draws several batches for a step" in notice for notice in notices) == (rows == 23), notices

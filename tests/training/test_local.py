@@ -358,3 +358,29 @@ def test_every_model_of_a_cell_has_its_statistics_averaged(groups: Groups) -> No
     for outcome in outcomes:
         for one, other in zip(outcome.values["first"], outcome.values["last"], strict=True):
             np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+UNFROZEN = """
+class Counts(keras.layers.Layer):
+    def build(self, shape):
+        self.kept = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.kept.assign(tf.reduce_mean(inputs))
+        return inputs
+
+
+base = keras.layers.Dense(8)
+model = keras.Sequential([keras.Input((12,)), Counts(), base, keras.layers.Dense(3)])
+for trainable in (False, True):
+    base.trainable = trainable
+    model.compile(keras.optimizers.SGD(0.05), from_logits)
+    model.fit(x[:26], y[:26], batch_size=26, epochs=2, verbose=0, shuffle=False)
+kept, expected = float(model.layers[0].kept), float(x[:26].mean())
+"""
+
+
+def test_statistics_are_averaged_after_layers_were_unfrozen(groups: Groups) -> None:
+    for outcome in succeeded(groups[2].run(DATA + UNFROZEN, "kept", "expected", strategy="local")):
+        assert outcome.values["kept"] == pytest.approx(outcome.values["expected"], abs=1e-5)

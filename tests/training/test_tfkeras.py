@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.soak import every
-from tests.training.conftest import assert_same_history, assert_same_weights, succeeded
+from tests.training.conftest import assert_same_history, assert_same_weights, succeeded, told
 from tests.training.harness import DATA
 from tfos_magic.transport.messages import EpochEnd, Progress
 
@@ -377,3 +377,25 @@ def test_one_worker_alone_refuses_nothing(groups) -> None:
     for name in ("batch-normalization", "mixed-precision", "train-on-batch", "own-loop", "stateful"):
         cell += REFUSED[name][0] + "\n"
     succeeded(groups[1].run(cell))
+
+
+def test_code_of_the_users_own_in_a_model_of_keras_2_is_named(groups) -> None:
+    cell = (
+        DATA
+        + """
+import tf_keras
+
+class Penalty(tf_keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(1e-3 * tf.reduce_sum(tf.square(inputs)))
+        return inputs
+
+def trained(*layers):
+    model = tf_keras.Sequential([tf_keras.Input((12,)), tf_keras.layers.Dense(8), *layers, tf_keras.layers.Dense(3)])
+    model.compile("sgd", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, batch_size=29, verbose=0)
+"""
+    )
+    assert not any("code of your own" in text for text in told(groups[2], cell + "trained()")[1])
+    notices = told(groups[2], cell + "trained(Penalty())")[1]
+    assert any("code of your own in Penalty" in notice and "import keras" in notice for notice in notices), notices

@@ -7,6 +7,7 @@ own disk, ``hdfs://``, ``s3://``, ``gs://``, ``memory://``.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -28,7 +29,7 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import CheckpointPart
 
 FLUSH_SECONDS = 120.0
-IDLE_SECONDS = 1.0
+IDLE_SECONDS, SLOW_SECONDS = 1.0, 15.0
 
 
 class CheckpointStore:
@@ -52,6 +53,7 @@ class CheckpointStore:
         self._changed = threading.Condition()
         self._waiting: list[tuple[Position, bytes]] = []
         self._writing = self._closing = False
+        self._writing_since = 0.0
         self._failed = ""
         self._resuming = resume
         self.seed: int | None = None
@@ -85,6 +87,12 @@ class CheckpointStore:
         except Damaged as error:
             self._notify(f"A checkpoint that came from worker {part.rank} is not kept: {error}.")
             return
+        if (since := self._writing_since) and time.monotonic() - since > SLOW_SECONDS:
+            self._writing_since = 0.0  # it is told once of each
+            self._notify(
+                f"A checkpoint has been on its way to {self._files.where} for {SLOW_SECONDS:.0f} s, and newer ones "
+                "wait for it. The run continues."
+            )
         with self._changed:
             # A newer checkpoint makes one that still waits for a slow disk needless, unless that ended a fit.
             self._waiting = [(p, d) for p, d in self._waiting if p.complete and p.fit != position.fit]
@@ -177,7 +185,7 @@ class CheckpointStore:
         while (task := self._next()) is not None:
             self._write(*task)
             with self._changed:
-                self._writing = False
+                self._writing, self._writing_since = False, 0.0
                 self._changed.notify_all()
 
     def _next(self) -> tuple[Position, bytes] | None:
@@ -187,7 +195,7 @@ class CheckpointStore:
                 if self._closing:
                     return None
                 self._changed.wait(IDLE_SECONDS)
-            self._writing = True
+            self._writing, self._writing_since = True, time.monotonic()
             return self._waiting.pop(0)
 
     def _write(self, position: Position, data: bytes) -> None:

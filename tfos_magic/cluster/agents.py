@@ -45,7 +45,7 @@ from tfos_magic.worker.agent_task import RESULT_SCHEMA, AgentTask
 
 log = logging.getLogger("tfos_magic.cluster")
 
-CANCEL_TIMEOUT, SILENT_TIMEOUT, ROOM_SECONDS = 10.0, 1.5, 15.0
+CANCEL_TIMEOUT, SILENT_TIMEOUT, ROOM_SECONDS, ENDING_SECONDS = 10.0, 1.5, 15.0, 5.0
 HASH_SEED = "0"
 """Python's in trainers, one for all kernels: a run that is resumed finds sets of strings in the order they had."""
 
@@ -75,9 +75,9 @@ class Agents:
         self._await_slots(self._membership.size, deadline, released=released, feeding=feeding)
 
     def check_growth(self, workers: int) -> None:
-        """Raise :class:`StartTimeout` where Spark has no room now for so many workers, with those that are there."""
+        """Raise :class:`StartTimeout` where Spark has no room for so many, once tasks that are ending have ended."""
         if workers > len(self._membership.workers):
-            self._await_slots(workers + self._spec.servers, time.monotonic(), released=self.cores)
+            self._await_slots(workers + self._spec.servers, time.monotonic() + ENDING_SECONDS, released=self.cores)
 
     def _await_slots(self, agents: int, deadline: float, **how: Any) -> None:
         await_slots(self._spark, agents, self._spec.cores, deadline, waiting=tell, **how)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfos_magic.errors import UsageError
+from tfos_magic.ml.logits import gives_logits
 
 FIT = "import tfos_magic.ml.training as t_\nmodel, history, facts = t_.fit(item, train, {validation})"
 EVALUATE = "import tfos_magic.ml.training as t_\nmetrics = t_.evaluate(model, facts, data)"
@@ -65,7 +66,7 @@ def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, 
     _check_inputs(model, train)
     shape = _shape_of(model, train) if _is_plain(model) or not getattr(model, "compiled", False) else None
     classes = _check(asked, model, shape)
-    logits = _gives_logits(model)
+    logits = gives_logits(model)
     _compile(model, asked.kind, shape, logits)
     labels = train.element_spec[1].shape[1:]
     if asked.kind != CLASSIFY and shape is not None:
@@ -189,23 +190,6 @@ def _numbers(shape: Sequence[int | None]) -> str:
 
 def _symbol(keras: Any, spec: Any) -> Any:
     return keras.KerasTensor((None, *spec.shape[1:]), spec.dtype.name)
-
-
-def _gives_logits(model: Any) -> bool:
-    """Whether the outputs are to become probabilities yet: the loss says so, else the last layer's activation does.
-
-    So are margins, of which hinge losses are made: the second of two classes begins at zero.
-    """
-    loss = getattr(model, "loss", None)
-    if str(getattr(loss, "__name__", None) or getattr(loss, "name", None) or loss) in ("hinge", "squared_hinge"):
-        return True
-    if loss is not None and hasattr(loss, "get_config"):
-        return bool(loss.get_config().get("from_logits", False))
-    layers = getattr(model, "layers", None) or [model]
-    name = getattr(getattr(layers[-1], "activation", None), "__name__", "")
-    if getattr(model, "compiled", False) and loss is not None:
-        return False  # losses by name take probabilities
-    return name not in ("softmax", "sigmoid") and type(layers[-1]).__name__ != "Softmax"
 
 
 def _classes(labels: tuple[int, ...], shape: tuple[int | None, ...]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,8 @@ def capture(
     Raises :class:`CaptureError` for a name that does not exist or cannot be pickled and :class:`DataError` for a
     DataFrame that cannot be fed as asked. Nothing has been started by then.
     """
-    requested_names = [name for name in dict.fromkeys([*names.reads, *push]) if name not in feeds]
+    shadowing = sorted(name for name in names.builtins if _shadows(name, namespace))
+    requested_names = [name for name in dict.fromkeys([*names.reads, *shadowing, *push]) if name not in feeds]
     unknown = _missing([*requested_names, *feeds.values()], names, namespace, push)
     objects = {name: namespace[name] for name in requested_names if name in namespace}
     if getattr(objects.get("display"), "__module__", "") in _DISPLAYS:  # workers have one of their own
@@ -288,3 +290,11 @@ def _refuse_spark(name: str, value: Any) -> None:
             f"The cell reads {name!r}, a {kind.__name__}, which lives in the notebook's process only. Prepare "
             "DataFrames in an earlier cell: the cell gets a DataFrame that it names as a tf.data.Dataset."
         )
+
+
+def _shadows(name: str, namespace: Mapping[str, Any]) -> bool:
+    """Whether the notebook has a built-in name of its own, as after ``from numpy import *``; IPython's are none."""
+    if name not in namespace or namespace[name] is getattr(builtins, name):
+        return False
+    value = namespace[name]
+    return not any(str(getattr(of, "__module__", "")).startswith("IPython.") for of in (value, type(value)))

@@ -22,6 +22,7 @@ _ALWAYS_THERE = (frozenset(dir(builtins)) - {"display", "get_ipython"}) | {
     "__annotations__",
 }
 
+_BUILTINS = _ALWAYS_THERE & {name for name in dir(builtins) if not name.startswith("_")}
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _DEFINING = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr"})
 # Fields of statements and expressions that may not be come to. What functions read is told of by itself.
@@ -45,7 +46,7 @@ class CellNames:
     cell defines too, and reads before only where it may not come to, such as the first pass of a loop, or that its
     functions set.
     ``open_ended`` is true after ``from … import *``, which may define anything; ``dynamic`` where it calls ``exec`` or
-    the like, which may too.
+    the like, which may too. ``builtins`` are those that it reads, of which the notebook may have others.
     """
 
     reads: tuple[str, ...]
@@ -54,6 +55,7 @@ class CellNames:
     later: frozenset[str] = frozenset()
     perhaps: frozenset[str] = frozenset()
     dynamic: bool = False
+    builtins: frozenset[str] = frozenset()
 
 
 def analyse(source: str, filename: str) -> CellNames:
@@ -63,8 +65,8 @@ def analyse(source: str, filename: str) -> CellNames:
     nested_loads, nested_stores = _nested(_inner_codes(code))
     at_once, _ = _nested(_codes_at_once(code))
     defines = frozenset(stores | nested_stores)
-    reads = [name for name in loads if name not in _ALWAYS_THERE]
-    reads += [name for name in nested_loads if name not in stores and name not in _ALWAYS_THERE]
+    taken = [*loads, *(name for name in nested_loads if name not in stores)]
+    reads = [name for name in taken if name not in _ALWAYS_THERE]
     tree = ast.parse(source)
     branched = frozenset(loads).difference(_names_of(_sure(tree, _BRANCHES)))
     later = frozenset(nested_loads).difference(loads, at_once) | branched
@@ -75,6 +77,7 @@ def analyse(source: str, filename: str) -> CellNames:
         later=later,
         perhaps=frozenset(nested_stores) | defines.difference(_names_of(_sure(tree, _PASSES))),
         dynamic=not _DEFINING.isdisjoint([*loads, *nested_loads]),
+        builtins=frozenset(taken) & _BUILTINS,
     )
 
 

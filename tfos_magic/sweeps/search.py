@@ -28,11 +28,12 @@ AGAIN_SECONDS = 1.0
 
 _UNSURE = re.compile(
     r"(^|_)(neg|negative|minus|inverse|no|non|anti)_|drop|gain|improv|change|delta|diff|reduc|profit|lossless"
+    r"|brier|crps|hamming|dice|anomal|inaccura|accident|accumul|cost|regret|penalty|(^|_)fid(_|$)"
 )
 """What turns the sense of another word round, or may."""
 _FALLING = re.compile(r"loss|error|entropy|perplexity|hinge|poisson|diverg|distance|(^|_)(r?m[as]p?l?e|err|kld?)(_|$)")
 _GROWING = re.compile(
-    r"acc|auc|precision|recall|f1|fbeta|iou|io_u|(^|_)r2(_|$)|score|similarity|dice|ndcg|specific|sensitiv"
+    r"acc|auc|precision|recall|f1|fbeta|iou|io_u|(^|_)r2(_|$)|score|similarity|ndcg|specific|sensitiv"
 )
 
 

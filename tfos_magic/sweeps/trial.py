@@ -67,12 +67,13 @@ class Searching:
         self.exhausted = True
 
     def beats(self, value: float) -> bool:
-        """Whether a value is better than those of all trials that have ended well."""
+        """Whether a value is as good as those of all trials that have ended well: which of equal ones is the best one,
+        the study says."""
         with self.lock:
             best = best_of(self.study)
             if best is None or best.value is None:
                 return True
-            return value > best.value if self.search.direction == "maximize" else value < best.value
+            return value >= best.value if self.search.direction == "maximize" else value <= best.value
 
 
 class Trial(Observer):
@@ -254,10 +255,11 @@ class Trial(Observer):
                 f"No epoch reported {self._searching.search.metric}, so the pruner ends no trial early: it goes by the "
                 "metrics of fit()."
             )
-        best = self._searching.beats(value)
         self.value = value
         self._tell("complete", "COMPLETE", value)
-        if best:
+        with self._searching.lock:
+            best = best_of(self._searching.study)
+        if best is not None and best.number == self.trial.number:
             if self._searching.best is not None:
                 self._searching.best.values.clear()
             self._searching.best, self.values = self, values

@@ -13,6 +13,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +24,7 @@ from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import UsageError
 
 ANSWER_SECONDS = 5.0
-END_SECONDS = 15.0
+END_SECONDS, QUICK_SECONDS = 15.0, 2.0
 _LONGEST = 6_000  # characters of a parameter's value
 _STATUS = {RunPhase.DONE: "FINISHED", RunPhase.STOPPED: "KILLED"}
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
@@ -78,7 +80,7 @@ class MlflowLog:
         if run.done:
             self._work.put((self._end, run.state, dict(run.result)))
             self._work.put(None)
-            if not self._over.wait(END_SECONDS) and not self.problem:
+            if not self._over.wait(QUICK_SECONDS if self.problem else END_SECONDS) and not self.problem:
                 self.problem = f"has not answered for {END_SECONDS:g} s; what is left is logged when it does"
         if self.problem and not self._told:
             self._told = True
@@ -99,14 +101,24 @@ class MlflowLog:
         return rows
 
     def _go_on(self) -> None:
+        broken = False
+        while (work := self._work.get()) is not None:
+            call, *given = work
+            if not broken:
+                broken = self._fails(partial(call, *given))
+            if call == self._end:
+                self._fails(partial(self._terminate, *given))
+        self._over.set()
+
+    def _fails(self, call: Callable[[], Any]) -> bool:
+        """Whether a call fails, of a server, of the way to it, or of a store: no run fails of it."""
         try:
-            while (work := self._work.get()) is not None:
-                call, *given = work
-                call(*given)
-        except Exception as error:  # of a server, of the way to it, or of a store: no run fails of it
-            self.problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        finally:
-            self._over.set()
+            call()
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            self.problem = self.problem or text
+            return True
+        return False
 
     def _begin(self, settings: dict[str, str], source: str) -> None:
         _refuse_deaf(self._mlflow.get_tracking_uri())
@@ -120,7 +132,7 @@ class MlflowLog:
             self._prefix = f"{self._name}/"  # of several runs in one of MLflow's
         params = [self._mlflow.entities.Param(self._key(n), v[:_LONGEST]) for n, v in settings.items()]
         self._client.log_batch(self.run_id, params=params)
-        self._client.log_text(self.run_id, source, f"{self._prefix}cell.py")
+        self._fails(partial(self._client.log_text, self.run_id, source, f"{self._prefix}cell.py"))
 
     def _experiment_id(self) -> str:
         known = self._client.get_experiment_by_name(self._experiment)
@@ -140,10 +152,12 @@ class MlflowLog:
             [(0, {"seconds": state.ended - state.started, "bytes_sent_per_epoch": state.sent_per_epoch})], _now()
         )
         for name, value in values.items():
-            self._log_model(name, value)
+            self._fails(partial(self._log_model, name, value))
         if state.error:
             self._client.set_tag(self.run_id, self._key("error"), state.error)
-        if self._is_ours:
+
+    def _terminate(self, state: RunState, values: dict[str, Any]) -> None:
+        if self._is_ours and self.run_id:
             self._client.set_terminated(self.run_id, _STATUS.get(state.phase, "FAILED"))
 
     def _log_model(self, name: str, value: Any) -> None:

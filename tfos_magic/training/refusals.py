@@ -191,8 +191,8 @@ def note_nested(reporter: Reporter) -> None:
 def note_several(reporter: Reporter) -> None:
     reporter.notice(
         "A loop over a fed DataFrame takes gradients of the same weights several times per batch. Each covers all "
-        "workers' rows: right for several losses of the batch, wrong for gradients of single rows, which differ from "
-        "those of a single process (tape.jacobian keeps rows apart)."
+        "workers' rows: right for several losses of the batch, wrong for gradients of single rows, and for batches "
+        "that are kept, as in list(dataset). Draw each batch for its step (tape.jacobian keeps rows apart)."
     )
 
 

@@ -180,3 +180,11 @@ def test_what_only_the_notebook_can_run_is_refused_by_its_line_with_what_to_writ
     source = TransformerManager().transform_cell(f"x = 1\n{line}\ny = 2\n")
     with pytest.raises(UsageError, match=words):
         refuse_magics(analyse(source, "<cell>"), source)
+
+
+def test_a_builtin_name_is_taken_where_the_notebook_has_another_thing_by_it() -> None:
+    names = analyse("total = sum(rows)\nprint(max(rows))\ndef power(): return pow(2, 3)\nlen = 3", "<cell>")
+    assert names.builtins == {"sum", "max", "pow", "print"}
+    assert names.reads == ("rows",)
+    namespace = {"sum": np.sum, "pow": lambda a, b: 42.0, "max": max, "len": 5, "rows": [1], "exit": None}
+    assert sorted(capture(names, namespace, feeds={}, push=[]).values) == ["pow", "rows", "sum"]

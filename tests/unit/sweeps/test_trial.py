@@ -103,7 +103,7 @@ def test_the_names_of_the_best_are_wanted_and_kept_and_those_of_others_are_not()
     for trial in trials:
         wanted.append(trial.answer("outputs", {}))
         trial.end({"model": object()} if wanted[-1] else {}, None)
-    assert wanted == [True, False, False, True]
+    assert wanted == [True, False, True, True]  # which of equal ones is the best is known when they are told
     assert moved.searching.best is trials[3]
     assert [bool(trial.values) for trial in trials] == [False, False, False, True]
     assert moved.study.best_trial.number == trials[3].number
@@ -230,3 +230,15 @@ def test_a_model_that_could_not_come_costs_no_trial() -> None:
     trial.end({}, CaptureError("model: it cannot be sent", {"history": 1}))
     assert (trial.verdict, trial.values) == ("complete", {"history": 1})
     assert moved.searching.notices == ["model: it cannot be sent"]
+
+
+def test_of_equal_values_the_best_trial_is_the_studys_whoever_ended_first() -> None:
+    moved = Moved()
+    first, second = epochs(moved.trial(), 0.5), epochs(moved.trial(), 0.5)
+    assert (first.trial.number, second.trial.number) == (0, 1)
+    for trial in (second, first):
+        assert trial.answer("outputs", {})
+        trial.end({"model": object()}, None)
+    assert moved.searching.best is [first, second][moved.study.best_trial.number]
+    assert bool(moved.searching.best.values)
+    assert sum(bool(trial.values) for trial in (first, second)) == 1

@@ -37,10 +37,13 @@ class LocalStrategy:
         self._of_models: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Replica]] = weakref.WeakKeyDictionary()
         self._replicas: dict[tuple[int, ...], Replica] = {}
         self._model: Any = None
+        self._has_others: weakref.WeakSet[Replica] = weakref.WeakSet()
+        self._averages_others = False
 
     def begin(self, model: Any) -> None:
         """Count from here on; the weights as they are now are what the next average is measured against."""
         self._model, self._replicas = model, self._of_models.setdefault(model, {})
+        self._averages_others = False
         for replica in self._replicas.values():
             replica.restart()
 
@@ -79,11 +82,15 @@ class LocalStrategy:
         """What is averaged when these variables are; a model with several optimizers has one replica for each."""
         key = tuple(id(variable) for variable in variables)
         if key not in self._replicas:
-            others = [] if self._replicas else [v for v in self._model.non_trainable_variables if v.dtype in _FLOATS]
-            if self._options.average_state:
-                others += update.slots()
+            others = [v for v in self._model.non_trainable_variables if v.dtype in _FLOATS]
+            others = [] if self._averages_others else others  # but for layers that were frozen in an earlier fit
             with tf.init_scope():
-                self._replicas[key] = Replica(list(variables), others, self._options, self._collectives)
+                state = update.slots() if self._options.average_state else []
+                replica = Replica(list(variables), [*others, *state], self._options, self._collectives)
+            self._replicas[key] = replica
+            if others:
+                self._has_others.add(replica)
+        self._averages_others |= self._replicas[key] in self._has_others
         return self._replicas[key]
 
 

@@ -58,6 +58,8 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
         except (StopIteration, tf.errors.OutOfRangeError):
             session.draws_shares = False
             own_loop.iterators.end(iterator)
+            if tf.executing_eagerly():
+                own_loop.drawn_rows.end(int(own_loop.steps_taken.numpy()))
             raise
         if session.loop is None:
             own_loop.iterators.drawn(iterator)

@@ -5,6 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import tensorflow as tf
+
+from tfos_magic.training.logs.progress import Reporter
+from tfos_magic.training.step import rows_of_leaf
+
 
 class Iterators:
     """Which iterator gave the batch that is under way. One that a loop left with ``break`` is gone by then.
@@ -44,3 +49,29 @@ class Iterators:
         """Whether the batch that is under way is this rank's share."""
         latest = max(self._drawn, key=lambda iterator: self._drawn[iterator], default=None)
         return self.in_graph or bool(self.shares(latest))
+
+
+class DrawnRows:
+    """How many rows the batches have that a loop draws between two of its steps: the last one's count for all."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._rows, self._steps, self._differ = -1, -1, False
+
+    def note(self, batch: Any, steps: int) -> None:
+        """A ``batch`` was drawn after so many ``steps``."""
+        if steps != self._steps:
+            self.end(steps)
+        counts = [int(rows) for rows in map(rows_of_leaf, tf.nest.flatten(batch)) if rows is not None] or [-1]
+        self._differ |= len({*counts, *([self._rows] if self._rows >= 0 else [])}) > 1
+        self._rows, self._steps = counts[0], steps
+
+    def end(self, steps: int) -> None:
+        """An iterator gave all that it has, or a step was taken since."""
+        if self._differ and steps != self._steps:
+            self._reporter.notice(
+                "A loop draws several batches for a step, and they have different numbers of rows, as when two fed "
+                "DataFrames are zipped. Gradients are weighted by this worker's rows of the last one, so weights may "
+                "differ from those of one process: give both the same number of rows, or draw them with one DataFrame."
+            )
+        self._rows, self._differ = -1, False

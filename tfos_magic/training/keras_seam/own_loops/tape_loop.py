@@ -24,7 +24,7 @@ from tfos_magic.training.keras_seam import jit, seams
 from tfos_magic.training.keras_seam.data import empty_batches
 from tfos_magic.training.keras_seam.own_loops import saves, whole_reads
 from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
-from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
+from tfos_magic.training.keras_seam.own_loops.iterators import DrawnRows, Iterators
 from tfos_magic.training.keras_seam.own_loops.metric_results import MetricResults
 from tfos_magic.training.keras_seam.own_loops.replica_variables import ReplicaVariables
 from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
@@ -57,7 +57,7 @@ class OwnLoop:
         self.over_copies = True
         self.source: Any = None
         self.variables = ReplicaVariables(session.collectives)
-        self.iterators = Iterators()
+        self.iterators, self.drawn_rows = Iterators(), DrawnRows(session.reporter)
         self.numbers = BatchNumbers(session)
         self.metrics = MetricResults(
             session, self.iterators, self.numbers, lambda: self.over_shares, self.variables.count
@@ -122,6 +122,7 @@ class OwnLoop:
         self.over_copies = False  # so far as is known: an iterator that is an argument of a graph hides what it gives
         session.draws_shares = self.over_shares
         if tf.executing_eagerly():
+            self.drawn_rows.note(batch, int(self.steps_taken.numpy()))
             session.heed_stop("a training loop")
             session.votes.cast()
             self._steps += 1

@@ -13,6 +13,7 @@ from tf_keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptim
 from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 
 from tfos_magic.errors import TrainingError
+from tfos_magic.training.firststep.python_objects import is_own_code, own_classes
 from tfos_magic.training.loop import Loop
 from tfos_magic.training.session import Session
 
@@ -32,12 +33,33 @@ def check(session: Session, loop: Loop, arguments: dict[str, Any]) -> None:
     for reason in [*reasons, *_of_callbacks(arguments["callbacks"])]:
         refuse(reason)
     check_model(loop)
+    if session.exact and (parts := sorted(set(_own_parts(loop.model)))):
+        session.reporter.notice(
+            f"This is a model of tf_keras, which is Keras 2, with code of your own in {', '.join(parts)}. Unlike that "
+            "of Keras 3, such a model is not tried on parts of a batch, so weights are those of one process only if "
+            "this code computes each row by itself, and losses are means over rows: not if it adds a sum to the loss, "
+            "compares rows, clips by their common norm, or collects something of a batch. Keras 3 (import keras) "
+            "checks it."
+        )
 
 
 def check_model(loop: Loop) -> None:
     """Raise :class:`TrainingError` for a model that is not equal; to be called again when all its layers are made."""
     for reason in _of_model(loop.model, loop.kind == "fit"):
         refuse(reason)
+
+
+def _own_parts(model: Any) -> Iterator[str]:
+    """What of a model's steps is the user's own code, which may do anything with the rows of a batch."""
+    for name in ("train_step", "test_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(tf_keras.Model, name):
+            yield f"{name}()"
+    for layer in model._flatten_layers():
+        if own_classes(type(layer)) or isinstance(layer, tf_keras.layers.Lambda):
+            yield type(layer).__name__
+    for loss in tf.nest.flatten(model.loss):
+        if loss is not None and not isinstance(loss, str) and is_own_code(loss):
+            yield str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
 
 
 def _of_run(session: Session) -> Iterator[str]:
