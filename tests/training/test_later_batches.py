@@ -88,7 +88,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", every(1, EQUAL))
+@pytest.mark.parametrize("case", every(2, EQUAL))
 def test_what_comes_later_trains_to_the_weights_of_one_process(groups, case: str) -> None:
     cell = BEGIN + EQUAL[case] + FIT
     expected = groups.plain(cell, "weights", "history").values
@@ -97,7 +97,7 @@ def test_what_comes_later_trains_to_the_weights_of_one_process(groups, case: str
     assert outcomes[0].values["history"]["loss"] == pytest.approx(expected["history"]["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("case", every(1, REFUSED))
+@pytest.mark.parametrize("case", every(2, REFUSED))
 def test_what_mixes_rows_later_is_refused_before_the_first_step(groups, case: str) -> None:
     for outcome in groups[2].run(BEGIN + REFUSED[case] + FIT):
         assert outcome.kind == "TrainingError", outcome.error
