@@ -31,6 +31,8 @@ from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradien
 
 TOLERANCE = 5e-6
 """What rounding in float32 may make; where it makes more, a trial in float64 tells."""
+CERTAIN = 2e-2
+"""A difference that no rounding makes, for models that cannot compute in float64; near their minimum either."""
 
 
 class FirstStep:
@@ -181,9 +183,7 @@ class FirstStep:
         laws = self._tried(trial, rows, TOLERANCE)
         if not mixed(laws):
             return laws
-        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(
-            trial, rows, trial.certain()
-        )
+        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
     def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
         """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""

@@ -33,9 +33,6 @@ STRETCHES = (1024.0, 1 / 1024.0)
 _EPSILONS, _ROUNDINGS = {tf.bfloat16: 2.0**-8, tf.float16: 2.0**-11}, 4.0
 """How far apart numbers are in 16 bits, and how many such errors a gradient may have that comes in these."""
 
-CERTAIN, CERTAIN_OF_16_BITS = 1e-3, 2e-2
-"""Differences that no rounding makes, for models that cannot compute in float64."""
-
 Batch = Any
 
 
@@ -147,11 +144,6 @@ class Trial:
         """Those ``names`` of statistics that are of what the model does not train."""
         trained = {id(metrics.raw(variable)) for variable in self.model.trainable_variables}
         return [name for name in names if name[1] not in trained]
-
-    def certain(self) -> float:
-        """A difference that is none of rounding, by what the model computes in."""
-        types = {layer.compute_dtype for layer in self.model._flatten_layers()}
-        return CERTAIN_OF_16_BITS if types & {"float16", "bfloat16"} else CERTAIN
 
     def remarks(self) -> list[str]:
         """What is to be told of the step, beside its laws."""
