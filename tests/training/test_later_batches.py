@@ -64,6 +64,20 @@ MEAN = (
     "later = lambda s, v: 0.9 * s.kept + tf.reduce_mean(tf.nn.relu(v - 2))\n"
     "model = with_layer(lambda s, v: [v / (1 + s.kept), s.kept.assign(later(s, v))][0])"
 )
+BY_HAND = """
+
+@tf.function
+def step(rows, labels):
+    with tf.GradientTape() as tape:
+        loss = from_logits(labels, model(rows, training=True))
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+
+for rows, labels in train:
+    step(rows, labels)
+weights = model.get_weights()
+"""
+
 EQUAL = {
     "rows without labels": "loss = lambda t, p: tf.square(tf.boolean_mask(t, t >= 0) - tf.boolean_mask(p, t >= 0))\n"
     "model = keras.Sequential([keras.Input((12,)), layers.Dense(1)])\n"
@@ -122,18 +136,8 @@ def test_what_layers_collect_in_a_loop_of_the_cells_own_is_refused_where_workers
         + """
 model = with_layer(lambda s, v: v - s.kept.assign(0.9 * s.kept + 0.1 * tf.reduce_mean(v)))
 optimizer = keras.optimizers.SGD(0.05)
-
-
-@tf.function
-def step(rows, labels):
-    with tf.GradientTape() as tape:
-        loss = from_logits(labels, model(rows, training=True))
-    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-
-
-for rows, labels in train:
-    step(rows, labels)
 """
+        + BY_HAND
     )
     for outcome in groups[2].run(cell):
         assert outcome.kind == "TrainingError", outcome.error
@@ -151,19 +155,8 @@ model = keras.Sequential([
     keras.Input((12,), dtype="int32"), keras.layers.Embedding(40, 4), keras.layers.Flatten(), keras.layers.Dense(3)
 ])
 optimizer = keras.optimizers.Adam(0.05)
-
-
-@tf.function
-def step(rows, labels):
-    with tf.GradientTape() as tape:
-        loss = from_logits(labels, model(rows, training=True))
-    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-
-
-for rows, labels in train:
-    step(rows, labels)
-weights = model.get_weights()
 """
+        + BY_HAND
     )
     expected = groups.plain(cell.replace("SIZE", "0"), "weights").values["weights"]
     assert_same_weights(succeeded(groups[2].run(cell.replace("SIZE", "2"), "weights")), expected, 1e-5)

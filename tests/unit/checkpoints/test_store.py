@@ -428,3 +428,25 @@ def test_ends_of_fits_stay_within_their_budget(monkeypatch) -> None:
     entries = [Entry(f"{i}", i, fit=i, complete=True, bytes=100) for i in range(6)]
     assert [entry.sequence for entry in superfluous(entries, 1)] == [2, 1, 0]
     assert superfluous([], 1) == []
+
+
+def test_a_store_that_does_not_answer_is_told_of_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "SLOW_SECONDS", 0.2)
+    told: list[str] = []
+    answers = threading.Event()
+    store = CheckpointStore(str(tmp_path), notify=told.append)
+    write = store._files.write
+    monkeypatch.setattr(store._files, "write", lambda *given: answers.wait(30) and write(*given))
+    for epoch in range(4):
+        one = checkpoint(0, epoch)
+        for part in split("run", uuid4().hex, one.position, encode(one)):
+            store.note(part)
+        time.sleep(0.3)
+    (notice,) = told
+    assert "on its way to" in notice
+    assert "The run continues." in notice
+    answers.set()
+    store.close()
+    assert told == [notice]
