@@ -58,20 +58,17 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
 
 
 def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
-    current: list[Any] = []
-    given: list[Any] = []
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
 
     def call(original: Any, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        current.append(loss)
         step, arguments = session.exact_step, (y_true, y_pred, sample_weight)
-        given.append(arguments)
+        calls.append((loss, arguments))
         try:
             if step is None or isinstance(loss, (CompileLoss, *_OVERLAPS)):
                 return original(loss, *arguments)
             return session.first_step.gathered.call(partial(original, loss), loss, arguments, step)
         finally:
-            current.pop()
-            given.pop()
+            calls.pop()
 
     def call_all(original: Any, compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Heed losses whose class has a ``__call__`` of its own, too."""
@@ -92,17 +89,17 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
         step = session.exact_step or own_loop.batch_step
         by_count = False
         gathered, is_mean = session.first_step.gathered, mask is None and reduction in _MEANS
-        if step is not None and is_mean and gathered.may_drop_rows(current[-1], values, step):
-            by_count = number_follows_from(values, given[-1])
-            values = values if by_count else with_value_per_row(values, step, current[-1])
+        if step is not None and is_mean and gathered.may_drop_rows(calls[-1][0], values, step):
+            by_count = number_follows_from(values, calls[-1][1])
+            values = values if by_count else with_value_per_row(values, step, calls[-1][0])
         reduced = original(values, sample_weight=sample_weight, mask=mask, **kwargs)
         gathered.note(values)
         if step is None or gathered.at_work:
             return reduced
         if not isinstance(step, TrialStep):  # which finds that it is to be gathered
-            refusals.refuse_circle(current[-1])
+            refusals.refuse_circle(calls[-1][0])
         if len(getattr(values, "shape", (None,))) == 0:
-            if isinstance(current[-1], _OVERLAPS) and reduction not in (None, "none"):
+            if isinstance(calls[-1][0], _OVERLAPS) and reduction not in (None, "none"):
                 if sample_weight is None and mask is None:
                     return reduced
                 # One number for all rows times the mean, or the sum, of the weights of all rows.
@@ -111,9 +108,9 @@ def _install_losses(stack: ExitStack, session: Session, own_loop: OwnLoop) -> No
                 return tf.cast(values, weight.dtype) * weight
             if session.exact_step is None:
                 return _of_all_rows(reduced, step)
-            return session.first_step.scaled("loss", current[-1], reduced, step)
+            return session.first_step.scaled("loss", calls[-1][0], reduced, step)
         if reduction in (None, "none"):
-            compiled = any(isinstance(loss, CompileLoss) for loss in current)
+            compiled = any(isinstance(loss, CompileLoss) for loss, _ in calls)
             return _with_gradient_scaled(reduced, step) if compiled else reduced
         if by_count:  # rows that are left out, as masked ones, make other means on each rank
             factor = _part(tf.cast(tf.size(values), _exact(reduced.dtype)), step)

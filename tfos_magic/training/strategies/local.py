@@ -37,13 +37,12 @@ class LocalStrategy:
         self._of_models: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Replica]] = weakref.WeakKeyDictionary()
         self._replicas: dict[tuple[int, ...], Replica] = {}
         self._model: Any = None
-        self._has_others: weakref.WeakSet[Replica] = weakref.WeakSet()
-        self._averages_others = False
+        self._averages_statistics = False
 
     def begin(self, model: Any) -> None:
         """Count from here on; the weights as they are now are what the next average is measured against."""
         self._model, self._replicas = model, self._of_models.setdefault(model, {})
-        self._averages_others = False
+        self._averages_statistics = False
         for replica in self._replicas.values():
             replica.restart()
 
@@ -82,15 +81,14 @@ class LocalStrategy:
         """What is averaged when these variables are; a model with several optimizers has one replica for each."""
         key = tuple(id(variable) for variable in variables)
         if key not in self._replicas:
-            others = [v for v in self._model.non_trainable_variables if v.dtype in _FLOATS]
-            others = [] if self._averages_others else others  # but for layers that were frozen in an earlier fit
+            statistics = [v for v in self._model.non_trainable_variables if v.dtype in _FLOATS]
+            others = [] if self._averages_statistics else statistics  # which another replica of this fit averages
+            state = update.slots() if self._options.average_state else []
             with tf.init_scope():
-                state = update.slots() if self._options.average_state else []
                 replica = Replica(list(variables), [*others, *state], self._options, self._collectives)
+            replica.has_statistics = bool(others)
             self._replicas[key] = replica
-            if others:
-                self._has_others.add(replica)
-        self._averages_others |= self._replicas[key] in self._has_others
+        self._averages_statistics |= self._replicas[key].has_statistics
         return self._replicas[key]
 
 
@@ -99,6 +97,9 @@ class Replica:
 
     The fragments of the weights take turns: each is averaged once in ``sync_every`` steps.
     """
+
+    has_statistics = False
+    """Whether the model's statistics are among the others."""
 
     def __init__(
         self, weights: Sequence[Any], others: Sequence[Any], options: StrategyOptions, collectives: Collectives
