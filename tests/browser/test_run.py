@@ -113,6 +113,7 @@ def complaints_of_ours(notebook: Notebook, tensorboard: str = "") -> list[str]:
     return [complaint for complaint in notebook.complaints if not foreign.search(complaint)]
 
 
+@pytest.mark.soak
 def test_a_run_shows_a_live_panel_that_becomes_a_card_which_needs_no_kernel(
     context: BrowserContext, lab: Lab, tmp_path: Path, artefacts: Path
 ) -> None:

@@ -49,6 +49,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Forwarder]]:
         each.close()
 
 
+@pytest.mark.soak
 def test_a_connection_cut_for_three_seconds_loses_nothing(spark: SparkSession, line: list[Forwarder]) -> None:
     with TFCluster(spark, workers=2) as cluster:
         agents = [worker.agent.pid for worker in cluster.workers]

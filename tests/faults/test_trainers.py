@@ -41,6 +41,7 @@ def test_a_killed_trainer_costs_time_and_nothing_else(
     assert [event.step for event in events] == list(range(EPOCHS))
 
 
+@pytest.mark.soak
 def test_a_killed_fork_server_costs_time_and_nothing_else(
     cluster: TFCluster, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_restarts_are_bounded(cluster: TFCluster, tmp_path: Path) -> None:
     assert watch.state.restarts == 1
 
 
+@pytest.mark.soak
 def test_an_exception_of_the_cell_is_never_retried(cluster: TFCluster, tmp_path: Path) -> None:
     watch = Watch()
     with pytest.raises(WorkerError) as caught:

@@ -168,6 +168,7 @@ def test_spark_ml_vectors_dense_and_sparse_are_tensors_and_pass_through(spark: S
     assert [row.v for row in made] == vectors
 
 
+@pytest.mark.soak
 def test_with_a_schema_nothing_is_traced_here_and_the_workers_check_it(spark: SparkSession) -> None:
     import os
 
@@ -222,6 +223,7 @@ def test_a_function_is_traced_once_in_each_python_worker(spark: SparkSession) ->
     assert len({pid for pid, _ in seen}) == len(set(seen)) <= 4
 
 
+@pytest.mark.soak
 def test_partitions_draw_other_random_numbers_and_the_same_ones_again(spark: SparkSession) -> None:
     frame = doubles(spark, 400, 4)
     made = tfs.map_blocks(lambda x: {"z": x * 0 + tf.random.normal(tf.shape(x), seed=7, dtype=tf.float64)}, frame)

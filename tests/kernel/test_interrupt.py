@@ -60,6 +60,7 @@ def test_an_interrupt_stops_training_within_two_seconds_and_the_trainers_live_on
     assert now.text == pids.text
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_a_cell_that_never_reaches_a_training_step(kernel: Kernel) -> None:
     result = _interrupt_after(kernel, ENDLESS_PYTHON, "in the loop")
     assert result.error == "RunInterrupted"
@@ -77,6 +78,7 @@ AFTER_FIT = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rest", every(6, AFTER_FIT))
 def test_an_interrupt_after_a_fit_ends_the_cell_and_names_come_back(kernel: Kernel, rest: str) -> None:
     kernel.run("history = rest = None")

@@ -132,6 +132,7 @@ plot = 1
     assert kernel.run("print(weights)").text.strip() == "[0 1 2]"
 
 
+@pytest.mark.soak
 def test_an_error_on_one_worker_leaves_the_names_of_the_first(kernel: Kernel) -> None:
     """Whether the first worker waits for the other in a step, or computes something else."""
     result = kernel.run("""%%tfos_train -n 2 -o model,losses,note
@@ -233,6 +234,7 @@ print(all(near), int(whole.optimizer.iterations.numpy()), kernel is whole.layers
     assert near.text.strip() == "True 4 True"
 
 
+@pytest.mark.soak
 def test_a_run_that_is_stopped_leaves_its_model_as_it_was_then(kernel: Kernel) -> None:
     message_id = kernel.submit("""%%tfos_train -o model
 import keras
@@ -326,6 +328,7 @@ print(validating.data() is train, validating.model is model, curves["train"][1:]
     assert checked.text.strip() == "True True [7.0] [7.0] [{3}]", checked.traceback
 
 
+@pytest.mark.soak
 def test_an_error_over_ragged_rows_names_the_column_and_how_to_pad_it(kernel: Kernel) -> None:
     kernel.run(
         'words = spark.range(20).select(F.expr("sequence(1, id % 3 + 1)").alias("codes"), F.lit(1.0).alias("y"))'
@@ -373,6 +376,7 @@ again = Custom(custom.inputs, custom.outputs)
     assert not later.error, later.traceback
 
 
+@pytest.mark.soak
 def test_names_and_symbolic_tensors_of_keras_are_one_row_in_notebook_and_cells(kernel: Kernel) -> None:
     kernel.run("""
 import keras, numpy as np
@@ -398,6 +402,7 @@ print(base.input is inputs, encoder.layers[1] is headed.layers[1], number(late) 
     assert checked.text.strip() == "True True 1"
 
 
+@pytest.mark.soak
 def test_a_model_of_the_notebook_that_is_trained_and_not_asked_back_is_told_of(kernel: Kernel) -> None:
     assert not kernel.run("""import keras, numpy as np
 points = np.ones((8, 2))

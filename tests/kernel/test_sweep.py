@@ -53,6 +53,7 @@ KEPT = "%%tfos_sweep --trials {trials} --metric score --storage sqlite:///kept.d
 NUMBER = "\nscore = {more} + tfos.suggest_float('x', 0, 1)\nmine = 'new'"
 
 
+@pytest.mark.soak
 def test_a_study_that_goes_on_tells_what_it_does_not_bring_back(kernel: Kernel) -> None:
     kernel.run((KEPT + NUMBER).format(trials=2, more=2), timeout=240)
     assert kernel.run("print(mine, len(study.trials)); mine = 'old'; del study").text.split() == ["new", "2"]

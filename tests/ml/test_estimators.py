@@ -268,7 +268,7 @@ VALUES: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", every(3, VALUES))
+@pytest.mark.parametrize("case", every(6, VALUES))
 def test_values_from_which_nothing_can_be_learned_are_refused(cluster: TFCluster, spark: Any, case: str) -> None:
     columns, words = VALUES[case]
     query = f"select {columns}{'' if ' label' in columns else ', id label'} from range(9)"
@@ -303,7 +303,7 @@ def test_a_vector_that_is_null_is_refused(cluster: TFCluster, spark: Any) -> Non
         KerasRegressor(modelFn=linear, verbose=0).fit(df)
 
 
-@pytest.mark.parametrize("case", every(3, WRONG))
+@pytest.mark.parametrize("case", every(6, WRONG))
 def test_what_cannot_be_trained_is_refused_by_name(cluster: TFCluster, df: Any, case: str) -> None:
     given, kind, words = WRONG[case]
     with pytest.raises(kind, match=words):
@@ -341,6 +341,7 @@ def test_parameters_are_told_copied_and_refused() -> None:
             KerasClassifier(**{name: value})
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:There is no checkpoint", "ignore:Going on from")
 def test_a_fit_goes_on_from_its_own_checkpoints_and_from_those_of_no_other(
     cluster: TFCluster, df: Any, tmp_path: Any

@@ -69,6 +69,7 @@ def _written(*folders: Path) -> Iterator[tuple[str, bytes]]:
                         yield str(path), path.read_bytes()
 
 
+@pytest.mark.soak
 def test_no_key_is_in_files_event_logs_notebooks_commands_or_environments(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("home", "temporary", "events", "work")}
     for folder in folders.values():

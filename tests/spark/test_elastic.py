@@ -118,6 +118,7 @@ def one_hot(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@pytest.mark.soak
 def test_shuffled_files_are_trained_once_each_where_the_number_of_workers_changes(
     cluster: TFCluster, one_hot: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

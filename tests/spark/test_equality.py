@@ -91,6 +91,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {case: dict(np.load(folder / f"{case}.npz")) for case in cells}
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("workers", "source"), every(4, [(3, "frame"), (3, "arrays"), (1, "frame"), (1, "arrays")]))
 def test_weights_equal_those_of_one_plain_process(

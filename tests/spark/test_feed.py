@@ -156,6 +156,7 @@ def test_a_frame_without_rows_is_refused(spark: SparkSession, ranks: Callable[[i
         ranks(2).feed(numbered(spark, 10, 3).where("id < 0"))
 
 
+@pytest.mark.soak
 def test_a_frame_that_spark_cannot_compute_says_why_without_stacks(
     spark: SparkSession, ranks: Callable[[int], Ranks]
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_wrong_token_is_a_clean_error_and_nothing_is_stored(
     assert [list(spool.rows().values()) for spool in cluster.spools] == [[0], [0]]
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_gone_is_named(spark: SparkSession, ranks: Callable[[int], Ranks]) -> None:
     cluster = ranks(2)
     endpoints = [receiver.endpoint for receiver in cluster.receivers]
@@ -233,6 +235,7 @@ def test_the_report_counts_rows_bytes_and_winning_tasks(spark: SparkSession, ran
     assert report.seconds > 0
 
 
+@pytest.mark.soak
 def test_what_spark_computes_alike_again_is_told_from_what_it_may_not(spark: SparkSession, tmp_path: Path) -> None:
     numbers = spark.range(0, 100, 1, 4).withColumn("x", F.rand(1))
     numbers.write.parquet(str(tmp_path / "p"))

@@ -34,6 +34,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", every(3, ["parquet", "csv", "tfrecord"]))
 def test_columns_of_folders_are_those_of_sparks_dataframe(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     written = str(tmp_path / "rows")

@@ -129,6 +129,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_an_interrupt_elsewhere_in_a_program_cancels_its_own_job_and_no_worker(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(INTERRUPTED, encoding="utf-8")
     done = subprocess.run(

@@ -239,6 +239,7 @@ def test_a_value_that_cannot_be_suggested_is_the_trials_error(cluster: TFCluster
         sweep.wait(120)
 
 
+@pytest.mark.soak
 def test_what_concerns_all_trials_ends_the_sweep(cluster: TFCluster, local_session: SparkSession) -> None:
     frame = local_session.range(9).selectExpr("if(id = 3, null, cast(id as float)) as x")
     sweep = cluster.sweep("score = len(list(data))", trials=40, metric="score", frames={"data": frame})
@@ -247,6 +248,7 @@ def test_what_concerns_all_trials_ends_the_sweep(cluster: TFCluster, local_sessi
     assert sweep.count("failed") <= 2
 
 
+@pytest.mark.soak
 def test_a_stop_keeps_what_is_done(cluster: TFCluster) -> None:
     cell = "import time\nscore = tfos.suggest_float('x', 0, 1)\nwhile score > 0.5: time.sleep(0.01)"
     sweep = cluster.sweep(cell, trials=40, metric="score", sampler=optuna.samplers.RandomSampler(seed=1))
@@ -333,6 +335,7 @@ score += 100 * (not doubled and left != [28, ""])
 """
 
 
+@pytest.mark.soak
 def test_what_a_trial_sets_and_patches_in_libraries_reaches_no_other(cluster: TFCluster) -> None:
     study = cluster.sweep(PATCHED, trials=6, metric="score", sampler="random", seed=1).wait(200)
     found = [(trial.params["doubled"], trial.value) for trial in study.trials]
@@ -369,6 +372,7 @@ def test_a_mistyped_metric_of_a_function_ends_the_sweep_too(cluster: TFCluster) 
     assert sweep.count("failed") <= 4
 
 
+@pytest.mark.soak
 def test_a_sweep_without_a_better_trial_says_so(cluster: TFCluster, tmp_path: Path) -> None:
     options: dict[str, Any] = {"metric": "score", "storage": f"sqlite:///{tmp_path}/study.db", "workers_per_trial": 2}
     cluster.sweep("score = 1 + tfos.suggest_float('x', 0, 1)", trials=1, **options).wait(120)
@@ -401,6 +405,7 @@ class Exhausted(optuna.samplers.RandomSampler):
             study.stop()
 
 
+@pytest.mark.soak
 def test_trials_that_a_sampler_has_no_use_for_are_spared_and_leave_nothing_open(cluster: TFCluster) -> None:
     sweep = cluster.sweep("score = tfos.suggest_int('x', 1, 3)", trials=20, metric="score", sampler=Exhausted())
     study = sweep.wait(120)

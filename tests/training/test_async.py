@@ -154,6 +154,7 @@ weights = model.get_weights()
 )
 
 
+@pytest.mark.soak
 def test_a_request_to_one_rank_stops_all(served: Group) -> None:
     asked: list[float] = []
 
@@ -238,6 +239,7 @@ model.fit(x, y, batch_size=40, verbose=0)
     assert "Input layer" in outcomes[0].error
 
 
+@pytest.mark.soak
 def test_sparse_gradients_and_moving_averages_come_home(groups: Groups, run: Run) -> None:
     cell = DATA + (
         """

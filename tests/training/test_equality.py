@@ -109,6 +109,7 @@ weights = model.get_weights()
     same_as_plain(cell, 3)
 
 
+@pytest.mark.soak
 def test_several_steps_per_execution_give_the_weights_of_one_process(same_as_plain) -> None:
     cell = (
         DATA
@@ -194,6 +195,7 @@ finally:
     same_as_plain(cell, 2, tolerance=2e-4)  # 8 bits of mantissa
 
 
+@pytest.mark.soak
 def test_random_layers_repeat_bit_for_bit_with_the_same_seed(groups) -> None:
     cell = (
         DATA
@@ -235,6 +237,7 @@ finally:
     assert outcomes[1].values["scaled"] == "LossScaleOptimizer"
 
 
+@pytest.mark.soak
 def test_a_loss_scale_that_overflows_at_first_hides_no_sums_and_is_told_of(groups) -> None:
     cell = (
         DATA

@@ -11,6 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
+from tests.soak import every
 from tests.training.conftest import succeeded
 from tests.training.harness import DATA, Group
 from tfos_magic.cluster.runs.state import RunState
@@ -114,7 +115,7 @@ with tf.summary.create_file_writer("own").as_default():  # which is flushed at i
 )
 
 
-@pytest.mark.parametrize("strategy", ["sync", "local"])
+@pytest.mark.parametrize("strategy", every(2, ["sync", "local"]))
 def test_an_epoch_is_with_the_notebook_while_the_next_one_waits(
     groups, notebook: Notebook, tmp_path: Path, strategy: str
 ) -> None:

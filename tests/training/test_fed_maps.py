@@ -235,6 +235,7 @@ weights, loss = model.get_weights(), model.evaluate(padded, verbose=0)
     assert notices == []
 
 
+@pytest.mark.soak
 def test_dropout_does_not_make_padding_matter(groups: Any) -> None:
     cell = RAGGED.replace("RATE", "0.5") + "made(True).fit(padded, verbose=0)"
     succeeded(groups[2].run("SIZE = 2\n" + cell))

@@ -324,6 +324,7 @@ calls = said.getvalue().count("called")
 """
 
 
+@pytest.mark.soak
 def test_a_step_on_trial_prints_and_writes_nothing(groups: Any) -> None:
     expected = groups.plain(BEGIN + WRITES, "lines", "events").values
     assert expected["lines"] == 10
@@ -338,6 +339,7 @@ def noticed(groups: Any, cell: str) -> list[str]:
     return [text for text in notices if text]
 
 
+@pytest.mark.soak
 def test_random_numbers_are_noticed_where_they_are_drawn_and_nowhere_else(groups: Any) -> None:
     sequence = (
         BEGIN + "model, loss = keras.Sequential([layers.Reshape((3, 4)), layers.LSTM(4), layers.Dense(1)]), 'mse'"
@@ -348,6 +350,7 @@ def test_random_numbers_are_noticed_where_they_are_drawn_and_nowhere_else(groups
     assert "in expectation" in notice
 
 
+@pytest.mark.soak
 def test_what_a_step_prints_or_writes_by_tensorflow_is_told_to_be_of_one_workers_rows(groups: Any) -> None:
     prints, writes = noticed(groups, BEGIN + WRITES)
     assert "tf.print" in prints
@@ -399,6 +402,7 @@ def test_data_that_differ_between_workers_are_not_trained_on(groups: Any, case: 
         assert "different values or in a different order" in outcome.error
 
 
+@pytest.mark.soak
 def test_generators_without_a_seed_make_the_same_data_on_every_worker(groups: Any) -> None:
     cell = BEGIN + "model, loss = between(), 'mse'\nx = np.random.default_rng().normal(size=x.shape).astype('float32')"
     first, second = succeeded(groups[2].run(cell + END, "x", "weights"))

@@ -329,6 +329,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 def test_workers_gather_the_same_losses_where_rounding_lets_them_find_different_ones(groups) -> None:
     plain = groups.plain(DATA + ROUNDED, "weights").values["weights"]
     assert_same_weights(succeeded(groups[2].run(DATA + ROUNDED, "weights")), plain, 1e-9)

@@ -179,7 +179,7 @@ BATCH_SHUFFLED = "history = model.fit(x, y, batch_size=29, epochs=2, shuffle='ba
 @pytest.mark.parametrize(
     "fit",
     every(
-        8,
+        16,
         [
             DATASET,
             REPEATED,
@@ -445,7 +445,7 @@ def test_random_numbers_of_a_parallel_map_are_those_of_calls_in_turn(groups, pip
     assert told
 
 
-@pytest.mark.parametrize("kind", every(2, ["arrays", "generator", "fed"]))
+@pytest.mark.parametrize("kind", every(3, ["arrays", "generator", "fed"]))
 def test_inputs_of_different_numbers_of_rows_are_refused(groups, kind: str) -> None:
     cell = f"""SIZE = 2
 {DATA}{FED}

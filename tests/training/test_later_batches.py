@@ -102,7 +102,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", every(2, EQUAL))
+@pytest.mark.parametrize("case", every(4, EQUAL))
 def test_what_comes_later_trains_to_the_weights_of_one_process(groups, case: str) -> None:
     cell = BEGIN + EQUAL[case] + FIT
     expected = groups.plain(cell, "weights", "history").values
@@ -111,7 +111,7 @@ def test_what_comes_later_trains_to_the_weights_of_one_process(groups, case: str
     assert outcomes[0].values["history"]["loss"] == pytest.approx(expected["history"]["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("case", every(2, REFUSED))
+@pytest.mark.parametrize("case", every(4, REFUSED))
 def test_what_mixes_rows_later_is_refused_before_the_first_step(groups, case: str) -> None:
     for outcome in groups[2].run(BEGIN + REFUSED[case] + FIT):
         assert outcome.kind == "TrainingError", outcome.error
@@ -145,6 +145,7 @@ optimizer = keras.optimizers.SGD(0.05)
         assert "fit() combines what layers collect" in outcome.error
 
 
+@pytest.mark.soak
 def test_an_embedding_in_a_function_of_the_cells_own_trains_where_a_worker_has_no_row_of_the_last_batch(groups) -> None:
     cell = (
         DATA

@@ -353,6 +353,7 @@ first, last = models[0].get_weights(), models[2].get_weights()
 """
 
 
+@pytest.mark.soak
 def test_every_model_of_a_cell_has_its_statistics_averaged(groups: Groups) -> None:
     outcomes = succeeded(groups[2].run(DATA + TWO_MODELS, "first", "last", strategy="local", options={"sync_every": 1}))
     for outcome in outcomes:

@@ -138,6 +138,7 @@ BY_ROW = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", every(len(BY_ROW), BY_ROW))
 def test_gradients_of_single_rows_stay_apart(same_as_plain, how: str) -> None:
     cell = f"""
@@ -221,6 +222,7 @@ weights = model.get_weights()
     same_as_plain(cell, 2)
 
 
+@pytest.mark.soak
 def test_a_loop_takes_over_the_values_of_rank_0(groups) -> None:
     cell = (
         DATA

@@ -198,6 +198,7 @@ seen.append(float(counts.result()))
 """
 
 
+@pytest.mark.soak
 def test_rows_that_all_ranks_have_are_counted_once(groups: Any) -> None:
     cell = DATA + FED + ARRAYS
     expected = groups.plain("SIZE = 0\n" + cell, "seen").values["seen"]
@@ -269,6 +270,7 @@ SAVES = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("save", every(4, SAVES))
 def test_a_model_that_one_workers_rows_let_be_saved_is_refused(groups: Any, save: str) -> None:
     score = "-epoch * abs(tf.reduce_sum(a))"  # of the last batch, of which one worker has no row

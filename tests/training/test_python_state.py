@@ -213,6 +213,7 @@ for steps in (1, 2, 4, 6):
 """
 
 
+@pytest.mark.soak
 def test_a_training_that_a_step_ends_ends_with_that_step(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + ENDING, 2, "counted")
     assert all(outcome.values["counted"] == plain.values["counted"] for outcome in ranks)
@@ -355,6 +356,7 @@ weights, calls = [predicted, *model.get_weights()], model.layers[0].calls
 """
 
 
+@pytest.mark.soak
 def test_predictions_by_what_python_counts_are_those_of_all_batches_in_turn(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + PREDICTED, 2, "calls")
     assert all(outcome.values["calls"] == plain.values["calls"] for outcome in ranks)

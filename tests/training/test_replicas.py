@@ -246,6 +246,7 @@ tf.function(lambda rank: strategy.run(lambda: {step}))(tf.constant(rank))
     assert said in outcomes[0].error
 
 
+@pytest.mark.soak
 def test_moments_are_means_over_replicas(groups: Groups) -> None:
     program = LOOP.replace('keras.layers.Dense(16, "relu"), MIDDLE', "keras.layers.BatchNormalization(),")
     program = program.replace(".batch(BATCH)", ".batch(BATCH).take(1)").replace("range(2)", "range(1)")
@@ -314,6 +315,7 @@ made = [list(loaded(tf.constant(x[:5])).values())[0].numpy() for loaded in again
 """
 
 
+@pytest.mark.soak
 def test_a_model_is_exported_after_a_loop_of_ones_own(groups: Groups) -> None:
     program = "import tempfile\n" + LOOP.replace("MIDDLE", "") + EXPORTED
     for outcome in run(groups, 2, program, "made"):

@@ -213,6 +213,7 @@ def test_a_killed_peer_raises_at_once(three: Group, wait: str, late: int) -> Non
             assert outcome.values["ended"] - outcome.values["began"] < 2.0
 
 
+@pytest.mark.soak
 def test_abort_from_another_thread_wakes_this_rank_and_its_peers(three: Group) -> None:
     cell = WAIT.format(late="threading.Event().wait(4.0)", wait="graph()")
     cell = cell.replace("try:", "if rank == 0:\n    threading.Timer(0.2, collectives.abort, ['enough']).start()\ntry:")
@@ -222,6 +223,7 @@ def test_abort_from_another_thread_wakes_this_rank_and_its_peers(three: Group) -
     assert outcomes[2].values["ended"] - outcomes[0].values["ended"] > 2.0
 
 
+@pytest.mark.soak
 def test_a_late_peer_is_waited_for_until_the_timeout_which_says_what_for() -> None:
     group = Group(2, collective_seconds=1.5)
     try:

@@ -89,6 +89,7 @@ def test_sums_means_weights_and_deaths_of_ranks_on_two_hosts(four: Group) -> Non
         assert outcome.values["ended"] - outcome.values["began"] < 5.0
 
 
+@pytest.mark.soak
 def test_who_waits_for_another_host_hears_of_a_death_on_its_own() -> None:
     group = Group(4, hosts=TWO_AND_TWO)
     try:

@@ -99,6 +99,7 @@ def test_a_function_within_a_step_does_what_it_does_in_one_process(same_as_plain
     assert plain.values["weights"][-1] == 14
 
 
+@pytest.mark.soak
 def test_a_function_of_the_module_that_a_step_calls_trains(same_as_plain) -> None:
     plain, *_ = same_as_plain(DATA + BEGIN + OF_THE_MODULE, 2, tolerance=1e-11)
     assert plain.values["weights"][-1] == 14

@@ -68,6 +68,7 @@ except Exception as error:
     assert {outcome.values["raised"] for outcome in outcomes} == {"RunStopped"}
 
 
+@pytest.mark.soak
 def test_the_next_cell_trains_after_a_stop(groups, same_as_plain) -> None:
     test_a_request_to_one_rank_stops_all_at_the_same_step(groups, 2)
     cell = DATA + (
@@ -81,7 +82,7 @@ weights = model.get_weights()
     same_as_plain(cell, 2)
 
 
-@pytest.mark.parametrize("moment", ["on_train_batch_end", "on_epoch_end"])
+@pytest.mark.parametrize("moment", every(2, ["on_train_batch_end", "on_epoch_end"]))
 def test_stop_training_on_one_rank_ends_the_training_of_all(groups, moment: str) -> None:
     cell = DATA + (
         f"""
@@ -176,6 +177,7 @@ def test_a_killed_peer_raises_cluster_error_soon() -> None:
         group.close()
 
 
+@pytest.mark.soak
 def test_a_peer_that_is_late_raises_cluster_error_after_the_timeout() -> None:
     group = Group(2, collective_seconds=3.0)
     try:

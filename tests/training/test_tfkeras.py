@@ -372,6 +372,7 @@ def test_other_strategies_and_checkpoints_that_are_asked_for_are_refused(groups)
             assert "import keras" in outcome.error
 
 
+@pytest.mark.soak
 def test_one_worker_alone_refuses_nothing(groups) -> None:
     cell = LEGACY
     for name in ("batch-normalization", "mixed-precision", "train-on-batch", "own-loop", "stateful"):

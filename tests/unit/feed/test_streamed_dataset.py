@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.feed_access import TOKEN, feed_access
+from tests.soak import every
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths, settle
 from tfos_magic.columns.selection import Selection
@@ -166,7 +167,7 @@ def test_structure_is_known_before_a_row_has_come_and_it_is_marked_as_shared_out
     assert ranks.told.empty()
 
 
-@pytest.mark.parametrize("batches_read", [1, 3])
+@pytest.mark.parametrize("batches_read", every(2, [1, 3]))
 def test_an_iterator_that_is_dropped_early_is_told_and_its_rows_hold_nobody_back(
     ranks: Ranks, pool: ThreadPoolExecutor, batches_read: int
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_server_that_takes_connections_and_says_nothing_has_more_time(
     assert look.limit == server.UNANSWERED_SECONDS > server.UNREACHED_SECONDS
 
 
+@pytest.mark.soak
 def test_a_server_that_answers_again_is_heard_at_once_though_the_session_waits_before_it_connects_anew(
     spark: Any, port: int, told: list[str], hear: Callable[[str, float], None]
 ) -> None:

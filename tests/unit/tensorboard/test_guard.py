@@ -105,6 +105,7 @@ def test_it_is_one_process_with_one_port_and_without_tensorflow(board: Started, 
     assert not any("/tensorflow/" in each.path for each in process.memory_maps())
 
 
+@pytest.mark.soak
 def test_what_is_written_later_is_shown_from_every_file_of_a_folder(board: Started, logs: Path) -> None:
     with ScalarWriter(str(logs)) as first, ScalarWriter(str(logs)) as second:
         for tag, writer in (("first", first), ("second", second), ("last", first)):

@@ -82,6 +82,7 @@ thread.join()
 """
 
 
+@pytest.mark.soak
 def test_a_library_that_another_thread_imports_just_now_is_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "float32\n", done.stderr

@@ -561,6 +561,7 @@ print(told)
 """
 
 
+@pytest.mark.soak
 def test_models_that_come_at_once_are_read_while_keras_loads(worker: Worker) -> None:
     parcels, buffers, _, _ = worker._packed[kernels_keras()]
     wanted = [parcel for parcel in parcels if "penalised" in parcel["names"]]
