@@ -54,6 +54,7 @@ def run_more(notebook: Notebook, code: str) -> str:
     return output.first.inner_text() if "print" in code else ""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("theme", every(2, ["Dark", "Light"]))
 def test_parts_share_a_run_and_a_row_and_go_on_together(
     theme: str, context: BrowserContext, lab: Lab, told: str, artefacts: Path

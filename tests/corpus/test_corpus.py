@@ -39,6 +39,7 @@ def test_a_program_gives_what_it_says_that_it_must(groups, program: Program) -> 
     assert not verdict.wrong
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("program", every(8, PROGRAMS[::25]), ids=lambda program: program.name)
 def test_a_program_gives_it_on_three_workers_in_float32(groups, program: Program) -> None:
     verdict = judge(program, groups, 3, "float32")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.kernel.kernel_driver import SESSION, Kernel
 from tests.object_store import object_store
+from tests.soak import every
 
 MARKED = re.compile(r"^<!-- run -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])"
@@ -37,7 +38,6 @@ df = spark.createDataFrame([(1.0, [1.0, 2.0], 1), (2.0, [3.0], 2)], "x double, v
 ''',
 }
 """What a page takes for granted, by the pages in their order."""
-LITTLE = [page for page in BEFORE if page != "GUIDE.md"]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
             made.end()
 
 
-@pytest.mark.parametrize("page", [*LITTLE, pytest.param("GUIDE.md", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("page", every(len(BEFORE), BEFORE))
 @pytest.mark.timeout(600)
 def test_the_blocks_of_a_page_run(kernel: Kernel, project: Path, page: str) -> None:
     before = kernel.run(f"{SESSION}\n{BEFORE[page]}")

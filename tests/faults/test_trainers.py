@@ -94,6 +94,7 @@ def test_without_restarts_one_error_names_rank_host_signal_and_last_output(clust
         assert part in str(caught.value)
 
 
+@pytest.mark.soak
 def test_restarts_are_bounded(cluster: TFCluster, tmp_path: Path) -> None:
     watch = Watch()
     with pytest.raises(WorkerLost, match=r"restarted 1 time.* all that --max-restarts allows"):

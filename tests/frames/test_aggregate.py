@@ -75,6 +75,7 @@ def test_zeros_of_both_signs_are_one_group(spark: SparkSession) -> None:
     assert sorted(row.x for row in tfs.aggregate(total, frame.groupBy("k")).collect()) == [3.0, 7.0]
 
 
+@pytest.mark.soak
 def test_an_empty_frame_has_no_groups(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "k int, x double")
     assert tfs.aggregate(total, frame.groupBy("k")).collect() == []

@@ -287,6 +287,7 @@ tf.config.run_functions_eagerly({eagerly})
         kernel.run(f"{libraries}{usual}os.chdir({begun!r}); warnings.simplefilter('ignore', ResourceWarning)")
 
 
+@pytest.mark.soak
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
     kernel.run("""odd = spark.range(12).selectExpr(
     "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")
@@ -336,6 +337,7 @@ os.chdir(here)
     ]
 
 
+@pytest.mark.soak
 def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y -o history --log-dir scalars", epochs=4))
     assert not result.error, result.traceback
@@ -528,6 +530,7 @@ seen = float(tfos.allreduce(elsewhere_nb.Net.units * elsewhere_nb.config.rate, o
     kernel.run("del sys.modules['elsewhere_nb'], elsewhere_nb; sys.path.pop()")
 
 
+@pytest.mark.soak
 def test_a_cell_works_in_the_notebooks_directory_with_its_modules_as_they_are_now(kernel: Kernel) -> None:
     kernel.run("""
 import os, pathlib
@@ -583,6 +586,7 @@ def count(epoch, logs):
 """
 
 
+@pytest.mark.soak
 def test_functions_of_earlier_cells_and_the_cell_share_their_names_both_ways(kernel: Kernel) -> None:
     assert not kernel.run(HELPERS).error
     result = kernel.run("""%%tfos_train -o ends,seen,final
@@ -666,6 +670,7 @@ def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frame
     assert "DataFrame 'rows' belongs to a stopped Spark session: create it again" in late.traceback
 
 
+@pytest.mark.soak
 def test_options_that_the_running_cluster_ignores_are_said_with_the_remedy(kernel: Kernel) -> None:
     assert not kernel.run("%tfos start -n 2").error
     told = kernel.run(train_cell("--label y --cores 2 --spool-gb 1", epochs=1))

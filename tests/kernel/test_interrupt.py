@@ -114,6 +114,7 @@ for epoch in range(1000):
 """
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_a_loop_of_the_cells_own_in_a_step_of_all_workers(kernel: Kernel) -> None:
     result = _interrupt_after(kernel, OWN_LOOP.format(then="", after=""), "step")
     assert result.error == "RunInterrupted", result.traceback

@@ -59,6 +59,7 @@ def test_a_stranger_who_claims_gigabytes_is_turned_away_before_a_part_of_them_is
     assert answered(server, 20)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("program", "answered"), every(3, KINDS), ids=NAMES)
 @pytest.mark.usefixtures("many_descriptors")
 def test_a_thousand_idle_connections_cost_nothing_and_keep_nobody_out(

@@ -80,6 +80,7 @@ Page()
     assert (watch.restarts, _pid(cluster)) == (0, pid)
 
 
+@pytest.mark.soak
 def test_an_error_too_large_to_travel_is_cut_and_is_the_cells_own(cluster: TFCluster) -> None:
     watch, pid = Watch(), _pid(cluster)
     with pytest.raises(WorkerError, match="the beginning") as caught:

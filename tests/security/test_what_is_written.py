@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import psutil
+import pytest
 from nbclient import NotebookClient
 
 SESSION = """

@@ -226,6 +226,7 @@ def test_a_cancelled_feed_says_so(spark: SparkSession, ranks: Callable[[int], Ra
     assert "cancelled" in str(errors[0])
 
 
+@pytest.mark.soak
 def test_the_report_counts_rows_bytes_and_winning_tasks(spark: SparkSession, ranks: Callable[[int], Ranks]) -> None:
     report, _ = ranks(2).feed(numbered(spark, 1000, 4))
     assert isinstance(report, FeedReport)

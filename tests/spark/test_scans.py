@@ -194,6 +194,7 @@ def test_types_whose_values_spark_may_change_are_read_by_spark(spark: SparkSessi
     assert find_scan(df.select("id"), ["id"]) is not None
 
 
+@pytest.mark.soak
 def test_a_file_that_changed_or_went_is_spark_s_to_complain_of(
     spark: SparkSession, folder: Path, ranks: TwoRanks, tmp_path: Path, jvm: Callable[[], None]
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_damaged_file_is_named(spark: SparkSession, ranks: TwoRanks, tmp_path:
         ranks.feed(df)
 
 
+@pytest.mark.soak
 def test_a_scan_in_place_reads_no_rows_in_the_jvm(
     spark: SparkSession, folder: Path, ranks: TwoRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_predict_gives_the_rows_of_all_workers_in_the_order_of_the_dataframe(
     assert results["told"].tolist() == [2.0 * row.v for row in data.collect()]
 
 
+@pytest.mark.soak
 def test_a_dataframe_whose_files_were_rewritten_is_fed_anew_and_one_whose_files_are_gone_keeps_its_rows(
     local_session: SparkSession, cluster: TFCluster, tmp_path: Path
 ) -> None:

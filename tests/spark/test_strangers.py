@@ -65,6 +65,7 @@ def _shout(address: tuple[str, int], data: bytes) -> None:
         stranger.sendall(data)
 
 
+@pytest.mark.soak
 def test_nobody_listens_for_peers_once_the_trainers_know_each_other(cluster: TFCluster) -> None:
     cluster.wait_ready()
     for worker in cluster.workers:

@@ -71,6 +71,7 @@ def loss_after(rate: float, epochs: int) -> float:
     return (1 - 2 * rate) ** (2 * (epochs - 1))
 
 
+@pytest.mark.soak
 def test_pruned_trials_are_those_that_optuna_prunes_and_end_early_and_the_best_model_comes_once(
     cluster: TFCluster,
 ) -> None:

@@ -214,6 +214,7 @@ def test_folders_are_columns(spark: SparkSession, by_day: Path) -> None:
         spark.read.format("tfrecord").schema("at int, id bigint").load(str(by_day)).collect()
 
 
+@pytest.mark.soak
 def test_conditions_on_folders_leave_files_unread(spark: SparkSession, by_day: Path, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

@@ -237,6 +237,7 @@ def test_nulls_are_filled_and_masked_as_asked(spark: SparkSession, ranks: Ranks)
         ranks.feed(df, features=["t"], missing=Missing.of(fill="t.f=0"))
 
 
+@pytest.mark.soak
 def test_encoded_images_are_decoded_by_a_map_over_the_batches(spark: SparkSession, ranks: Ranks) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (7, 4, 5, 3), np.uint8)
     encoded = [bytes(tf.io.encode_png(image).numpy()) for image in pixels]

@@ -132,6 +132,7 @@ def test_without_mlflow_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     assert mlflow_log.active_run() is None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("call", "logged"), [("log_text", True), ("log_batch", False)])
 def test_a_call_that_fails_leaves_no_run_of_mlflow_going_on(
     call: str, logged: bool, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def assert_same(state: list[Any], expected: list[Any]) -> None:
             np.testing.assert_allclose(mine, plain, rtol=2e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("world", "strategy"), every(2, [(2, "sync"), (3, "local")]))
 def test_layers_adapted_to_a_feed_have_the_state_of_one_process(groups: Groups, world: int, strategy: str) -> None:
     notices: list[str] = []

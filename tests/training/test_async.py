@@ -113,6 +113,7 @@ model.fit(x[:120], y[:120], batch_size=4, epochs=1, verbose=0, callbacks=[Mark()
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("bound", every(2, [3, 0]))
 def test_no_worker_is_further_ahead_than_the_staleness_bound(run: Run, bound: int) -> None:
     fast, slow = (outcome.values["marks"] for outcome in run(SLOW, "marks", max_staleness=bound))

@@ -326,6 +326,7 @@ def notices_of(group: Any, cell: str, *names: str, **run: Any) -> tuple[list[Out
     return group.run(cell, *names, on_message=hear, **run), told, list(taken)
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_with_another_number_of_workers(groups: Groups) -> None:
     cell = DATA + EXECUTIONS.replace(", steps_per_execution=2", "") + WEIGHTS
     full, parts = undisturbed(groups, 2, cell, every=3)

@@ -218,6 +218,7 @@ weights, again = trained(), trained()
         )
 
 
+@pytest.mark.soak
 def test_mixed_precision_gives_equal_ranks_and_nearly_the_weights_of_one_process(same_as_plain) -> None:
     cell = (
         DATA
@@ -261,6 +262,7 @@ finally:
     assert_same_weights(outcomes, expected.values["weights"], 2e-3)
 
 
+@pytest.mark.soak
 def test_ranks_start_from_the_weights_of_rank_0(groups) -> None:
     cell = (
         DATA

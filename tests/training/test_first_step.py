@@ -520,6 +520,7 @@ def test_gradients_that_cancel_but_for_rounding_are_no_mixture(groups: Any) -> N
     assert_same_weights(succeeded(groups[2].run(TRIPLETS, "weights")), plain, 1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("norm", every(2, ["LayerNormalization()", "LayerNormalization(center=False)"]))
 def test_rows_of_a_table_whose_gradients_sum_to_nothing_are_no_mixture(same_as_plain, norm: str) -> None:
     """What takes the mean of its input out gives gradients that sum to zero over it, but for rounding."""
@@ -595,6 +596,7 @@ weights = [variable.numpy() for variable in model.weights]
 """
 
 
+@pytest.mark.soak
 def test_what_an_eager_step_draws_of_python_and_numpy_is_what_it_draws_in_one_process(same_as_plain: Any) -> None:
     plain, *ranks = same_as_plain(BEGIN + DRAWS_IN_STEPS, 2, "drawn")
     for outcome in ranks:

@@ -79,6 +79,7 @@ def test_an_agent_hears_how_its_trainer_ended(agent: Callable[..., Agent]) -> No
     assert client.poll(another) is None
 
 
+@pytest.mark.soak
 def test_after_a_killed_server_its_trainers_are_gone_and_another_is_started(agent: Callable[..., Agent]) -> None:
     client, fork = agent()
     forked = fork()

@@ -606,6 +606,7 @@ seeded += drawn()
 """
 
 
+@pytest.mark.soak
 def test_what_has_a_seed_of_its_own_draws_by_that_alone_where_nothing_else_is_seeded(groups) -> None:
     plain, again = (groups[0].run(SEEDED_ALONE, "weights", "seeded", "free", seed=None)[0] for _ in range(2))
     outcomes = succeeded(groups[2].run(SEEDED_ALONE, "weights", "seeded", "free", seed=None))

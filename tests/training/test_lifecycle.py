@@ -106,6 +106,7 @@ weights = model.get_weights()
     assert_same_weights(outcomes, outcomes[0].values["weights"], 0.0)
 
 
+@pytest.mark.soak
 def test_only_rank_0_prints_and_only_when_asked(groups) -> None:
     cell = DATA + (
         """

@@ -343,6 +343,7 @@ for name in glob.glob(place + "/events/*/events*"):
 """
 
 
+@pytest.mark.soak
 def test_what_keras_itself_does_within_an_epoch_is_by_all_rows(groups) -> None:
     expected = groups.plain(DATA + WITHIN_AN_EPOCH, "best", "told").values
     assert len(expected["best"]) > 2

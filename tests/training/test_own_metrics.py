@@ -170,6 +170,7 @@ after = [float(counts.result()), float(right.result()), float(model.get_metrics_
 """
 
 
+@pytest.mark.soak
 def test_metrics_are_those_of_one_process_from_cell_to_cell(groups: Any) -> None:
     cell, names = DATA + FED + KEPT, ("before", "after")
     forget = "import keras\ndel keras.kept"

@@ -329,6 +329,7 @@ model.fit(x, y, batch_size=32, shuffle=False, verbose=0)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("metric", "named"), every(2, [("Largest()", True), ("keras.metrics.RootMeanSquaredError()", False)])
 )

@@ -197,6 +197,7 @@ weights = model.get_weights()
     assert_same_weights(succeeded(groups[2].run(program, "weights")), expected, 1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", every(2, ["centred", "attention"]))
 def test_rows_that_look_at_each_other_are_found_where_a_worker_has_one(groups, kind: str) -> None:
     layer = {

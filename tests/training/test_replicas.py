@@ -155,6 +155,7 @@ BY_HAND = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "added_up", every(2, ["experimental_aggregate_gradients=False", "skip_gradients_aggregation=True, name='step'"])
 )

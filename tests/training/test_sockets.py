@@ -114,6 +114,7 @@ def apart(request: pytest.FixtureRequest) -> Iterator[Group]:
     group.close()
 
 
+@pytest.mark.soak
 def test_ranks_on_two_hosts_give_the_weights_of_one_process(apart: Group, groups) -> None:
     cell = (
         DATA

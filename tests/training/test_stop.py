@@ -150,6 +150,7 @@ history, weights = {}, model.get_weights()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("library", every(2, ["keras", "tf_keras as keras"]))
 def test_a_training_ends_and_the_next_begins_as_in_one_process(same_as_plain, library: str) -> None:
     pytest.importorskip(library.split()[0])

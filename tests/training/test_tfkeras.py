@@ -380,6 +380,7 @@ def test_one_worker_alone_refuses_nothing(groups) -> None:
     succeeded(groups[1].run(cell))
 
 
+@pytest.mark.soak
 def test_code_of_the_users_own_in_a_model_of_keras_2_is_named(groups) -> None:
     cell = (
         DATA
