@@ -29,6 +29,14 @@ def above_zero(text: str) -> float:
     return value
 
 
+def not_negative(text: str) -> float:
+    """A number of at least 0."""
+    value = number(text)
+    if value < 0:
+        raise UsageError(f"{text!r} is less than 0.")
+    return value
+
+
 def momentum(text: str) -> float:
     """A number from 0 to below 1."""
     value = number(text)

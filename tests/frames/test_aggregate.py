@@ -94,3 +94,9 @@ def test_what_cannot_be_aggregated_is_told(spark: SparkSession) -> None:
             tfs.aggregate(total, grouped)
     with pytest.raises(UsageError, match="'x' as int32 from float64"):
         tfs.aggregate(lambda x_input: {"x": tf.size(x_input)}, frame.groupBy("k"))
+
+
+def test_keys_whose_bytes_do_not_tell_which_are_the_same_are_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1.0), ("A", 2.0)], "k string, x double")
+    with pytest.raises(UsageError, match="with the collation UTF8_LCASE"):
+        tfs.aggregate(total, frame.groupBy(F.collate("k", "UTF8_LCASE").alias("k")))

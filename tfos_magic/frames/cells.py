@@ -120,7 +120,15 @@ def _elements(array: pa.Array, spec: ColumnSpec) -> Any:
         return values
     # The schema notes a narrower dtype than Spark has: rows that came by a union may not have it.
     refuse_unfit(values, spec.dtype, spec.name)
-    return values.astype(spec.dtype) if values.dtype != np.dtype(spec.dtype) else values
+    if values.dtype == np.dtype(spec.dtype):
+        return values
+    narrowed = values.astype(spec.dtype)
+    if values.dtype.kind == "f" and (rounded := (narrowed != values) & ~np.isnan(values)).any():
+        raise DataError(
+            f"column {spec.name!r} is noted as {spec.dtype}, which rounds {values[rounded][0].item()!r}, as rows that "
+            f"came by a union may have it: drop the note, F.col({spec.name!r}).alias({spec.name!r}, metadata={{}})"
+        )
+    return narrowed
 
 
 def _arrow_elements(flat: Any, spec: ColumnSpec) -> pa.Array:

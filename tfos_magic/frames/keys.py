@@ -107,6 +107,10 @@ def _key_of_series(series: Any) -> Any:
     return pa.array(series + 0.0 if series.dtype.kind == "f" else series, from_pandas=True)
 
 
+_BY_BYTES = "UTF8_BINARY"
+"""The collation of texts that are the same where their bytes are."""
+
+
 def grouping_of(grouped: Any) -> Grouping:
     """Read a grouped DataFrame of Spark or pandas. Raises :class:`UsageError` for anything else."""
     module, name = type(grouped).__module__, type(grouped).__name__
@@ -156,6 +160,11 @@ def _normal(field: Any, expression: Any) -> Any:
 
     if field.dataType.typeName() in ("float", "double"):
         return expression + F.lit(0.0).cast(field.dataType)
+    if (collation := getattr(field.dataType, "collation", _BY_BYTES)) != _BY_BYTES:
+        raise UsageError(
+            f"groups by {field.name!r} with the collation {collation}, and texts are compared by their bytes here: "
+            "group by what makes equal texts the same, such as F.lower or F.rtrim of the column cast to string"
+        )
     if field.dataType.typeName() in ("array", "struct", "map", "variant"):
         raise UsageError(f"groups by {field.name!r} of type {field.dataType.simpleString()}: use keys that are scalars")
     return expression

@@ -142,7 +142,25 @@ def _model(model: Any) -> Any:
     metrics = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
     rate = getattr(optimizer, "_learning_rate", None)
     objects = [getattr(model, "loss", None), metrics, optimizer, None if _has_variables(rate) else rate]
-    return [type(model), layers, compiled, objects, kept, weights]
+    return [type(model), layers, _wiring(model), compiled, objects, kept, weights]
+
+
+def _wiring(model: Any) -> Any:
+    """How the operations of a functional model are connected, by their places in it; those that are no layers too."""
+    operations = getattr(model, "operations", ())
+    own = {id(node) for nodes in getattr(model, "_nodes_by_depth", {}).values() for node in nodes}
+    nodes = [node for each in operations for node in each._inbound_nodes if id(node) in own]
+    places = {id(node): number for number, node in enumerate(nodes)}
+
+    def place(value: Any) -> Any:
+        if (made := getattr(value, "_keras_history", None)) is None:
+            return value
+        return ["tensor", places.get(id(made.operation._inbound_nodes[made.node_index])), made.tensor_index]
+
+    calls = [[operations.index(node.operation), node.arguments.convert(place)] for node in nodes]
+    others = [(type(each), _without_names(_config(each))) for each in operations if not hasattr(each, "trainable")]
+    ends = [[place(each) for each in getattr(model, name, None) or ()] for name in ("inputs", "outputs")]
+    return [calls, others, ends] if nodes else None
 
 
 def _own_parts(layer: Any) -> dict[str, Any]:

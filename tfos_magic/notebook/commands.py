@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pkgutil import resolve_name
 from typing import Any
 
@@ -20,6 +19,7 @@ from tfos_magic.notebook.describe import (
     describe_finding,
     describe_orphans,
     describe_status,
+    json_of,
     report_of,
     status_dict,
 )
@@ -148,7 +148,7 @@ class Commands:
             if args.output:
                 self.shell.push({args.output: known})
             else:
-                print(json.dumps(known))
+                print(json_of(known))
         elif cluster is None:
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:

@@ -67,6 +67,11 @@ def status_dict(status: ClusterStatus | None, feeds: Sequence[FeedState], run: R
     return dict(json.loads(json.dumps(plain)))
 
 
+def json_of(known: Any) -> str:
+    """What is known as JSON, which has no word for numbers that are not finite: null."""
+    return json.dumps(json.loads(json.dumps(known), parse_constant=lambda _: None))
+
+
 def run_dict(run: RunState) -> dict[str, Any]:
     """A run so far: ``history`` by epoch, ``seconds`` of all and of each part, the rank that the others wait for, if
     there is one, bytes per epoch, notices to the user."""

@@ -29,7 +29,7 @@ from tfos_magic.notebook.options import (
     train_options,
 )
 from tfos_magic.notebook.runtime import Runtime
-from tfos_magic.notebook.strategies import cell_request, checkpoints_of, options_of
+from tfos_magic.notebook.strategies import cell_request, checkpoints_of, options_of, source_of
 from tfos_magic.notebook.sweeping.options import sweep_options
 from tfos_magic.notebook.views.choice import choose_view, detected, request_of_cell, shows_frames, throttled
 from tfos_magic.notebook.views.prefixed import PrefixedView
@@ -89,7 +89,7 @@ class TFOSMagics(Magics):
         body = _body_of("tfos_train", cell)
         view = choose_view(args.view or self.settings.view, detached=bool(args.detach))
         # The magic's own line counts, so that line numbers in errors are those the notebook shows.
-        source = f"# %%tfos_train {line}\n" + self.shell.transform_cell(body)
+        source = source_of(self.shell, f"%%tfos_train {line}", body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         name = NAMES.give()
         request = cell_request(
@@ -139,7 +139,7 @@ class TFOSMagics(Magics):
             print(help_of(TFOSMagics.tfos_run))
             return
         body = _body_of("tfos_run", cell)
-        source = f"# %%tfos_run {line}\n" + self.shell.transform_cell(body)
+        source = source_of(self.shell, f"%%tfos_run {line}", body)
         captured = capture_cell(source, self.shell.user_ns, args, self.runtime.session_for(args))
         request = cell_request(
             source,

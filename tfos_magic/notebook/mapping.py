@@ -15,6 +15,7 @@ from IPython.display import display
 import tfos_magic.frames as tfs
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.failures import told_plainly
+from tfos_magic.frames.source import select
 from tfos_magic.notebook.names import compile_cell
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.spark.session import cancel_tag, is_connect, is_dataframe, job_tag
@@ -52,7 +53,7 @@ def predict_line(args: Any, namespace: Mapping[str, Any]) -> Any:
         namespace.get(args.model, args.model),
         namespace[args.frame],
         features=args.features,
-        output=args.output,
+        output=args.output or ["prediction"],
         batch_size=args.batch_size,
         argmax=args.argmax,
         classes=args.classes,
@@ -112,7 +113,13 @@ def _from_statements(body: list[ast.stmt], columns: Sequence[str], scope: dict[s
     made = ast.parse("def cell(): ...").body[0]
     assert isinstance(made, ast.FunctionDef)
     made.args, made.body = _parameters(name for name in columns if name in read), body
-    _execute([ast.fix_missing_locations(made)], scope)
+    try:
+        _execute([ast.fix_missing_locations(made)], scope)
+    except SyntaxError as error:  # of what is only allowed outside of functions
+        raise UsageError(
+            f"a cell whose lines above the last use columns is a function, in which this is not allowed: {error.msg}. "
+            "Put what uses no column, such as imports, in an earlier cell."
+        ) from None
     function: Callable[..., Any] = scope[made.name]
     return function
 
@@ -134,7 +141,7 @@ def _selected(frame: Any, names: Sequence[str]) -> Any:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise UsageError(f"--select: there is no column {missing[0]!r}, there are {', '.join(frame.columns)}.")
-    return frame.select(*names) if is_dataframe(frame) else frame[list(names)]
+    return select(frame, names) if is_dataframe(frame) else frame[list(dict.fromkeys(names))]
 
 
 def _head_of_spark(frame: Any) -> Any:

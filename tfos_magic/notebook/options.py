@@ -12,7 +12,7 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic_arguments import MagicHelpFormatter, argument, argument_group, magic_arguments
 
 from tfos_magic.errors import UsageError
-from tfos_magic.limits import above_zero, counting, positive
+from tfos_magic.limits import above_zero, counting, not_negative, positive
 from tfos_magic.notebook.config import TFOS, setting_of
 from tfos_magic.notebook.texts import extent, names, of_unknown, pair, ranks
 from tfos_magic.notebook.views.choice import CHOICES
@@ -38,7 +38,7 @@ cluster_options = grouped(
     argument_group("workers"),
     argument("-n", "--workers", type=extent, default=None, help="Number of workers, or MIN:MAX, by free slots."),
     argument("--cores", type=positive, default=None, help="Spark cores for each worker."),
-    argument("--gpus", type=int, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
+    argument("--gpus", type=counting, default=None, help="GPUs for each worker, by Spark's resource scheduling."),
     argument(
         "--encrypt",
         choices=["auto", "on", "off"],
@@ -48,13 +48,13 @@ cluster_options = grouped(
     argument("--via", choices=["spark"], default=None, help="Messages by Spark alone: no executor dials this kernel."),
     argument(
         "--start-timeout",
-        type=float,
+        type=above_zero,
         default=None,
         help="Seconds the cluster may take to come up.",
     ),
     argument(
         "--idle-timeout",
-        type=float,
+        type=not_negative,
         default=None,
         help="Seconds without a run after which the cluster ends; 0: it stays.",
     ),
@@ -112,6 +112,7 @@ data_options = grouped(
     argument(
         "--features",
         type=names,
+        action="extend",
         default=None,
         help="Columns that are features, with commas; default: all but the label.",
     ),
@@ -136,6 +137,7 @@ data_options = grouped(
     argument(
         "--null-mask",
         type=names,
+        action="extend",
         default=[],
         metavar="COL,...",
         help="Columns that bring COL_mask along, false where a null was; nulls are then 0 or empty without --fill.",
@@ -156,8 +158,8 @@ data_options = grouped(
         help="NAME=DF: give DataFrame DF to the cell as NAME; one of pandas or polars, an Arrow table or a dict of "
         "arrays becomes one of Spark; repeatable.",
     ),
-    argument("--push", type=names, default=[], help="Further names to send, with commas."),
-    argument("-o", "--output", type=names, default=[], help="Names to bring back, with commas."),
+    argument("--push", type=names, action="extend", default=[], help="Further names to send, with commas."),
+    argument("-o", "--output", type=names, action="extend", default=[], help="Names to bring back, with commas."),
 )
 
 view_options = grouped(
@@ -204,7 +206,7 @@ train_options = grouped(
 run_options = grouped(
     magic_arguments(),
     cluster_options,
-    argument("-w", "--ranks", type=ranks, default=[], help="Workers to run it on, as in 0,2-3."),
+    argument("-w", "--ranks", type=ranks, action="extend", default=[], help="Workers to run it on, as in 0,2-3."),
     servers_option,
     data_options,
     help_option,
@@ -216,7 +218,7 @@ map_options = grouped(
     argument("-o", "--output", default=None, help="Name for the mapped DataFrame."),
     argument("--rows", action="store_true", help="The function is of one row, not of a block of rows."),
     argument("--trim", action="store_true", help="Leave the DataFrame's own columns out; rows may change in number."),
-    argument("--select", type=names, default=[], help="Columns of the result to keep, with commas."),
+    argument("--select", type=names, action="extend", default=[], help="Columns of the result to keep, with commas."),
     argument("--block-rows", type=positive, default=None, help="Rows in a block; default: what suits the cache."),
     argument("--schema", default=None, help="Outputs as DDL in quotes; TensorFlow is not needed then."),
     help_option,
@@ -227,11 +229,25 @@ predict_options = grouped(
     argument("model", nargs="?", default=None, help="Keras model of the notebook, or the path of one."),
     argument("frame", nargs="?", default=None, help="DataFrame to predict for, of Spark or pandas."),
     argument("-o", dest="bound", metavar="NAME", default=None, help="Name for the DataFrame with the predictions."),
-    argument("--features", type=names, default=None, help="Columns to feed, with commas; default: all."),
-    argument("--output", type=names, default=["prediction"], help="Names of the new columns, one for each output."),
+    argument(
+        "--features", type=names, action="extend", default=None, help="Columns to feed, with commas; default: all."
+    ),
+    argument(
+        "--output",
+        type=names,
+        action="extend",
+        default=None,
+        help="Names of the new columns, one for each output; default: prediction.",
+    ),
     argument("--batch-size", type=positive, default=1024, help="Rows in one call of the model."),
     argument("--argmax", action="store_true", help="Give the index of the greatest value."),
-    argument("--classes", type=names, default=None, help="Names of the classes, with commas: give the name instead."),
+    argument(
+        "--classes",
+        type=names,
+        action="extend",
+        default=None,
+        help="Names of the classes, with commas: give the name instead.",
+    ),
     argument("--signature", default="serving_default", help="Signature of a SavedModel."),
     help_option,
 )

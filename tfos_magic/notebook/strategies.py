@@ -4,6 +4,7 @@ what a running cluster ignores is said."""
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from tfos_magic.notebook.config import TFOS
 from tfos_magic.transport.messages import StrategyOptions
 
 AT_START = "Such options apply when a cluster starts: `%tfos stop`, then run the cell again."
+
+
+def source_of(shell: Any, magic: str, body: str) -> str:
+    """The Python of a cell below ``magic``, line for line: IPython drops blank ones that it begins with."""
+    blank = takewhile(lambda line: not line.strip(), body.splitlines())
+    return f"# {magic}\n" + "\n" * len(list(blank)) + str(shell.transform_cell(body))
 
 
 def options_of(args: Any) -> dict[str, Any]:

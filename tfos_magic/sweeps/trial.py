@@ -157,11 +157,10 @@ class Trial(Observer):
             if text != INTERRUPT_WAITS or not (self.pruned or self._searching.over):
                 self._searching.say(text)
         self._notices = len(state.notices)
-        ended = len(state.history) + sum(map(len, state.earlier.values()))
-        if ended <= self._epochs:
+        epochs = [metrics for logs in state.fits.values() for metrics in logs.values()]
+        if len(epochs) <= self._epochs:
             return
-        epochs = [*(epoch for _, fit in sorted(state.earlier.items()) for epoch in fit), *state.history]
-        while self._epochs < ended and not self.pruned:
+        while self._epochs < len(epochs) and not self.pruned:
             self._epochs += 1
             self._report(epochs[self._epochs - 1].get(self._searching.search.metric))
         self.changes += 1

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 from tfos_magic.cluster.runs.state import RunState
-from tfos_magic.tensorboard.scalars import local_path
+from tfos_magic.tensorboard.log_folders import local_path
 from tfos_magic.transport.messages import EventFilePart
 from tfos_magic.transport.messages.events import EVENT_FILE_BYTES, EVENT_RUN_BYTES
 

@@ -6,13 +6,22 @@ import os
 import time
 from pathlib import Path
 
+from tfos_magic.errors import UsageError
 from tfos_magic.processes.temporary_folder import LateFolder
 
 
 def run_folder(base: str | Path, name: str) -> str:
     """The folder, not yet made, of a run that is called ``name`` and begins now: runs sort by time below ``base``."""
     folder = time.strftime("%Y%m%d-%H%M%S-") + name.replace(" ", "-").replace(os.sep, "-")
-    return str(Path(os.path.expanduser(base)).absolute() / folder)
+    return str(local_path(str(base)) / folder)
+
+
+def local_path(log_dir: str) -> Path:
+    """The folder that a path or ``file:`` URL names. Raises :class:`~tfos_magic.errors.UsageError` for other URLs."""
+    path = log_dir.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        raise UsageError(f"log directory {log_dir!r} is not on this machine: give a local path, such as ./logs/run1")
+    return Path(path).expanduser().absolute()
 
 
 class PrivateLogs:

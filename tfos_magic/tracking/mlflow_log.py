@@ -93,7 +93,8 @@ class MlflowLog:
     def _news(self, state: RunState) -> list[tuple[int, dict[str, float]]]:
         """The epochs that were not sent yet, each with its step: epochs of all fits count on."""
         rows = []
-        for fit, history in sorted({**state.earlier, state.fit: list(state.history)}.items()):
+        for fit, logs in state.fits.items():
+            history = list(logs.values())
             begin = min(self._sent.get(fit, 0), len(history))  # a run that begins again takes epochs back
             before = sum(self._sent[other] for other in self._sent if other < fit)
             rows += [(before + epoch, dict(history[epoch])) for epoch in range(begin, len(history))]

@@ -49,10 +49,24 @@ class Fit:
 
     def validations_before(self) -> int:
         """How many epochs before the one that goes on ended with validation."""
-        first, last = self.initial_epoch, self.position.epoch if self.position else 0
-        if isinstance(self.validation_freq, int):
-            return sum((epoch + 1) % self.validation_freq == 0 for epoch in range(first, last))
-        return sum(epoch + 1 in self.validation_freq for epoch in range(first, last))
+        last = self.position.epoch if self.position else 0
+        return sum(map(self._validates, range(self.initial_epoch, last)))
+
+    def past(self) -> dict[int, dict[str, Any]]:
+        """What the history holds, by epoch. What only some epochs gave belongs to those that ended with validation; of
+        anything else that fewer gave nobody knows to which it belongs, and it is left out."""
+        epochs = self.history.epoch
+        validated = [epoch for epoch in epochs if self._validates(epoch)]
+        logs: dict[int, dict[str, Any]] = {epoch: {} for epoch in epochs}
+        for name, values in self.history.history.items():
+            given = next((some for some in (epochs, validated) if len(some) == len(values)), ())
+            for epoch, value in zip(given, values, strict=False):
+                logs[epoch][name] = value
+        return logs
+
+    def _validates(self, epoch: int) -> bool:
+        freq = self.validation_freq
+        return bool((epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq)
 
 
 class Loop:

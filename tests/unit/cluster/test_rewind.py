@@ -50,3 +50,11 @@ def test_without_a_restart_nothing_is_taken_back() -> None:
     state = _three_epochs()
     tell(state, progress(0, 1, 2, epochs=5))
     assert len(state.history) == 3
+
+
+def test_an_earlier_fit_that_is_trained_again_keeps_the_epochs_before() -> None:
+    state = tell(_three_epochs(), epoch_end(0, epochs=5, loss=3.0, fit=1))
+    rewind(state)
+    tell(state, _past(0), progress(0, 2, 1, epochs=5), epoch_end(2, epochs=5, loss=2.0))
+    losses = {fit: {epoch: logs["loss"] for epoch, logs in known.items()} for fit, known in state.fits.items()}
+    assert losses == {0: {0: 1.0, 1: 1.0, 2: 2.0}}

@@ -135,13 +135,13 @@ def test_waiting_for_a_run_in_a_loop_may_be_given_up_without_ending_the_run() ->
 
 def test_history_has_a_row_for_each_epoch_of_each_fit() -> None:
     def train(execution: Scripted) -> dict[str, Any]:
-        tell(execution.state, epoch_end(0, loss=3.0), epoch_end(1, loss=2.0), epoch_end(0, loss=1.0, fit=1))
+        tell(execution.state, epoch_end(0, loss=3.0), epoch_end(1, loss=2.0), epoch_end(3, loss=1.0, fit=1))
         return {}
 
     run = run_of(train)
     assert list(run.history.columns) == ["fit", "epoch"]
     run.execute()
-    assert run.history[["fit", "epoch", "loss"]].values.tolist() == [[0, 0, 3.0], [0, 1, 2.0], [1, 0, 1.0]]
+    assert run.history[["fit", "epoch", "loss"]].values.tolist() == [[0, 0, 3.0], [0, 1, 2.0], [1, 3, 1.0]]
 
 
 def test_fits_that_are_trained_again_after_a_restart_are_in_the_history_once() -> None:

@@ -360,3 +360,12 @@ def test_large_keys_beside_missing_ones_stay_the_numbers_that_they_are() -> None
     )
     assert {None if pd.isna(key) else int(key) for key in made["k"]} == {2**60 + 1, 2**60 + 2, None}
     assert sorted(made["x"]) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("made", ["int64", "int32", "uint8"])
+def test_what_no_integer_holds_is_the_same_in_every_block(made: str) -> None:
+    frame = pd.DataFrame({"x": np.full(1000, np.nan)})
+    cast = tfs.map_blocks(
+        lambda x: {"z": tf.cast(tf.floor(x * 0.5 + 1.0) + tf.round(x) - 1.0, made)}, frame, block_rows=300
+    )
+    assert cast["z"].nunique() == 1

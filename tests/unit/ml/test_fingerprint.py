@@ -365,3 +365,22 @@ def test_modules_of_the_users_own_count_by_their_text(
         exec(code, space)
         words.append(fingerprint(replace(ASKED, model=None, make=space["make"]), OPTIONS, "8 1"))
     assert words[0] == words[1] != words[2]
+
+
+def wired(skip: int = 0, factor: float = 2.0, turned: bool = False) -> Any:
+    keras.utils.set_random_seed(1)
+    x = keras.Input((4,))
+    first = keras.layers.Dense(4)(x)
+    second = keras.layers.Dense(4)(first)
+    sums = keras.layers.Add()([second, (x, first)[skip]]) * factor
+    ends = [keras.layers.Dense(1)(sums), keras.layers.Dense(1)(sums)]
+    made = keras.Model(x, ends[::-1] if turned else ends)
+    made.compile("sgd", ["mse", "mse"])
+    return made
+
+
+@pytest.mark.parametrize("other", [{"skip": 1}, {"factor": 3.0}, {"turned": True}], ids=["layers", "numbers", "ends"])
+def test_how_layers_are_connected_counts(other: dict[str, Any]) -> None:
+    known = fingerprint(replace(ASKED, model=wired()), OPTIONS, "8 1")
+    assert fingerprint(replace(ASKED, model=wired()), OPTIONS, "8 1") == known
+    assert fingerprint(replace(ASKED, model=wired(**other)), OPTIONS, "8 1") != known

@@ -80,6 +80,7 @@ def test_quotes_hold_words_together_and_are_no_part_of_a_value(line: str) -> Non
         ("{'z': x", "df", "not valid Python"),
         ("{'z': x}", "df --select q", "--select: there is no column 'q'"),
         ("{'x': x}", "df", "'x' is the name of a column"),
+        ("from math import *\nw = x\n{'z': w}", "df", "import \\* only allowed at module level"),
         ("{'z': x}", "df --tirm", "Did you mean '--trim'"),
     ],
 )

@@ -1,10 +1,12 @@
 """What %tfos status tells a program: the cluster, what was fed, and the run."""
 
+import json
+
 import pytest
 
 from tests.unit.notebook.views.simulated import epoch_end, finish, new_state, pass_time, progress, tell
 from tfos_magic.cluster.runs.state import RunPhase
-from tfos_magic.notebook.describe import status_dict
+from tfos_magic.notebook.describe import json_of, status_dict
 
 
 def test_a_run_tells_its_curves_its_seconds_and_the_bytes_of_an_epoch() -> None:
@@ -29,3 +31,10 @@ def test_a_run_tells_its_curves_its_seconds_and_the_bytes_of_an_epoch() -> None:
 
 def test_where_there_is_no_cluster_and_no_run_it_says_so() -> None:
     assert status_dict(None, [], None) == {"phase": "none", "feeds": [], "run": None}
+
+
+def test_json_has_null_for_numbers_that_are_not_finite() -> None:
+    state = tell(new_state(), epoch_end(0, loss=float("nan")), epoch_end(1, loss=float("inf")))
+    text = json_of(status_dict(None, [], state))
+    history = json.loads(text, parse_constant=pytest.fail)["run"]["history"]
+    assert [epoch["loss"] for epoch in history] == [None, None]

@@ -1,6 +1,8 @@
 import os
+from types import SimpleNamespace
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
@@ -8,7 +10,7 @@ from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
-from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of, servers_for
+from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of, servers_for, source_of
 
 
 def arguments(line: str):
@@ -96,3 +98,22 @@ def test_checkpoint_options_become_the_request() -> None:
 def test_resuming_needs_a_directory() -> None:
     with pytest.raises(UsageError, match="add --checkpoint-dir"):
         checkpoints_of(arguments("--resume"), TFOS())
+
+
+def test_a_cell_keeps_the_numbers_of_its_lines() -> None:
+    shell = SimpleNamespace(transform_cell=TransformerManager().transform_cell)
+    source = source_of(shell, "%%tfos_train -n 2", "\n  \nx = 1\n1 / 0\n")
+    assert source.splitlines() == ["# %%tfos_train -n 2", "", "", "x = 1", "1 / 0"]
+
+
+def test_lists_of_names_that_are_given_twice_are_one_list() -> None:
+    args = parse(TFOSMagics.tfos_train, "-o model,x --features a -o history --features b,c")
+    assert (args.output, args.features) == (["model", "x", "history"], ["a", "b", "c"])
+    assert parse(TFOSMagics.tfos_train, "-o one").output == ["one"]  # and nothing of the line before
+    assert parse(TFOSMagics.tfos_run, "-w 0 -w 2-3").ranks == [0, 2, 3]
+
+
+@pytest.mark.parametrize("line", ["--idle-timeout -5", "--gpus -1", "--start-timeout nan"])
+def test_numbers_that_cannot_be_are_refused(line: str) -> None:
+    with pytest.raises(UsageError, match=line.split()[1]):
+        parse(TFOSMagics.tfos_train, line)

@@ -38,6 +38,7 @@ class Moved:
 
 def epochs(trial: Trial, *values: float | None, metric: str = "val_accuracy") -> Trial:
     for value in values:
+        trial.run.state.epochs_done.append(len(trial.run.state.history))
         trial.run.state.history.append({"loss": 1.0} | ({} if value is None else {metric: value}))
         trial.update(trial.run.state)
     return trial
@@ -74,11 +75,13 @@ def test_the_fits_of_a_cell_count_on_and_what_is_trained_again_is_reported_once(
     moved = Moved()
     trial = epochs(moved.trial(), 0.1, 0.2)
     state = trial.run.state
-    state.earlier[0], state.fit = state.history.copy(), 1
+    state.earlier[0], state.fit = dict(enumerate(state.history)), 1
     state.history.clear()
+    state.epochs_done.clear()
     epochs(trial, 0.3, 0.4)
     rewind(state)
     state.history.clear()  # from the beginning of its second fit
+    state.epochs_done.clear()
     epochs(trial, 0.9, 0.9, 0.5)
     assert trial.curve == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5}
 

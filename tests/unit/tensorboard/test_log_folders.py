@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tfos_magic.errors import UsageError
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 
 EXIT_SECONDS = 10.0
@@ -59,3 +60,9 @@ def test_private_folders_go_with_a_process_that_is_killed_with_its_group(number:
     assert children
     assert not alive
     assert not base.exists()
+
+
+def test_a_folder_that_is_not_on_this_machine_is_refused_and_a_url_of_one_that_is_taken(tmp_path: Path) -> None:
+    assert Path(run_folder(f"file://{tmp_path}", "run")).parent == tmp_path
+    with pytest.raises(UsageError, match="'s3://bucket/logs' is not on this machine"):
+        run_folder("s3://bucket/logs", "run")

@@ -9,11 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
 from tfos_magic.errors import UsageError
 from tfos_magic.tensorboard.scalars import ScalarWriter
+from tfos_magic.transport.messages import EpochEnd
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +96,18 @@ def test_writing_scalars_does_not_load_tensorflow(tmp_path: Path) -> None:
         "sys.exit('tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_each_fit_has_curves_of_its_own_of_which_a_restart_takes_back_what_is_trained_again(tmp_path: Path) -> None:
+    def end(epoch: int, loss: float, fit: int = 0, past: bool = False) -> EpochEnd:
+        return EpochEnd("run", 0, epoch, 2, {"loss": loss}, past=past, fit=fit)
+
+    with ScalarWriter(str(tmp_path)) as writer:
+        writer.await_rewind()  # as a run begins, which goes on from a checkpoint
+        for told in (end(0, 4.0, past=True), end(1, 3.0), end(0, 2.0, 1), end(1, 1.0, 1)):
+            writer.take(told)
+        writer.await_rewind()
+        for told in (end(0, 2.0, 1, past=True), end(1, 0.5, 1)):
+            writer.take(told)
+    assert read(tmp_path / "train") == {"epoch_loss": [(0, 4.0), (1, 3.0)]}
+    assert read(tmp_path / "fit-2" / "train") == {"epoch_loss": [(0, 2.0), (1, 0.5)]}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
 from tfos_magic.training.logs import progress
 from tfos_magic.training.logs.progress import Reporter
+from tfos_magic.training.loop import Fit
 from tfos_magic.transport.messages import Message
 
 
@@ -28,3 +32,23 @@ def test_many_ranks_do_not_tell_more_than_the_kernel_hears(
             if reporter.due():
                 reporter.progress("train", epoch=0, epochs=1, step=step, steps=1025)
     assert (told[0], told[1]) == (of_rank_0, of_others)
+
+
+def test_epochs_before_a_resumed_run_have_the_numbers_that_were_theirs() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((4, 2))
+    history = model.fit(
+        x, x[:, :1], epochs=5, initial_epoch=1, validation_data=(x, x[:, :1]), validation_freq=2, verbose=0
+    )
+    history.history["now and then"] = [1.0]
+    fit = Fit(0, 1, 5, 2, {}, history)
+    told: list[Any] = []
+    Reporter("run", 0, told.append, lambda: 0).past_epochs(5, fit.past())
+    assert [(end.epoch, sorted(end.metrics)) for end in told] == [
+        (1, ["loss", "val_loss"]),
+        (2, ["loss"]),
+        (3, ["loss", "val_loss"]),
+        (4, ["loss"]),
+    ]
+    assert [end.metrics["val_loss"] for end in told[::2]] == history.history["val_loss"]

@@ -157,6 +157,8 @@ class Execution:
         """Feed what the cell names and run it once on every rank that is to; True where it is to be attempted anew."""
         revive(self._cluster, self.state, self._draw)
         take_size(self._cluster, self.state)
+        if self._scalars is not None:
+            self._scalars.await_rewind()
         ranks = self.request.ranks_of(self._cluster.size)
         spooled = self._cluster.feeds
         assert spooled is not None
@@ -204,8 +206,6 @@ class Execution:
         if state.restarts >= request.max_restarts:
             raise loss.without_restarts(request.max_restarts, without_password(request.checkpoint_dir)) from None
         rewind(state)
-        if self._scalars is not None:
-            self._scalars.await_rewind()
         newest = await_written(self._store.written) if self._store is not None else None
         state.notices.append(restart_notice(loss, state, newest.words if newest else "", request.max_restarts))
         self._draw()

@@ -133,15 +133,13 @@ class Run(Observer):
 
     @property
     def history(self) -> pandas.DataFrame:
-        """The metrics so far, a row for each epoch of each ``fit``: both from 0, and values by name."""
+        """The metrics so far, a row for each epoch of each ``fit``: both as counted from 0, and values by name."""
         import pandas
 
-        state = self.state
-        fits = {**state.earlier, state.fit: list(state.history)}
         rows = [
             {"fit": fit, "epoch": epoch, **metrics}
-            for fit, history in sorted(fits.items())
-            for epoch, metrics in enumerate(history)
+            for fit, logs in self.state.fits.items()
+            for epoch, metrics in logs.items()
         ]
         return pandas.DataFrame(rows, columns=None if rows else ["fit", "epoch"])
 

@@ -58,14 +58,13 @@ class FeedState:
 class RunState:
     """One run of one cell. Times are seconds of ``clock``; epochs and steps count from 0; ``history`` is by epoch.
 
-    ``history`` is that of the cell's ``fit``-th fit, counted from 0; ``earlier`` has those before, by their numbers.
-    ``generation`` is that of its trainers. ``restarts`` counts how often it began again, a worker having been lost;
-    ``replaying`` is true from then until the first news of the new attempt, which says what of ``history`` is trained
-    again. ``traces`` holds rank 0's running metrics by epochs trained, ``pace`` the rows per second of all by seconds,
-    ``planned`` the epochs of the ``fit`` that ``history`` is of, and ``printed`` counts the lines printed. Of
-    ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from other runs.
-    ``awaited`` is what it waits for before it trains, if anything. ``begun`` is false while its turn is to come, and
-    ``ahead`` of it are so many.
+    ``history`` is that of the cell's ``fit``-th fit, counted from 0, ``epochs_done`` its epochs; ``earlier`` has
+    those before, by number and epoch. ``generation`` is that of its trainers. ``restarts`` counts how often it
+    began again, a worker having been lost; ``replaying`` is true from then until the first news of the new attempt,
+    which says what of ``history`` is trained again. ``traces`` holds rank 0's running metrics by epochs trained,
+    ``pace`` the rows per second of all by seconds, ``planned`` the epochs of that ``fit``, and ``printed`` counts the
+    lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from
+    other runs. ``awaited`` is what it waits for, if anything. ``begun`` is false while ``ahead`` of it are so many.
     """
 
     run_id: str
@@ -86,7 +85,7 @@ class RunState:
     stage: str = "train"
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
-    earlier: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    earlier: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
     fit: int = 0
     generation: int = 0
     restarts: int = 0
@@ -169,6 +168,11 @@ class RunState:
         return sum(worker.rows_per_second for worker in self.workers)
 
     @property
+    def fits(self) -> dict[int, dict[int, dict[str, float]]]:
+        """The metrics of all fits, in their order: by number and epoch."""
+        return {**self.earlier, self.fit: dict(zip(self.epochs_done, self.history, strict=True))}
+
+    @property
     def sent_per_epoch(self) -> float:
         """Bytes that all workers together sent in a finished epoch, on the average; 0 before there is one."""
         return sum(worker.sent for worker in self.workers) / len(self.history) if self.history else 0.0
@@ -248,26 +252,24 @@ def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> Non
 
 
 def _epoch_end(state: RunState, message: EpochEnd) -> None:
-    if message.past and (state.replaying or message.epoch in state.epochs_done):
+    if message.past and (state.replaying or message.epoch in state.fits.get(message.fit, ())):
         return  # known from the attempt before
     _forget_from(state, message.epoch)
     state.epochs = message.epochs
     state.metrics = dict(message.metrics)
     if message.fit != state.fit:
-        _turn_to(state, message.fit)
+        _turn_to(state, message.fit, message.epoch)
     state.planned = message.epochs
     state.history.append(dict(message.metrics))
     state.epochs_done.append(message.epoch)
 
 
-def _turn_to(state: RunState, fit: int) -> None:
-    """Another ``fit`` of the cell draws its own curve."""
-    if state.history:
-        state.earlier[state.fit] = state.history.copy()
-    state.earlier = {number: history for number, history in state.earlier.items() if number < fit}
-    state.history.clear()
-    state.epochs_done.clear()
-    state.fit = fit
+def _turn_to(state: RunState, fit: int, epoch: int) -> None:
+    """Another ``fit`` of the cell draws its own curve: one before, of which ``epoch`` is trained again, draws it on."""
+    fits = state.fits
+    kept = {done: metrics for done, metrics in fits.get(fit, {}).items() if done < epoch}
+    state.earlier = {number: logs for number, logs in fits.items() if number < fit and logs}
+    state.history[:], state.epochs_done[:], state.fit = kept.values(), kept, fit
 
 
 def lose(state: RunState, rank: int) -> None:

@@ -30,7 +30,7 @@ _CACHE_BYTES = 2 << 20
 _FEWEST_ROWS, _MOST_ROWS = 64, 8192
 _MOST_SHAPES = 4
 # XLA drops assertions, clamps indices that are out of bounds, and cannot call Python: results would not be the same.
-_NOT_THE_SAME = {"Assert", "GatherV2", "GatherNd", "ResourceGather", "PyFunc", "EagerPyFunc"}
+_NOT_THE_SAME = {"LeftShift", "RightShift", "Assert", "GatherV2", "GatherNd", "ResourceGather", "PyFunc", "EagerPyFunc"}
 # On a CPU these have kernels of their own that beat the code which XLA makes.
 _BETTER_ALONE = {"Conv2D", "DepthwiseConv2dNative", "Conv3D", "MatMul", "BatchMatMulV2", "Einsum"}
 _NO_WORK = {
@@ -245,11 +245,19 @@ def _refuse_repeated_draws(program: Program, graph: Any) -> None:
 
 def _xla_pays(graph: Any, nodes: Sequence[Any]) -> bool:
     ops = {node.op for node in nodes}
-    if ops & (_NOT_THE_SAME | _BETTER_ALONE):
+    if ops & (_NOT_THE_SAME | _BETTER_ALONE) or any(map(_cuts_fractions, nodes)):
         return False
     if any(tensor.dtype == tf.string for op in graph.get_operations() for tensor in op.outputs):
         return False
     return len([node for node in nodes if node.op not in _NO_WORK]) >= _FEWEST_FUSED
+
+
+def _cuts_fractions(node: Any) -> bool:
+    """Whether floats become integers: XLA makes other numbers of NaN and of what is out of range."""
+    if node.op != "Cast":
+        return False
+    given, made = (tf.dtypes.as_dtype(node.attr[name].type) for name in ("SrcT", "DstT"))
+    return bool(given.is_floating and made.is_integer)
 
 
 def _describe(program: Program) -> str:

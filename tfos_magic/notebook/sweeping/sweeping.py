@@ -10,7 +10,7 @@ from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, did_you_
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.strategies import cell_request
+from tfos_magic.notebook.strategies import cell_request, source_of
 from tfos_magic.notebook.sweeping.views import view_of
 from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
 from tfos_magic.sweeps.owners import ended_trials
@@ -24,7 +24,7 @@ def sweep_cell(shell: Any, runtime: Runtime, line: str, body: str, args: Any) ->
     """Search over a cell, show that, and put what ``-o`` names into the notebook, also where it was interrupted."""
     args.ps = None
     view = view_of(args.view or runtime.config.view)
-    source = f"# %%tfos_sweep {line}\n" + shell.transform_cell(body)
+    source = source_of(shell, f"%%tfos_sweep {line}", body)
     wanted, model = args.output, model_of(source) if BEST in args.output else ""
     args.output = outputs_of(source, args.metric, wanted, model)
     for name in wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -87,10 +87,9 @@ class Reporter:
         if self.rank == 0:
             self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), fit=self._fit))
 
-    def past_epochs(self, epochs: int, numbered: Sequence[int], history: Mapping[str, Sequence[Any]]) -> None:
-        """Say again what ``fit`` recorded before this attempt: ``history`` by metric, for the epochs ``numbered``."""
-        for index, epoch in enumerate(numbered if self.rank == 0 else ()):
-            metrics = {name: values[index] for name, values in history.items() if index < len(values)}
+    def past_epochs(self, epochs: int, logs: Mapping[int, Mapping[str, Any]]) -> None:
+        """Say again what ``fit`` recorded before this attempt: its ``logs`` by epoch."""
+        for epoch, metrics in logs.items() if self.rank == 0 else ():
             self._emit(EpochEnd(self.run_id, self.rank, epoch, epochs, numbers(metrics), past=True, fit=self._fit))
 
     def notice(self, text: str) -> None:
