@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit, naming
+from tfos_magic.files.sources import Piece, Unit, naming, refuse_others
 from tfos_magic.storage import is_local, open_system, refuse_rewritten
 from tfos_magic.tfrecord.record_files import DataFile
 
@@ -78,15 +78,15 @@ class CSVSource:
     def _in_file(self, name: str) -> str:
         return "" if name == self._unnamed else name
 
-    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
-        self._check(file, names)
+    def count(self, file: DataFile, names: Sequence[str], whole: bool = False) -> list[Piece]:
+        self._check(file, names, whole)
         # One column, as text, is all that has to be converted to count the rows.
         name = self._in_file((names or self.schema.names)[0])
         options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         with self._opened(file, options) as reader:
             return [(0, 0, sum(batch.num_rows for batch in reader))]
 
-    def _check(self, file: DataFile, names: Sequence[str]) -> None:
+    def _check(self, file: DataFile, names: Sequence[str], whole: bool) -> None:
         """Look whether the first block of a file has ``names``, in values of their types."""
         typed = self._types_of(names)
         try:
@@ -104,6 +104,8 @@ class CSVSource:
                 )
             if not fits:
                 self._check_type(file, name, found.field(name).type)
+        if whole:
+            refuse_others(file, found.names, self.schema.names, self.files[0])
 
     def _check_type(self, file: DataFile, name: str, here: pa.DataType) -> None:
         try:

@@ -28,8 +28,8 @@ class FolderColumns:
         for file in self.files:
             typed(file, list(folders))
 
-    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
-        return self._source.count(file, [name for name in names if name not in self._folders])
+    def count(self, file: DataFile, names: Sequence[str], whole: bool = False) -> list[Piece]:
+        return self._source.count(file, [name for name in names if name not in self._folders], whole)
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         fields = [self.schema.field(name) for name in names]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tfos_magic.columns.file_types import plain_type
 from tfos_magic.errors import DataError
 from tfos_magic.files.parquet import open_parquet, read_groups
-from tfos_magic.files.sources import Piece, Unit, naming
+from tfos_magic.files.sources import Piece, Unit, naming, refuse_others
 from tfos_magic.tfrecord.record_files import DataFile
 
 
@@ -30,10 +30,12 @@ class ParquetSource:
                     return file.schema_arrow, each
         raise AssertionError("there are files")
 
-    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str], whole: bool = False) -> list[Piece]:
         with _opened(file) as opened:
             if opened.metadata.num_rows:
                 self._check(file, opened.schema_arrow, names)
+                if whole:
+                    refuse_others(file, opened.schema_arrow.names, self.schema.names, self._first)
             groups = range(opened.metadata.num_row_groups)
             return [(index, index + 1, opened.metadata.row_group(index).num_rows) for index in groups]
 

@@ -49,6 +49,15 @@ def naming(file: DataFile, kind: str, remedy: str = "") -> Iterator[None]:
         ) from error
 
 
+def refuse_others(file: DataFile, found: Sequence[str], known: Sequence[str], first: DataFile) -> None:
+    """Raise :class:`DataError` for a file with a column that is not among the ``known`` ones of the ``first`` file."""
+    if others := [name for name in found if name not in known]:
+        raise DataError(
+            f"{file.url} has a column {others[0]!r}, which {first.url} has not: name the columns that you want, by "
+            "features=, or rewrite the files"
+        )
+
+
 class FileSource(Protocol):
     """Files of one format. All methods raise :class:`DataError`, naming the file, where it is not as it should be."""
 
@@ -62,10 +71,11 @@ class FileSource(Protocol):
         """The columns of all files, in Arrow types."""
         ...
 
-    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str], whole: bool = False) -> list[Piece]:
         """The units of ``file``, in order, of which the columns ``names`` are to be read.
 
-        A file with rows whose head shows that these are not there, or of other types, is refused already.
+        A file with rows whose head shows that these are not there, or of other types, is refused already; so is one
+        with other columns, where ``whole`` says that ``names`` are to be all there are.
         """
         ...
 

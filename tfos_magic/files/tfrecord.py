@@ -46,7 +46,7 @@ class TFRecordFiles:
         self.schema = infer([file.url for file in files], self._options, SAMPLE_RECORDS) if schema is None else schema
         refuse_types(self.schema, record_type)
 
-    def count(self, file: DataFile, names: Sequence[str]) -> list[Piece]:
+    def count(self, file: DataFile, names: Sequence[str], whole: bool = False) -> list[Piece]:
         with naming(file, "TFRecord"):
             try:
                 return self._pieces(file.url)

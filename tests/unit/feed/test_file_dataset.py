@@ -262,6 +262,7 @@ def test_what_is_wrong_with_files_is_told_with_their_names(folder: Path, tmp_pat
     [
         ({"y": [1]}, r"b\.{kind} has no column 'x'.*a\.{kind}"),
         ({"x": ["one"]}, r"'x' is string in .*b\.{kind} and int64 in .*a\.{kind}"),
+        ({"x": [1], "y": [1]}, r"b\.{kind} has a column 'y', which .*a\.{kind} has not: name the columns"),
     ],
 )
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

@@ -90,7 +90,7 @@ def dataset(
     def look(first: int, step: int) -> _Found:
         source = open_source(paths, format, schema, **options)
         plan = plan_files(source.schema, selection, Missing.of(fill, pad, null_mask))
-        return _Found(source, plan, _count(source, plan.sources, first, step))
+        return _Found(source, plan, _count(source, plan.sources, features is None and schema is None, first, step))
 
     source, plan, units = _agreed(look)
     total = sum(unit.rows for unit in units)
@@ -220,11 +220,11 @@ def _settled(source: FileSource, plan: FeedPlan, units: list[Unit]) -> pa.Schema
     return settle(converter.schema, converter.widths)
 
 
-def _count(source: FileSource, names: Sequence[str], first: int, step: int) -> npt.NDArray[np.int64]:
+def _count(source: FileSource, names: Sequence[str], whole: bool, first: int, step: int) -> npt.NDArray[np.int64]:
     """The units of every ``step``-th file: int64, rows of ``(file, start, stop, rows)``."""
     numbers = range(first, len(source.files), step)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tfos-count") as pool:
-        counts = list(pool.map(lambda number: source.count(source.files[number], names), numbers))
+        counts = list(pool.map(lambda number: source.count(source.files[number], names, whole), numbers))
     units = [(number, *piece) for number, pieces in zip(numbers, counts, strict=True) for piece in pieces]
     return np.array(units, np.int64).reshape(-1, 4)
 
