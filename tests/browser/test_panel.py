@@ -303,6 +303,7 @@ view.close(state)
 """
 
 
+@pytest.mark.soak
 def test_a_page_loaded_again_mid_run_shows_the_live_panel_and_its_end(
     context: BrowserContext, lab: Lab, project: Path, tmp_path: Path, artefacts: Path
 ) -> None:

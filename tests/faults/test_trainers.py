@@ -53,6 +53,7 @@ def test_a_killed_fork_server_costs_time_and_nothing_else(
     assert [worker.agent.pid for worker in cluster.workers] == before
 
 
+@pytest.mark.soak
 def test_an_interrupt_while_a_run_begins_again_ends_it_at_once(cluster: TFCluster, tmp_path: Path) -> None:
     watch = Watch(until=lambda state: state.restarts == 1)
     assert seconds_to_end(watch, cluster, KILL, tmp_path / "mark") < 2

@@ -369,6 +369,7 @@ def test_a_model_predicts_every_row_once_in_any_partitioning(spark: SparkSession
     assert [row.kind for row in named.collect()] == ["abcd"[best] for best in expected.argmax(axis=1)]
 
 
+@pytest.mark.soak
 def test_a_model_of_two_inputs_and_outputs_predicts_a_column_for_each(spark: SparkSession) -> None:
     one, other = keras.Input((1,)), keras.Input((2,))
     model = keras.Model([one, other], [keras.layers.Dense(1)(one), keras.layers.Dense(2)(other)])

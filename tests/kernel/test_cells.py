@@ -193,6 +193,7 @@ def test_what_tutorials_make_in_cells_before_travels(kernel: Kernel) -> None:
     assert kernel.run(BY_HAND).text.strip() == "(1, 1) 9.0 [0.5, 0.5] True"
 
 
+@pytest.mark.soak
 def test_an_object_that_cannot_travel_is_named_with_the_function_that_reads_it(kernel: Kernel) -> None:
     assert not kernel.run("""
 import tempfile, tensorflow as tf

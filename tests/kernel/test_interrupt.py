@@ -197,6 +197,7 @@ def _await_mark(kernel: Kernel) -> None:
     mark.unlink()
 
 
+@pytest.mark.soak
 def test_an_interrupt_while_feeding_cancels_the_feed_and_leaves_no_rows(kernel: Kernel) -> None:
     kernel.run("%tfos stop")  # and with it the feeds of tests before
     assert not kernel.run(DAWDLE).error

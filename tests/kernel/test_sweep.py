@@ -20,6 +20,7 @@ history = model.fit(train, epochs=4, verbose=0)
 LINE = "%%tfos_sweep --trials {trials} --metric loss -n 2 --label y --batch-size 200"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_cell_is_searched_over_and_leaves_the_study_and_the_best_model(kernel: Kernel) -> None:
     line = LINE.format(trials=5) + " --pruner asha -o study,best,history"

@@ -65,6 +65,7 @@ def cluster() -> Iterator[TFCluster]:
         yield from made(session)
 
 
+@pytest.mark.soak
 def test_a_display_too_large_to_travel_is_cut_and_says_so(cluster: TFCluster) -> None:
     watch, pid = Watch(), _pid(cluster)
     cell = """
@@ -91,6 +92,7 @@ def test_an_error_too_large_to_travel_is_cut_and_is_the_cells_own(cluster: TFClu
     assert (watch.restarts, _pid(cluster)) == (0, pid)
 
 
+@pytest.mark.soak
 def test_a_trainer_that_cannot_be_read_fails_the_cell_and_is_no_memory_trouble(cluster: TFCluster) -> None:
     watch = Watch()
     cell = """
@@ -113,6 +115,7 @@ time.sleep(60)
     assert cluster.run("answer = 42", outputs=["answer"])["answer"] == 42
 
 
+@pytest.mark.soak
 def test_letters_that_fall_apart_between_two_reads_are_whole_again(cluster: TFCluster) -> None:
     watch = Watch()
     cell = f"import os\nfor start in range(4):\n    os.write(1, b'x' * start + {LETTERS!r}.encode() * 30_000 + b'\\n')"

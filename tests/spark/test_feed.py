@@ -81,7 +81,7 @@ FRAMES: dict[str, Callable[[SparkSession], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(3, FRAMES))
+@pytest.mark.parametrize("name", every(6, FRAMES))
 def test_each_global_batch_holds_the_rows_one_plain_process_would_take(
     spark: SparkSession, ranks: Callable[[int], Ranks], name: str
 ) -> None:
@@ -271,7 +271,7 @@ def test_wide_rows_come_in_small_batches_and_the_session_is_left_as_it_is(spark:
         spark.conf.set(SETTING, own)
 
 
-@pytest.mark.parametrize("kind", ["files in place", "files through Spark", "a range"])
+@pytest.mark.parametrize("kind", every(3, ["files through Spark", "files in place", "a range"]))
 def test_what_is_fed_again_with_other_cores_comes_in_the_partitions_that_it_had(
     spark: SparkSession, ranks: Callable[[int], Ranks], tmp_path: Path, kind: str
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_network_between_workers_is_measured_where_nothing_runs(cluster: TFC
     assert cluster.run(lambda: 7) == 7
 
 
+@pytest.mark.soak
 def test_a_matrix_of_columns_and_weights_of_rows_train_as_in_one_process(
     cluster: TFCluster, local_session: SparkSession
 ) -> None:

@@ -97,6 +97,7 @@ def test_digits_are_known_as_well_as_with_sync(
     assert learn(strategy, **options)["accuracy"] >= expected - 0.02
 
 
+@pytest.mark.soak
 def test_status_lists_the_servers_after_the_workers(cluster: TFCluster) -> None:
     assert [line.role for line in cluster.status().workers] == ["worker", "worker", "ps"]
     assert [worker.rank for worker in cluster.workers] == [0, 1]
@@ -165,6 +166,7 @@ epochs = len(begun)
     assert cluster.run("answer = 6 * 7", outputs=["answer"])["answer"] == 42
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("lost", every(2, ["parameter server", "rank 0"]))
 def test_an_asynchronous_run_that_cannot_go_on_ends_with_one_error_naming_who_was_lost(

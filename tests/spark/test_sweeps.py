@@ -207,6 +207,7 @@ score = 1.0 * number
 """
 
 
+@pytest.mark.soak
 def test_a_trial_that_fails_costs_no_other_and_tells_where_and_why(cluster: TFCluster) -> None:
     sampler = optuna.samplers.GridSampler({"number": [0, 1, 2, 3, 4, 5]}, seed=1)
     sweep = cluster.sweep(FAILING, trials=9, metric="score", sampler=sampler)

@@ -251,6 +251,7 @@ kept += [float(keeps.constant), seen is keeps.seen, keeps.last.maxlen]
 """
 
 
+@pytest.mark.soak
 def test_what_callbacks_keep_in_containers_and_variables_goes_on_with_them(groups: Groups) -> None:
     cell = DATA + KEEPING + WEIGHTS
     full, parts = undisturbed(groups, 2, cell)

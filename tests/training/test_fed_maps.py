@@ -147,6 +147,7 @@ PADDING = """CASES = {
 """
 
 
+@pytest.mark.soak
 def test_functions_of_each_row_by_itself_are_told_from_those_that_mix_or_pad(groups: Any) -> None:
     for cases, verdict in ((ROW_BY_ROW, 0), (PADDING, 1)):
         verdicts = groups.plain(cases + VERDICTS, "verdicts").values["verdicts"]

@@ -195,6 +195,7 @@ NOTHING_YET = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", every(12, NOTHING_YET))
 def test_what_the_first_batch_does_not_show_is_what_it_is_in_one_process(groups: Any, case: str) -> None:
     cell = BEGIN + NOTHING_YET[case] + END.replace("verbose", "shuffle=False, verbose")

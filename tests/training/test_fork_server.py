@@ -53,6 +53,7 @@ def agent() -> Iterator[Callable[..., Agent]]:
         client.close()
 
 
+@pytest.mark.soak
 def test_agents_of_an_executor_share_a_server_which_ends_with_the_last(agent: Callable[..., Agent]) -> None:
     (first, fork_first), (second, fork_second) = agent(), agent()
     mine, other = psutil.Process(fork_first().pid), psutil.Process(fork_second().pid)

@@ -190,7 +190,12 @@ weights = model.get_weights()
             True,
             "keeps tensors",
         ),
-        ("tf.reduce_mean(tf.square(t - p)) + 0.1 * tf.reduce_mean(tf.square(model.code))", False, "it reads more than"),
+        pytest.param(
+            "tf.reduce_mean(tf.square(t - p)) + 0.1 * tf.reduce_mean(tf.square(model.code))",
+            False,
+            "it reads more than",
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["compiled", "one number"],
 )

@@ -163,6 +163,7 @@ history, weights = {{}}, model.get_weights()
     same_as_plain(DATA + SHARE.replace("batch(26)", "batch(32)").replace("(x, y)", "(x[:128], y[:128])") + cell, 2)
 
 
+@pytest.mark.soak
 def test_gradients_of_a_graph_are_those_of_all_rows(same_as_plain) -> None:
     cell = """
 model = mlp()

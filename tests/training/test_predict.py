@@ -92,6 +92,7 @@ third = np.array([*keras.random.normal((3,)), *tf.random.normal((3,)), *generato
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "cell",
     every(3, [SEVERAL, STATEFUL, UNKNOWN]),

@@ -85,6 +85,7 @@ weights = model.get_weights()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("model", every(2, ["keras.Sequential([layers.Dense(1, kernel_initializer=drawn)])", "Net()"]))
 def test_an_initializer_with_a_state_is_asked_once(same_as_plain: Any, model: str) -> None:
     same_as_plain(BEGIN + INITIALIZED_BY_A_STATE.replace("MODEL", model), 2)

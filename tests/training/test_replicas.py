@@ -325,6 +325,7 @@ def test_a_model_is_exported_after_a_loop_of_ones_own(groups: Groups) -> None:
         np.testing.assert_allclose(tf_made, here, rtol=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("batches", [DISTRIBUTED, BY_FUNCTION], ids=["dataset", "function"])
 def test_batches_of_own_rows_end_on_all_workers_with_the_first(groups: Groups, batches: str) -> None:
     """Rank 0 has twelve rows and rank 1 seven; global batches have six, three of each."""

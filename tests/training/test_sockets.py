@@ -142,6 +142,7 @@ def test_ranks_of_two_hosts_at_different_operations_are_told_so() -> None:
         group.close()
 
 
+@pytest.mark.soak
 def test_who_does_not_know_the_secret_is_refused_on_either_side() -> None:
     from tfos_magic.training.allreduce import handshake
 

@@ -198,6 +198,7 @@ def test_every_row_is_trained_on_by_one_rank_and_the_panel_hears_of_it(groups) -
     assert [end.metrics for end in ends] == [{name: history[name][epoch] for name in history} for epoch in (0, 1)]
 
 
+@pytest.mark.soak
 def test_rank_0_alone_writes_and_all_ranks_evaluate_and_predict_all_rows(groups, same_as_plain) -> None:
     expected, *outcomes = same_as_plain(LEGACY + CASES["callbacks"][1], 2, "files", "evaluated", "predicted")
     assert expected.values["files"] == ["best.keras", "log.csv", "tb"]

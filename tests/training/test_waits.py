@@ -31,6 +31,7 @@ model.fit(data, epochs=2, verbose=0)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("at_once", every(2, [1, 4]))
 def test_a_rank_whose_data_are_slow_waits_for_them_and_its_peers_wait_for_it(groups, at_once: int) -> None:
     last = {}

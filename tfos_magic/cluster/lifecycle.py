@@ -29,7 +29,7 @@ class Lifecycle:
         self.reason = ""
         self._changed = threading.Condition(threading.RLock())
         self._over = threading.Event()
-        self._session_ended = False
+        self.session_ended = False
         self.unanswered: Callable[[], str] = lambda: ""
         """What is waited for where the session's server does not answer; else empty."""
 
@@ -42,7 +42,7 @@ class Lifecycle:
         """The cluster is lost, unless it has ended already; ``session`` says that the Spark session is lost with it."""
         with self._changed:
             if not self.phase.ended:
-                self.phase, self.reason, self._session_ended = ClusterPhase.FAILED, reason, session
+                self.phase, self.reason, self.session_ended = ClusterPhase.FAILED, reason, session
             self._over.set()
             self._changed.notify_all()
 
@@ -71,7 +71,7 @@ class Lifecycle:
         """Raise ``kind`` when the cluster has ended, saying why."""
         with self._changed:
             if self.phase is ClusterPhase.FAILED:
-                raise (ClusterError if self._session_ended else kind)(self.reason)
+                raise (ClusterError if self.session_ended else kind)(self.reason)
             if self.phase is ClusterPhase.STOPPED:
                 why = f", for {self.reason}" if self.reason else ""
                 raise kind(f"This cluster was stopped{why}: start one with %tfos start.")

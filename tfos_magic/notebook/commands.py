@@ -216,7 +216,7 @@ class Commands:
         cluster = self.runtime.cluster
         if not self.runtime.stop(args.force):
             print("There is no cluster.")
-        elif cluster is not None and is_stopped(cluster.spark):
+        elif cluster is not None and (is_stopped(cluster.spark) or cluster.membership.session_ended):
             print("The cluster has ended, as its Spark session had before.")
         else:
             print("The cluster has ended; the Spark session is as it was.")
