@@ -100,3 +100,9 @@ def test_keys_whose_bytes_do_not_tell_which_are_the_same_are_refused(spark: Spar
     frame = spark.createDataFrame([("a", 1.0), ("A", 2.0)], "k string, x double")
     with pytest.raises(UsageError, match="with the collation UTF8_LCASE"):
         tfs.aggregate(total, frame.groupBy(F.collate("k", "UTF8_LCASE").alias("k")))
+
+
+def test_a_key_that_is_named_twice_is_told(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1.0)], "k string, x double")
+    with pytest.raises(UsageError, match="groups by 'k' twice"):
+        tfs.aggregate(total, frame.groupBy("k", "k"))

@@ -134,6 +134,9 @@ def _of_spark(grouped: Any) -> SparkGrouping:
     if not expressions:
         raise UsageError("groupBy() without keys is one group: use reduce_blocks")
     fields = frame.select(*expressions).schema.fields
+    names = [field.name for field in fields]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UsageError(f"groups by {twice[0]!r} twice: name each key once, by alias where they differ")
     return SparkGrouping(frame, tuple(Key(f.name, _normal(f, e)) for f, e in zip(fields, expressions, strict=True)))
 
 

@@ -230,7 +230,7 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
     lines = [] if cell.strategy == AS_WRITTEN else _cell_lines(error, cell.filename)
     text = _text(error)
     kind, message = _kind_and_message(error, text)
-    hint = getattr(error, "tfos_hint", "") or hint_of_columns(text, cell.feeds.values())
+    hint = getattr(error, "tfos_hint", "") or _hint_of_input(error) or hint_of_columns(text, cell.feeds.values())
     return {
         "kind": kind,
         "message": message + (hint and f" ({hint})"),
@@ -239,6 +239,13 @@ def describe_error(error: BaseException, cell: RunCell) -> dict[str, Any]:
         "cell_lines": mark_lines(cell.source, lines),
         "stopped": isinstance(error, RunStopped),
     }
+
+
+def _hint_of_input(error: BaseException) -> str:
+    """What to do where ``input()`` finds nobody: its error says no more than that a line was to be read."""
+    if not isinstance(error, EOFError) or "reading a line" not in str(error):
+        return ""
+    return "Workers have no keyboard: ask in another cell of the notebook, and read the name that it sets here."
 
 
 def _kind_and_message(error: BaseException, text: str) -> tuple[str, str]:

@@ -47,3 +47,10 @@ def test_what_is_wrong_with_rows_of_a_pipeline_is_told_as_the_error_that_it_is(t
 )
 def test_a_message_has_its_lines_and_no_colours(error: Exception, message: str) -> None:
     assert describe_error(error, RunCell("run", "raise", "<cell>", "sync", 0, []))["message"] == message
+
+
+def test_who_asks_where_nobody_is_told_where_to_ask() -> None:
+    with pytest.raises(EOFError) as raised:
+        raise EOFError("EOF when reading a line")
+    message = describe_error(raised.value, RunCell("run", "input()", "<cell>", "sync", 0, []))["message"]
+    assert "ask in another cell of the notebook" in message
