@@ -235,3 +235,17 @@ def test_between_its_bounds_a_run_takes_free_slots_and_goes_on_with_fewer_worker
         assert made.size == 3, run.state.notices
     assert run.state.restarts == 1
     assert len(results["history"].history["loss"]) == 4
+
+
+def test_a_change_that_no_run_took_up_is_forgotten_where_the_idle_cluster_changes(cluster: TFCluster) -> None:
+    cluster.scale(2)
+    run = cluster.submit("import time\ntime.sleep(2)")
+    while run.phase in ("queued", "starting", "feeding"):
+        time.sleep(0.02)
+    cluster.scale(2)
+    run.wait(60)
+    cluster.scale(3)
+    cluster.run("pass")
+    taken = cluster.size
+    cluster.scale(2)
+    assert taken == 3

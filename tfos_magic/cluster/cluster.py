@@ -168,11 +168,10 @@ class TFCluster(WorkerGroup):
             self._check_idle("scale the cluster")
         self._agents.check_growth(workers)
         self.spec = replace(self.spec, workers=workers, most_workers=0)
-        if run is not None:
-            self.wanted = workers
-        elif self.servers:
+        self.wanted = None if run is None else workers
+        if run is None and self.servers:
             self._begin_anew()
-        else:
+        elif run is None:
             self.resize(workers)
 
     def grow(self) -> None:
