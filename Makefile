@@ -23,7 +23,7 @@ help:
 	@echo "make demo       run notebooks/00_quickstart.ipynb without a browser and say what happened"
 	@echo "make lab        open JupyterLab on notebooks/"
 	@echo "make docs       build the documentation, to be read without a network, in build/docs/html"
-	@echo "make test       lint, types and the test suite (25 minutes on two cores)"
+	@echo "make test       lint, types and the test suite (a quarter of an hour on two cores)"
 	@echo "make soak       what takes longer: every program of the corpus, every tutorial, every case of long tests"
 	@echo "make canary     tests of training with the newest Keras and TensorFlow, in an environment of their own"
 	@echo "make matrix     smoke tests with each Spark from 4.0 on, the oldest and the newest Keras; ONLY=pyspark-4.0 runs one"

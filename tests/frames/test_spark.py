@@ -380,15 +380,6 @@ def test_a_model_of_two_inputs_and_outputs_predicts_a_column_for_each(spark: Spa
     np.testing.assert_allclose([row.q for row in made], second, rtol=1e-5, atol=1e-6)
 
 
-def test_rows_that_a_noted_type_would_round_are_refused(spark: SparkSession) -> None:
-    half = tfs.map_blocks(lambda x: {"h": tf.cast(x, tf.float16)}, doubles(spark, 3, 1), trim=True)
-    both = half.union(spark.createDataFrame([(0.1,)], "h float"))
-    with pytest.raises(PythonException, match=r"column 'h' is noted as float16, which rounds 0\.1000.*metadata="):
-        tfs.map_blocks(lambda h: {"z": tf.cast(h, tf.float64)}, both).collect()
-    whole = both.select(F.col("h").alias("h", metadata={}))
-    assert tfs.map_blocks(lambda h: {"z": h}, whole).collect()[-1].z == pytest.approx(0.1)
-
-
 def test_columns_are_selected_by_names_with_dots(spark: SparkSession) -> None:
     frame = spark.range(2).selectExpr("struct(id * 100 as b) as a", "id + 1 as `a.b`", "id")
     args = parse(TFOSMagics.tfos_map, "df --select z,a.b")

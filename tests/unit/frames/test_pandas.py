@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
 import tfos_magic.frames as tfs
 from tfos_magic.errors import CaptureError, DataError, UsageError
+from tfos_magic.frames.cells import to_numpy
+from tfos_magic.frames.specs import ColumnSpec
 
 NUMBERS = pd.DataFrame({"x": np.arange(10.0)})
 
@@ -369,3 +372,11 @@ def test_what_no_integer_holds_is_the_same_in_every_block(made: str) -> None:
         lambda x: {"z": tf.cast(tf.floor(x * 0.5 + 1.0) + tf.round(x) - 1.0, made)}, frame, block_rows=300
     )
     assert cast["z"].nunique() == 1
+
+
+def test_rows_that_a_noted_type_would_round_are_refused() -> None:
+    """They come by a union with a column that a map made as float16, which Spark holds as float."""
+    noted = ColumnSpec("h", "float16", ())
+    assert to_numpy(pa.array([0.5, float("nan"), float("inf")], pa.float32()), noted).dtype == np.float16
+    with pytest.raises(DataError, match=r"column 'h' is noted as float16, which rounds 0\.1000.*metadata="):
+        to_numpy(pa.array([0.5, 0.1], pa.float32()), noted)
