@@ -46,3 +46,7 @@ def make_archive() -> None:
             return
         if not target.exists():
             class_archive.make(target, QUICK, MAKING_SECONDS)
+
+
+if __name__ == "__main__":
+    make_archive()

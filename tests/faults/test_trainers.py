@@ -85,6 +85,7 @@ def seconds_to_end(watch: Watch, cluster: TFCluster, fault: str, mark: Path) -> 
     return time.monotonic() - interrupted[0]
 
 
+@pytest.mark.soak
 def test_without_restarts_one_error_names_rank_host_signal_and_last_output(cluster: TFCluster, tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerLost) as caught:

@@ -129,6 +129,7 @@ def test_shapes_that_the_data_do_not_have_are_refused(spark: SparkSession) -> No
         tfs.reduce_blocks(lambda v_input: {"v": tf.reduce_sum(v_input, 0)}, wrong)
 
 
+@pytest.mark.soak
 def test_every_type_goes_there_and_back(spark: SparkSession) -> None:
     frame = spark.sql(
         "select true b, 1Y i8, 2S i16, 3 i32, 4L i64, 1.5F f32, 2.5D f64, 'ä' s, X'00FF' bin, array(array(1L, 2L)) m"
@@ -235,6 +236,7 @@ def test_partitions_draw_other_random_numbers_and_the_same_ones_again(spark: Spa
     assert first == again
 
 
+@pytest.mark.soak
 def test_a_reducer_that_is_not_associative_is_refused_by_a_job_that_does_not_fail(spark: SparkSession) -> None:
     frame = doubles(spark, 10, 3)
     message = r"^the reducer makes 'x' .* associative and commutative"

@@ -206,6 +206,7 @@ def log(step):
     assert "The name 'log', which reads 'writer', cannot be sent" in result.traceback
 
 
+@pytest.mark.soak
 def test_keras_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel) -> None:
     seen = """%%tfos_train -o seen
 import keras

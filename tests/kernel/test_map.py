@@ -7,6 +7,7 @@ import pytest
 from tests.kernel.kernel_driver import Kernel
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_an_expression_is_mapped_shown_and_bound(kernel: Kernel) -> None:
     result = kernel.run("%%tfos_map train -o scored\n{'z': y + 3}", timeout=240)

@@ -87,6 +87,7 @@ def test_a_model_of_classes_that_the_cell_defines_goes_on_in_the_notebook_as_if_
     assert float(agreed.text) < 1e-5
 
 
+@pytest.mark.soak
 def test_a_model_made_in_the_notebook_comes_back_trained_into_its_name_with_the_notebooks_own_classes(
     kernel: Kernel,
 ) -> None:

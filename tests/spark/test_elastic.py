@@ -237,6 +237,7 @@ def test_between_its_bounds_a_run_takes_free_slots_and_goes_on_with_fewer_worker
     assert len(results["history"].history["loss"]) == 4
 
 
+@pytest.mark.soak
 def test_a_change_that_no_run_took_up_is_forgotten_where_the_idle_cluster_changes(cluster: TFCluster) -> None:
     cluster.scale(2)
     run = cluster.submit("import time\ntime.sleep(2)")

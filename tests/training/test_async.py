@@ -170,6 +170,7 @@ def test_a_request_to_one_rank_stops_all(served: Group) -> None:
     assert {outcome.kind for outcome in outcomes} == {"RunStopped"}
 
 
+@pytest.mark.soak
 def test_the_others_go_on_without_a_killed_worker_and_with_one_that_comes_in_its_place() -> None:
     group = Group(2, servers=1)
     try:

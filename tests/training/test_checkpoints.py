@@ -306,7 +306,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("held", every(1, list(HELD)))
+@pytest.mark.parametrize("held", every(3, list(HELD)))
 def test_optimizers_go_on_wherever_a_step_of_the_models_own_has_them(groups: Groups, held: str) -> None:
     cell = DATA + OWN_OPTIMIZERS.replace("HELD", HELD[held]) + WEIGHTS
     full, parts = undisturbed(groups, 1, cell)

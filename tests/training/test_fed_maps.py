@@ -255,7 +255,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", every(2, REFUSED))
+@pytest.mark.parametrize("case", every(4, REFUSED))
 def test_padding_that_changes_what_a_model_computes_is_refused(groups: Any, case: str) -> None:
     for outcome in groups[2].run("SIZE = 2\n" + RAGGED.replace("RATE", "0.0") + REFUSED[case]):
         assert outcome.kind == "TrainingError", outcome.error

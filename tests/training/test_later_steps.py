@@ -99,6 +99,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", every(12, REFUSED))
 def test_a_step_that_mixes_rows_later_is_refused_when_it_does(groups: Any, case: str) -> None:
     cell, words = REFUSED[case]

@@ -382,6 +382,7 @@ kept, expected = float(model.layers[0].kept), float(x[:26].mean())
 """
 
 
+@pytest.mark.soak
 def test_statistics_are_averaged_after_layers_were_unfrozen(groups: Groups) -> None:
     for outcome in succeeded(groups[2].run(DATA + UNFROZEN, "kept", "expected", strategy="local")):
         assert outcome.values["kept"] == pytest.approx(outcome.values["expected"], abs=1e-5)

@@ -93,6 +93,7 @@ weights = [*model.get_weights(), np.array(model.optimizer.iterations)]
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", every(8, CASES))
 def test_a_function_within_a_step_does_what_it_does_in_one_process(same_as_plain, case: str) -> None:
     plain, *_ = same_as_plain(DATA + BEGIN + MODEL.format(**{**NONE, **CASES[case]}), 2, tolerance=1e-11)
