@@ -125,6 +125,7 @@ told = model.predict(train, verbose=0)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("shuffle", every(2, [False, True]))
 def test_predict_gives_the_rows_of_all_workers_in_the_order_of_the_dataframe(
     cluster: TFCluster, frame: DataFrame, shuffle: bool

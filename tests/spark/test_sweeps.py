@@ -355,6 +355,7 @@ def test_a_function_may_return_the_metric_among_others(cluster: TFCluster) -> No
     assert sweep.best == {"score": study.best_value, "twice": 2 * study.best_value, "text": "x"}
 
 
+@pytest.mark.soak
 def test_a_mistyped_metric_ends_the_sweep_with_the_first_trials(cluster: TFCluster) -> None:
     cell = "# %%tfos_sweep --metric lose\n" + FIT.replace("10", "2")
     sweep = cluster.sweep(cell, trials=12, metric="lose", direction="minimize", seed=1)

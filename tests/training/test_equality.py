@@ -29,6 +29,7 @@ def test_shuffled_arrays_give_the_weights_of_one_process(same_as_plain, optimize
     same_as_plain(mlp_cell(optimizer), size)
 
 
+@pytest.mark.soak
 def test_global_batches_smaller_than_the_world_leave_ranks_without_rows(same_as_plain) -> None:
     cell = DATA + "model = mlp()\n" + COMPILE.format(optimizer=OPTIMIZERS["adam"])
     cell += "history = model.fit(x, y, batch_size=2, epochs=1, verbose=0).history\nweights = model.get_weights()\n"

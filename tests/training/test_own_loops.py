@@ -199,6 +199,7 @@ history, weights = {}, model.get_weights()
     same_as_plain(DATA + SHARE + cell, 2)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("shares", every(2, [True, False]))
 def test_steps_by_hand_give_the_weights_and_logs_of_one_process(same_as_plain, shares: bool) -> None:
     cell = (

@@ -53,6 +53,7 @@ def test_a_directory_is_served_once_and_then_reused(boards: TensorBoards, tmp_pa
     assert boards.ensure(str(tmp_path) + "/") == Reused(str(tmp_path), first.port, first.secret)
 
 
+@pytest.mark.soak
 def test_connections_over_which_nobody_asks_are_few_and_keep_nobody_out(boards: TensorBoards, tmp_path: Path) -> None:
     before = set(below())
     board = boards.ensure(str(tmp_path))
