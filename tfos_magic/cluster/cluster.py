@@ -169,9 +169,11 @@ class TFCluster(WorkerGroup):
         self._agents.check_growth(workers)
         self.spec = replace(self.spec, workers=workers, most_workers=0)
         self.wanted = None if run is None else workers
-        if run is None and self.servers:
+        if run is not None:
+            return
+        if self.servers:
             self._begin_anew()
-        elif run is None:
+        else:
             self.resize(workers)
 
     def grow(self) -> None:

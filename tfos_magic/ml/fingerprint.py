@@ -149,15 +149,15 @@ def _wiring(model: Any) -> Any:
     """How the operations of a functional model are connected, by their places in it; those that are no layers too."""
     operations = getattr(model, "operations", ())
     own = {id(node) for nodes in getattr(model, "_nodes_by_depth", {}).values() for node in nodes}
-    nodes = [node for each in operations for node in each._inbound_nodes if id(node) in own]
-    places = {id(node): number for number, node in enumerate(nodes)}
+    nodes = [(n, node) for n, each in enumerate(operations) for node in each._inbound_nodes if id(node) in own]
+    places = {id(node): number for number, (_, node) in enumerate(nodes)}
 
     def place(value: Any) -> Any:
         if (made := getattr(value, "_keras_history", None)) is None:
             return value
         return ["tensor", places.get(id(made.operation._inbound_nodes[made.node_index])), made.tensor_index]
 
-    calls = [[operations.index(node.operation), node.arguments.convert(place)] for node in nodes]
+    calls = [[n, node.arguments.convert(place)] for n, node in nodes]
     others = [(type(each), _without_names(_config(each))) for each in operations if not hasattr(each, "trainable")]
     ends = [[place(each) for each in getattr(model, name, None) or ()] for name in ("inputs", "outputs")]
     return [calls, others, ends] if nodes else None
