@@ -29,8 +29,10 @@ class ControlClient:
 
     def __init__(self, config: AgentConfig) -> None:
         self._context = zmq.Context()
-        self.socket = _dial(self._context, config)
+        self.socket = _socket(self._context, config)
+        # Before the socket dials: a handshake that is done before anyone listens would never be heard of.
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
+        self.socket.connect(config.endpoint)
         self._delivery = Redelivery()
         self._log = LogOnce(log)
         self._lost_at: float | None = time.monotonic()
@@ -120,7 +122,7 @@ def report_failure(config: AgentConfig, host: str, reason: str) -> None:
     client.close()
 
 
-def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:
+def _socket(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.Socket[bytes]:
     control = context.socket(zmq.DEALER)
     # By this name the kernel knows the agent when it comes back.
     control.routing_id = f"{config.job}-{secrets.token_hex(8)}".encode()
@@ -131,5 +133,4 @@ def _dial(context: zmq.Context[zmq.Socket[bytes]], config: AgentConfig) -> zmq.S
     beat(control, seconds=1, patience=config.contact_timeout, peers_patience=3 * config.contact_timeout)
     control.reconnect_ivl = 100
     control.connect_timeout = DIAL_SECONDS * 1000
-    control.connect(config.endpoint)
     return control

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
+import zmq
+
 from tests.unit.control import config_of
 from tfos_magic.transport.control_client import ControlClient
 from tfos_magic.transport.control_server import ControlServer
@@ -54,4 +57,22 @@ def test_an_agent_that_has_met_the_kernel_says_how_long_it_was_gone(server: Cont
     while client.out_of_reach:
         _await_event(client)
     assert client.describe_loss("alpha", 5) == "the kernel has been out of reach for 5 s"
+    client.close()
+
+
+def test_a_connection_that_stands_before_the_agent_goes_on_is_known_of(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = zmq.Socket.connect
+
+    def slowly(socket: zmq.Socket[bytes], endpoint: str) -> object:
+        done = connect(socket, endpoint)
+        if endpoint == server.endpoint:
+            time.sleep(0.5)
+        return done
+
+    monkeypatch.setattr(zmq.Socket, "connect", slowly)
+    client = ControlClient(config_of(server))
+    while client.out_of_reach:
+        _await_event(client)
     client.close()
