@@ -55,5 +55,7 @@ def test_an_error_in_a_worker_is_told_in_its_own_words(kernel: Kernel) -> None:
     assert result.error == "DataError", result.traceback
     assert "column 'z' has nulls" in result.traceback
     assert "Py4J" not in result.traceback
+    result = kernel.run("%%tfos_map train\n\nz = y + 3", timeout=240)
+    assert "neither a function nor an expression (line 3)" in result.traceback
     help_text = kernel.run("%%tfos_map --help\npass").text
     assert "--trim" in help_text

@@ -43,7 +43,7 @@ def test_its_weights_are_those_of_the_undisturbed_run(executed: Executed) -> Non
 def test_an_interrupt_ends_the_run_before_its_end_and_leaves_the_workers(executed: Executed) -> None:
     told = executed.text(INTERRUPTED)
     assert "RunInterrupted: the run was stopped; its workers are free again." in told
-    assert re.search(r"Stopped on 2 workers after .* epoch \d+ of 20", told)
+    assert re.search(r"Stopped on 2 workers after .* \d+ of 20 epochs", told)
     assert "the workers are the same processes: True" in executed.text("print(f")
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit, naming, refuse_others
+from tfos_magic.files.sources import Piece, Unit, naming, refuse_missing, refuse_others
 from tfos_magic.storage import is_local, open_system, refuse_rewritten
 from tfos_magic.tfrecord.record_files import DataFile
 
@@ -96,13 +96,9 @@ class CSVSource:
             with self._opened(file, pc.ConvertOptions()) as reader:
                 found, fits = reader.schema, False
         found = self._named(file, found)
-        for name in names:
-            if name not in found.names:
-                raise DataError(
-                    f"{file.url} has no column {name!r}, which {self.files[0].url} has: rewrite it, or name only "
-                    "columns that all files have"
-                )
-            if not fits:
+        refuse_missing(file, found.names, names, self.files[0])
+        if not fits:
+            for name in names:
                 self._check_type(file, name, found.field(name).type)
         if whole:
             refuse_others(file, found.names, self.schema.names, self.files[0])

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tfos_magic.columns.file_types import plain_type
 from tfos_magic.errors import DataError
 from tfos_magic.files.parquet import open_parquet, read_groups
-from tfos_magic.files.sources import Piece, Unit, naming, refuse_others
+from tfos_magic.files.sources import Piece, Unit, naming, refuse_missing, refuse_others
 from tfos_magic.tfrecord.record_files import DataFile
 
 
@@ -45,12 +45,8 @@ class ParquetSource:
             yield from read_groups(file, range(unit.start, unit.stop), names)
 
     def _check(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> None:
+        refuse_missing(file, schema.names, names, self._first)
         for name in names:
-            if schema.get_field_index(name) < 0:
-                raise DataError(
-                    f"{file.url} has no column {name!r}, which {self._first.url} has: rewrite it, or name only "
-                    "columns that all files have"
-                )
             one, other = plain_type(self.schema.field(name).type), plain_type(schema.field(name).type)
             if one != other:
                 raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,6 +47,15 @@ def naming(file: DataFile, kind: str, remedy: str = "") -> Iterator[None]:
         raise DataError(
             f"{file.url} cannot be read as {kind}: {error}{remedy * isinstance(error, pa.ArrowException)}"
         ) from error
+
+
+def refuse_missing(file: DataFile, found: Collection[str], names: Sequence[str], first: DataFile) -> None:
+    """Raise :class:`DataError` for a file without one of the columns ``names`` of the ``first`` file."""
+    if missing := [name for name in names if name not in found]:
+        raise DataError(
+            f"{file.url} has no column {missing[0]!r}, which {first.url} has: rewrite it, or name only columns that "
+            "all files have"
+        )
 
 
 def refuse_others(file: DataFile, found: Sequence[str], known: Sequence[str], first: DataFile) -> None:

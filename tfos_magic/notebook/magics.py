@@ -171,7 +171,7 @@ class TFOSMagics(Magics):
         body = _body_of("tfos_map", cell)
         from tfos_magic.notebook import mapping
 
-        made = mapping.map_cell(self.shell.transform_cell(body), args, self.shell.user_ns)
+        made = mapping.map_cell(source_of(self.shell, f"%%tfos_map {line}", body), args, self.shell.user_ns)
         if args.output:
             self.shell.push({args.output: made})
         mapping.show(made)

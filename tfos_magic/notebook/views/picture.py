@@ -270,7 +270,9 @@ def _fraction(state: RunState) -> float | None:
 
 
 def _epochs_done(state: RunState) -> str:
+    """How many epochs it had: the one in which it ended is not counted."""
     if not state.history:
         return ""
-    whole = state.trained == state.planned
-    return count_of(len(state.history), "epoch") if whole else f"epoch {of(state.trained, state.planned)}"
+    if state.planned not in (0, state.trained):
+        return f"{of(state.trained, state.planned)} epochs"
+    return count_of(len(state.history), "epoch")

@@ -106,7 +106,7 @@ def test_a_run_that_stopped_early_says_how_far_it_came() -> None:
     tell(state, epoch_end(0))
     pass_time(state, 61)
     finish(state, "stopped")
-    assert summary(state).startswith("Stopped on 2 workers after 1:01 · epoch 1 of 3 · loss 0.5")
+    assert summary(state).startswith("Stopped on 2 workers after 1:01 · 1 of 3 epochs · loss 0.5")
 
 
 def test_an_ended_run_says_what_an_epoch_sent() -> None:
