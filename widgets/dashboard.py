@@ -27,16 +27,15 @@ class Dashboard(ipywidgets.VBox):
         self.panel = RunPanel(under_way(runs))
         self.compare = Compare(runs[-COMPARED:])
         super().__init__([self.cluster, self.panel, self.compare])
-        for run in runs:
-            run.on_change(self._turn)
-        known.on_new(self.add)
+        self._calls = [run.on_change(self._turn) for run in runs]
+        self._calls.append(known.on_new(self.add))
 
     def add(self, run: Any) -> None:
         """Show a run that has been asked for."""
         if self.comm is None:  # closed
             return
-        self.compare.runs = [*self.compare.runs, run][-COMPARED:]
-        run.on_change(self._turn)
+        self.compare.runs = self._known.runs[-COMPARED:]
+        self._calls.append(run.on_change(self._turn))
         self._turn()
 
     def _turn(self, _: Any = None) -> None:
@@ -45,6 +44,9 @@ class Dashboard(ipywidgets.VBox):
 
     def close(self) -> None:
         """Show nothing more; the cluster and the runs stay."""
+        for end in self._calls:
+            end()
+        self._calls.clear()
         for part in (self.cluster, self.panel, self.compare):
             part.close()
         super().close()

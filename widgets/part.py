@@ -93,14 +93,13 @@ class Part(anywidget.AnyWidget):
 
     def _follow(self, _: Any = None) -> None:
         state = self.data.state
-        if state is None:
-            return
         with self.hold_sync():
-            self._tell_of("phase", state.phase.value)
-            self._tell_of("epoch", state.epoch)
-            self._tell_of("fraction", round(state.fraction, 4))
-            self._tell_of("metrics", dict(state.metrics))
-        SHOWN.follow(self)
+            self._tell_of("phase", "none" if state is None else state.phase.value)
+            self._tell_of("epoch", 0 if state is None else state.epoch)
+            self._tell_of("fraction", 0.0 if state is None else round(state.fraction, 4))
+            self._tell_of("metrics", {} if state is None else dict(state.metrics))
+        if state is not None:
+            SHOWN.follow(self)
 
     def _tell_of(self, trait: str, value: Any) -> None:
         """Set a trait; an observer of the user's own that raises holds nothing up, and is told of once."""

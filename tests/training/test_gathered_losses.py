@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.soak import in_turn
-from tests.training.conftest import assert_same_weights, succeeded
+from tests.training.conftest import assert_same_weights, succeeded, told
 from tests.training.harness import DATA, FED
 
 BEGIN = """
@@ -151,6 +151,36 @@ def test_losses_of_a_whole_batch_train_to_the_weights_of_one_process(groups: Any
     for outcome in outcomes:
         for metric, values in expected["history"].items():
             np.testing.assert_allclose(outcome.values["history"][metric], values, rtol=1e-9, err_msg=metric)
+
+
+CLIPS = """
+class Clips(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = one(3)
+
+    def call(self, rows):
+        return self.net(rows)
+
+    def train_step(self, data):
+        rows, truth = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=truth, y_pred=self(rows))
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.1)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+model, labels = Clips(), (total > 0).astype("int64")
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+"""
+
+
+def test_a_step_that_clips_by_the_common_norm_says_nothing_of_its_loss(groups: Any) -> None:
+    cell = DATA + BEGIN + CLIPS + FIT
+    expected = groups.plain(cell, "weights").values
+    outcomes, notices = told(groups[2], cell, "weights")
+    assert_same_weights(outcomes, expected["weights"], 1e-9)
+    assert notices == []
 
 
 @pytest.mark.soak

@@ -66,6 +66,7 @@ def distributed(context: RunContext) -> Iterator[Session]:
 def _seed(context: RunContext) -> None:
     """What ``context.random`` leaves out follows from the seed, but for Keras, which draws its own seed from Python."""
     keras.utils.set_random_seed(context.seed)
+    random_state.forget_generator()
     if context.random:
         unseeded = {"keras": {"seed": None, "generator": None}}
         random_state.restored({**random_state.taken(), **unseeded, **context.random})

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-_NAMES = ("python", "numpy", "tensorflow", "keras")
+_NAMES = ("python", "numpy", "tensorflow", "generator", "keras")
+_GENERATORS = "tensorflow.python.ops.stateful_random_ops"
 _waiting: dict[str, Any] = {}
 _last: tuple[bytes, int] = (b"", 0)
 
@@ -28,6 +29,7 @@ class _Restored(random.Random):
 def taken() -> dict[str, Any]:
     """The states as they are now, by whose they are; without TensorFlow's where it was not seeded."""
     states = {"python": random.getstate(), "numpy": _numpy(), "tensorflow": _tensorflow(), "keras": _keras()}
+    states["generator"] = _generator()
     return {**_waiting, **{name: state for name, state in states.items() if state}}
 
 
@@ -56,6 +58,7 @@ def restored(states: dict[str, Any]) -> None:
         np.random.set_state(("MT19937", np.array(numpy[0], np.uint32), *numpy[1:]))
     for name, put, loaded in (
         ("tensorflow", _put_tensorflow, _module("tensorflow.python.eager.context")),
+        ("generator", _put_generator, _module(_GENERATORS)),
         ("keras", _put_keras, _module("keras.src.random.seed_generator")),
     ):
         _waiting.pop(name, None)
@@ -127,6 +130,30 @@ def _put_tensorflow(state: dict[str, Any]) -> None:
     version, words, gauss = state["seeds"]
     context._seed, context._rng = state["seed"], _Restored()
     context._rng.setstate((version, tuple(words), gauss))
+
+
+def forget_generator() -> None:
+    """Let ``tf.random.get_global_generator()`` make another one."""
+    if module := _module(_GENERATORS):
+        module.global_generator = None
+
+
+def _generator() -> dict[str, Any]:
+    """That of ``tf.random.get_global_generator()``, where somebody has asked for it or set it."""
+    module = _module(_GENERATORS)
+    generator = module.global_generator if module else None
+    if generator is None:
+        return {}
+    return {"algorithm": int(generator.algorithm), "words": [int(word) for word in generator.state.numpy()]}
+
+
+def _put_generator(state: dict[str, Any]) -> None:
+    module = _module(_GENERATORS)
+    present = module.global_generator
+    if present is not None and int(present.algorithm) == state["algorithm"]:  # which the user's names may hold
+        present.reset(state["words"])
+    else:
+        module.set_global_generator(module.Generator.from_state(state["words"], state["algorithm"]))
 
 
 def _keras() -> dict[str, Any]:

@@ -53,6 +53,7 @@ def options_of(variable: Any) -> dict[str, Any]:
         "dtype": variable.dtype.name,
         "synchronization": variable.synchronization,
         "aggregation": variable.aggregation,
+        "constraint": variable.constraint,
     }
 
 
@@ -74,7 +75,8 @@ def variable(value: npt.NDArray[Any], options: dict[str, Any], travels_by: str) 
 
 def assigned(original: Any, value: npt.NDArray[Any], options: dict[str, Any]) -> bool:
     """Give an ``original`` variable the value of one that it has become elsewhere, if it can have that."""
-    if options_of(original) != options or not original.shape.is_compatible_with(value.shape):
+    before = {**options_of(original), "constraint": options["constraint"]}  # a function that travelled is another one
+    if before != options or not original.shape.is_compatible_with(value.shape):
         return False
     original.assign(value)
     return True

@@ -2,6 +2,9 @@
 
 const TONES = ["#1976d2", "#e65100", "#2e9e44", "#8e44ad", "#c2185b", "#00838f", "#8d6e00", "#6d4c41"];
 
+// A run keeps its colour where others come or go.
+const toneOf = (run, index) => TONES[(run?.tone ?? index) % TONES.length];
+
 function compare(data, own) {
   const grid = node("div", "tfos-charts");
   const head = node("tr", "");
@@ -35,7 +38,6 @@ function compare(data, own) {
       draw();
     });
     const tone = node("span", "tfos-tone", { "aria-hidden": "true" });
-    tone.style.background = TONES[index % TONES.length];
     return node("tr", "", {}, node("td", "", {}, tick), node("th", "", { scope: "row" }, tone, node("span", "")));
   };
   const cells = (item, texts) => {
@@ -58,6 +60,7 @@ function compare(data, own) {
       tick.checked = !hidden().has(index);
       tick.setAttribute("aria-label", `Show ${name}`);
       write(item.children[1].lastElementChild, name);
+      item.children[1].firstElementChild.style.background = toneOf(about[index], index);
       const values = new Map(picture.metrics.map((metric) => [metric.name, metric.text]));
       const chosen = about[index]?.settings ?? {};
       cells(item, [...settings.map((key) => chosen[key] ?? ""), ...names.map((key) => values.get(key) ?? ""), state(picture)]);
@@ -75,7 +78,7 @@ function compare(data, own) {
       const name = about[index]?.name ?? run.get("picture").name;
       for (const chart of chosenCharts(run.get("charts"), own)) {
         if (!merged.has(chart.name)) merged.set(chart.name, { ...chart, lines: [] });
-        const tone = TONES[index % TONES.length];
+        const tone = toneOf(about[index], index);
         const epochs = Math.max(...chart.lines.filter((line) => line.style !== "faint").map((line) => line.xs.length), 0);
         const lines = chart.lines.filter((line) => (line.style === "faint") === epochs < 2); // within the first epochs
         for (const line of lines)

@@ -105,6 +105,17 @@ function feedTable(data, release) {
   };
 }
 
+// Lines through points [x, y], lifted over those without a y; a point alone is a dot.
+function pathOf(points, scale) {
+  const has = (index) => (points[index]?.[1] ?? null) !== null;
+  const step = ([x, y], index) => {
+    if (y === null) return "";
+    const dot = has(index - 1) || has(index + 1) ? "" : "h0.1";
+    return `${has(index - 1) ? "L" : "M"}${scale.x(x).toFixed(1)} ${scale.y(y).toFixed(1)}${dot}`;
+  };
+  return points.map(step).join("");
+}
+
 // One chart: a slider over its points, so that mouse, keyboard and screen readers get at the values alike. Charts with
 // one `cursor` point at the same place; `point` is called when it has moved.
 function chartOf(cursor, moved) {
@@ -183,17 +194,7 @@ function chartOf(cursor, moved) {
     parts.push(shape("text", { x: CHART.left, y: CHART.height - 3 }, unit(first)));
     parts.push(shape("text", { x: width - CHART.right, y: CHART.height - 3, "text-anchor": "end" }, chart.x === "seconds" ? unit(last) : `epoch ${unit(last)}`));
     for (const line of chart.lines) {
-      let pen = "M";
-      let path = "";
-      line.xs.forEach((at, index) => {
-        const value = line.ys[index];
-        if (value === null) pen = "M";
-        else {
-          path += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-          pen = "L";
-        }
-      });
-      if (path && !path.includes("L")) path += "h0.1";
+      const path = pathOf(line.xs.map((at, index) => [at, line.ys[index]]), scale);
       const tone = line.tone ? { style: `stroke: ${line.tone}` } : {};
       parts.push(shape("path", { d: path, class: `tfos-line tfos-${line.style}`, ...tone }));
     }

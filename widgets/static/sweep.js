@@ -175,19 +175,6 @@ function scaleOf(xs, ys, { width, height, left, right, top, bottom }) {
   };
 }
 
-function pathOf(points, scale) {
-  let pen = "M";
-  let path = "";
-  for (const [x, y] of points) {
-    if (y === null) pen = "M";
-    else {
-      path += `${pen}${scale.x(x).toFixed(1)} ${scale.y(y).toFixed(1)}`;
-      pen = "L";
-    }
-  }
-  return path && !path.includes("L") ? `${path}h0.1` : path;
-}
-
 // A drawing with a title and, for those who do not see it, words.
 function drawing(title, height) {
   const svg = shape("svg", { role: "img", height, class: "tfos-chart-svg" });

@@ -38,7 +38,6 @@ function workers(data, own) {
     const transform = `scaleX(${fraction})`;
     if (item.firstElementChild.style.transform !== transform) item.firstElementChild.style.transform = transform;
   };
-  const whole = (worker) => worker?.length < 4 ? ["", worker[0], "", worker[1], "", "", "", "", worker[2] ?? ""] : worker;
   const list = () => data.get("workers").map(whole);
   const describe = () => {
     const worker = whole(data.get("workers")[chosen]);
@@ -48,7 +47,7 @@ function workers(data, own) {
     const parts = [where, stateText(state, trouble), step && `step ${step}`, pace, ...waits, memory];
     write(detail, `Worker ${chosen}: ${parts.filter(Boolean).join(" · ")}`);
   };
-  const choose = (rank) => {
+  const choose = (rank, byUser = true) => {
     grid.children[chosen]?.setAttribute("aria-selected", "false");
     chosen = rank;
     grid.children[chosen]?.setAttribute("aria-selected", "true");
@@ -57,11 +56,11 @@ function workers(data, own) {
     [...body.children].forEach((item, index) => item.setAttribute("aria-selected", String(index === chosen)));
     if (data.get("workers")[rank]?.length < 4) data.send({ ask: "worker", rank });
     describe();
-    own.tell("selected_worker", chosen);
+    if (byUser) own.tell("selected_worker", chosen);
   };
   own.hear(["selected_worker"], () => {
     const rank = own.get("selected_worker", null);
-    if (rank !== null && rank !== chosen) choose(rank);
+    if (rank !== null && rank !== chosen) choose(rank, false);
   });
   body.addEventListener("click", (event) => {
     const found = event.target.closest("tr");
@@ -96,6 +95,8 @@ function workers(data, own) {
       empty.hidden = all.length > 0;
       fill(body, many ? [] : all, row, drawRow);
       fill(grid, many ? all : [], cell, drawCell);
+      const preset = own.get("selected_worker", null);
+      if (all.length && (many || preset !== null) && !grid.hasAttribute("aria-activedescendant")) choose(preset ?? 0, false);
       detail.hidden = !many;
       summary.hidden = !many;
       if (many) {
@@ -103,11 +104,15 @@ function workers(data, own) {
         const named = troubled.slice(0, 6).map(([rank, trouble]) => `${rank} ${trouble}`).join(", ");
         const more = troubled.length > 6 ? ` and ${troubled.length - 6} more` : "";
         write(summary, `${all.length} workers${troubled.length ? ` · in trouble: ${named}${more}` : ", none in trouble"}`);
-        if (!grid.hasAttribute("aria-activedescendant")) choose(0);
         describe();
       }
     },
   };
+}
+
+// All of a worker, of which only its state may be known.
+function whole(worker) {
+  return worker?.length < 4 ? ["", worker[0], "", worker[1], "", "", "", "", worker[2] ?? ""] : worker;
 }
 
 function stateText(state, trouble) {

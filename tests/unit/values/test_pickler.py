@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tfos_magic.values import cache_source, pack, unpack
+from tfos_magic.values import cache_source, pack, tensors, unpack
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.unpickler import Unpickler
 
@@ -380,3 +380,14 @@ def test_models_of_tf_keras_travel_with_what_of_the_notebook_they_are_made_of() 
     pytest.importorskip("tf_keras")
     done = subprocess.run([sys.executable, "-c", KERAS_2], capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
+
+
+def test_the_constraint_of_a_variable_travels_and_is_no_other_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import tensorflow as tf\nv = tf.Variable([0.5], constraint=lambda t: tf.clip_by_value(t, 0.0, 1.0))\n"
+    notebook, cell = _Main(monkeypatch, code), _Main(monkeypatch, "")
+    notebook.send(cell, "v")
+    cell.run("v.assign(v.constraint(v + 4.0))")
+    original, elsewhere = notebook.names["v"], cell.names["v"]
+    assert original is not elsewhere
+    assert tensors.assigned(original, elsewhere.numpy(), tensors.options_of(elsewhere))
+    assert original.numpy().tolist() == [1.0]

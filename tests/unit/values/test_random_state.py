@@ -56,6 +56,22 @@ def test_what_was_restored_draws_what_would_have_been_drawn() -> None:
     assert _sent({**taken(), "tensorflow": {}}) != {**states, "tensorflow": {}}
 
 
+def test_the_global_generator_goes_on_elsewhere_and_is_forgotten_for_a_cell_without_one() -> None:
+    mine = tf.random.Generator.from_seed(3)
+    tf.random.set_global_generator(mine)
+    mine.normal([2])
+    states = _sent(taken())
+    expected = mine.normal([2]).numpy().tolist()
+    restored(states)
+    assert tf.random.get_global_generator() is mine
+    assert mine.normal([2]).numpy().tolist() == expected
+    random_state.forget_generator()
+    assert "generator" not in taken()
+    restored(states)
+    assert tf.random.get_global_generator().normal([2]).numpy().tolist() == expected
+    random_state.forget_generator()
+
+
 def test_keras_draws_its_seed_from_python_where_it_has_drawn_none() -> None:
     keras.utils.set_random_seed(11)
     states = _sent(taken())

@@ -66,9 +66,10 @@ class KnownRuns:
         self._callbacks: list[Callable[[Run], object]] = []
         queue.on_join(self._add)
 
-    def on_new(self, callback: Callable[[Run], object]) -> None:
-        """Call ``callback`` with each run that is asked for from now on."""
+    def on_new(self, callback: Callable[[Run], object]) -> Callable[[], None]:
+        """Call ``callback`` with each run that is asked for from now on, until what this gives is called."""
         self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
 
     @property
     def runs(self) -> list[Run | EndedRun]:

@@ -10,7 +10,6 @@ from tfos_magic.cluster.runs.state import RunState
 
 POINTS = 64
 METRICS = 6
-ABSENT = 10
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,12 @@ def _line(name: str, style: str, points: list[tuple[float, float]]) -> Line:
 def _by_epoch(state: RunState, name: str) -> list[tuple[float, float]]:
     """At most about ``POINTS`` points, the last one always: more cannot be seen at this size.
 
-    Of each of so many stretches of epochs it is the first that has the metric, for not every epoch is validated. A
-    long history is not gone through: a metric that the first stretches do not have is none.
+    Of each of so many stretches of epochs it is the first that has the metric, for not every epoch is validated.
     """
     count = len(state.history)
     each = -(-count // POINTS) or 1
     found: list[int] = []
     for begin in range(0, count, each):
-        if not found and begin >= ABSENT * each:
-            return []
         stretch = range(begin, min(begin + each, count))
         found += next(([epoch] for epoch in stretch if name in state.history[epoch]), [])
     if found:

@@ -63,15 +63,12 @@ class _Frame:
 
     def path(self, line: Line) -> str:
         """Lines through the finite points, lifted over the gaps; a point alone is a dot."""
-        steps, command = [], "M"
-        for x, y in zip(line.xs, line.ys, strict=True):
-            if y is None:
-                command = "M"
-                continue
-            steps.append(f"{command}{self._x(x):.1f} {self._y(y):.1f}")
-            command = "L"
-        dot = "h0.1" if len(steps) == 1 else ""
-        return f'<path d="{"".join(steps)}{dot}" stroke-linecap="round" {_STROKES[line.style]}></path>'
+        steps = []
+        for x, before, y, after in zip(line.xs, [None, *line.ys], line.ys, [*line.ys[1:], None], strict=False):
+            if y is not None:
+                dot = "h0.1" if before is None and after is None else ""
+                steps.append(f"{'M' if before is None else 'L'}{self._x(x):.1f} {self._y(y):.1f}{dot}")
+        return f'<path d="{"".join(steps)}" stroke-linecap="round" {_STROKES[line.style]}></path>'
 
     def _x(self, x: float) -> float:
         span = self._last - self._first

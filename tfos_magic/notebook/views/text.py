@@ -9,7 +9,15 @@ from typing import Any, TextIO
 from tfos_magic.cluster.runs.state import RunState
 from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.notebook.views.card import show_card
-from tfos_magic.notebook.views.picture import awaiting, epoch_text, feed_text, position, preparing, summary
+from tfos_magic.notebook.views.picture import (
+    awaiting,
+    epoch_text,
+    feed_text,
+    metrics_text,
+    position,
+    preparing,
+    summary,
+)
 from tfos_magic.notebook.views.time_spent import told
 from tfos_magic.notebook.views.view import View
 from tfos_magic.notebook.views.wording import duration
@@ -67,8 +75,7 @@ class _Events:
     def __init__(self) -> None:
         self._feeds: set[str] = set()
         self._notices = 0
-        self._epochs = 0
-        self._first: dict[str, float] | None = None
+        self._fit = self._epochs = 0
         self._waited = 0.0
 
     def feeds(self, state: RunState) -> list[str]:
@@ -90,11 +97,17 @@ class _Events:
         return [text]
 
     def epochs(self, state: RunState) -> list[str]:
-        first = state.history[0] if state.history else None
-        if first is not self._first:  # a second fit in the same cell
-            self._first, self._epochs = first, 0
-        start, self._epochs = self._epochs, len(state.history)
-        return [epoch_text(state, epoch) for epoch in range(start, self._epochs)]
+        """Each epoch of all fits once, and those again that are trained again."""
+        lines: list[str] = []
+        for fit in [fit for fit in state.earlier if fit >= self._fit]:
+            passed = list(state.earlier[fit].items())[self._epochs if fit == self._fit else 0 :]
+            lines += [f"epoch {epoch + 1:,} · {metrics_text(metrics)}" for epoch, metrics in passed]
+        count = len(state.history)
+        start = min(self._epochs, count) if state.fit == self._fit else 0
+        if state.fit < self._fit or count < self._epochs:
+            start = max(count - 1, 0)
+        self._fit, self._epochs = state.fit, count
+        return lines + [epoch_text(state, epoch) for epoch in range(start, count)]
 
 
 class TextView(View):

@@ -124,20 +124,20 @@ class FirstStep:
                 self._laws.pop(("gradient", id(variable)), None)
             self.gathered.begin()
             total = int(self._session.collectives.gather([int(rows_in(batch))]).sum()) if has_own_code(model) else 0
-            for few in (
-                batches.FEWEST,
-                batches.MANY,
-            ):  # a step may need more than a few, as the ten with largest losses
+            for few in batches.FEWEST, batches.MANY:  # a step may need more than a few, as the ten with largest losses
                 rows = batches.tried(batch, few, total)
                 if laws := self._laws_on(trial, rows):
                     break
             is_traced = again is not None and not again.runs_eagerly
-            laws = laws if is_traced else self._laws_with_gathered(trial, rows, laws)
-            if not laws and again is None:
-                self.gathered.forget()
-            laws = self._with_statistics(trial, rows, self._filled_in(trial, rows, laws))
+            is_clipped = mixed(laws) and self._any(trial.changes_gradients)
+            early = self._laws_of_changed(trial, rows, laws) if is_clipped else {}
+            if not trial.united_early:
+                laws = laws if is_traced else self._laws_with_gathered(trial, rows, laws)
+                if not laws and again is None:
+                    self.gathered.forget()
+                laws = self._with_statistics(trial, rows, self._filled_in(trial, rows, laws))
             if laws and self._any(trial.changes_gradients):
-                laws = self._laws_of_changed(trial, rows, laws)
+                laws = early if trial.united_early else self._laws_of_changed(trial, rows, laws)
                 self._early.discard(model)
                 if trial.united_early:
                     self._early.add(model)

@@ -99,8 +99,9 @@ class ToldRun:
         self.callbacks: list[Callable[[ToldRun], object]] = []
         self._moments = run_through(self.state)
 
-    def on_change(self, callback: Callable[[ToldRun], object]) -> None:
+    def on_change(self, callback: Callable[[ToldRun], object]) -> Callable[[], None]:
         self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
 
     def ask_to_stop(self) -> None:
         self.stops += 1

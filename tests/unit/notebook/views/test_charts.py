@@ -74,6 +74,15 @@ def test_a_metric_of_every_tenth_epoch_keeps_its_points_and_its_end() -> None:
     assert all(y == x - 1 for x, y in zip(validated.xs, validated.ys, strict=True))
 
 
+def test_a_metric_of_few_epochs_has_its_curve_however_late_the_first_is() -> None:
+    state = new_state()
+    for epoch in range(100):
+        metrics = {"loss": 1.0, **({"val_loss": float(epoch)} if epoch % 25 == 24 else {})}
+        tell(state, EpochEnd(RUN, 0, epoch, 100, metrics))
+    validated = take_charts(state)[0].lines[1]
+    assert (validated.name, validated.xs) == ("val_loss", [25, 50, 75, 100])
+
+
 def test_a_trace_is_even_over_a_long_run() -> None:
     trace = MetricSeries(limit=20)
     for x in range(1000):
@@ -110,6 +119,8 @@ def test_values_that_are_not_finite_are_gaps() -> None:
     solid, _ = paths(draw_chart(chart))
     assert solid.count("M") == 2
     assert "nan" not in solid
+    alone, _ = paths(draw_chart(take_charts(epochs(1.0, math.nan, 2.0, math.nan, 3.0))[0]))
+    assert alone.count("h0.1") == alone.count("M") == 3
 
 
 def test_less_than_two_finite_values_are_no_chart() -> None:

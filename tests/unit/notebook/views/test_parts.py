@@ -6,6 +6,7 @@ import gc
 import json
 import threading
 import time
+import weakref
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import ipywidgets
 import pytest
 
+from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import FeedState
 from tfos_magic.cluster.workers import ClusterStatus, WorkerStatus
@@ -30,6 +32,7 @@ from tfos_magic.widgets import (
     StopButton,
     WorkerTable,
 )
+from tfos_magic.widgets.dashboard import Dashboard
 from tfos_magic.widgets.launcher import _controls, _exact
 from tfos_magic.widgets.panel import PANELS
 
@@ -53,6 +56,7 @@ def test_a_part_follows_its_run_and_may_be_given_another(part: Any, sent: Sent) 
     assert shown.metrics["val_loss"] == pytest.approx(0.2)
     shown.run = None
     assert shown.data is PANELS.of(None)
+    assert (shown.phase, shown.epoch, shown.fraction, shown.metrics) == ("none", 0, 0.0, {})
     shown.close()
 
 
@@ -94,6 +98,31 @@ def test_a_metric_that_is_asked_for_has_a_curve_however_many_there_are(sent: Sen
     assert ">m17<" not in RunPanel(run).picture()["text/html"]
     Compare([run], metrics=["m18"]).shown = ["m19"]
     assert {"m18", "m19"} < {chart["name"] for chart in curves.data.charts}
+
+
+def test_a_run_that_is_ticked_off_stays_so_and_colours_stay_where_others_come_and_go(sent: Sent) -> None:
+    runs = [ToldRun(number=number) for number in range(4)]
+    compare = Compare(runs[:3])
+    compare.hidden = [1]
+    compare.runs = runs[1:]
+    assert compare.hidden == [0]
+    assert [about["tone"] for about in compare.about] == [1, 2, 0]
+    compare.runs = runs[2:]
+    assert compare.hidden == []
+
+
+def test_a_dashboard_that_is_closed_is_forgotten(sent: Sent) -> None:
+    queue: RunQueue[Any] = RunQueue()
+    known, run = KnownRuns(queue), ToldRun()
+    run.request.alone, run.runs = False, [run]
+    dashboard = Dashboard(known)
+    queue.join(run)
+    assert dashboard.compare.runs == [run]
+    dashboard.close()
+    forgotten = weakref.ref(dashboard)
+    del dashboard
+    gc.collect()
+    assert forgotten() is None
 
 
 def test_metrics_that_are_no_numbers_reach_observers_as_they_are_and_the_page_as_none(sent: Sent) -> None:
@@ -148,16 +177,11 @@ def test_each_part_leaves_a_picture_of_its_own(sent: Sent) -> None:
 def test_compared_runs_are_told_apart_by_what_differs(sent: Sent) -> None:
     one, two = ToldRun(lr=0.1, units=8).go_on(), ToldRun(number=2, lr=0.01, units=8)
     compare = Compare([one])
-    assert compare.about == [
-        {
-            "name": "run 1",
-            "settings": {"lr": "0.1", "units": "8", "workers": "2"},
-        }
-    ]
+    assert compare.about == [{"name": "run 1", "settings": {"lr": "0.1", "units": "8", "workers": "2"}, "tone": 0}]
     compare.add(two, "the second")
     assert compare.about == [
-        {"name": "run 1", "settings": {"lr": "0.1"}},
-        {"name": "the second", "settings": {"lr": "0.01"}},
+        {"name": "run 1", "settings": {"lr": "0.1"}, "tone": 0},
+        {"name": "the second", "settings": {"lr": "0.01"}, "tone": 1},
     ]
     assert (compare.run, compare.phase) == (two, "starting")
     assert compare.picture()["text/plain"].splitlines()[0].split() == [

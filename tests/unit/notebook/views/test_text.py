@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tfos_magic.cluster.runs.state import RunState
+from tfos_magic.cluster.runs.state import RunState, rewind
 from tfos_magic.notebook.views.text import TextView
 
 from .simulated import RUN, epoch_end, finish, new_state, progress, run_through, tell
@@ -81,13 +81,37 @@ def test_a_second_fit_in_the_cell_is_told_from_its_first_epoch() -> None:
     state = new_state()
     view = TextView(stream)
     view.open(state)
-    for message in (epoch_end(0, epochs=2), epoch_end(1, epochs=2), epoch_end(0, epochs=1)):
+    for message in (epoch_end(0, epochs=2), epoch_end(1, epochs=2), epoch_end(0, epochs=1, fit=1)):
         view.update(tell(state, message))
     assert [line[:12] for line in stream.getvalue().splitlines()[1:]] == [
         "epoch 1 of 2",
         "epoch 2 of 2",
         "epoch 1 of 1",
     ]
+
+
+def test_fits_that_are_shorter_than_a_drawing_are_told_all_the_same() -> None:
+    stream = io.StringIO()
+    state = new_state()
+    view = TextView(stream)
+    view.open(state)
+    view.update(tell(state, epoch_end(0, epochs=2)))
+    rest = [epoch_end(epoch, epochs=2, fit=fit) for fit in range(3) for epoch in range(2)][1:]
+    view.update(tell(state, *rest))
+    assert [line[:7] for line in stream.getvalue().splitlines()[1:]] == ["epoch 1", "epoch 2"] * 3
+
+
+def test_epochs_that_are_trained_again_are_told_again() -> None:
+    stream = io.StringIO()
+    state = new_state()
+    view = TextView(stream)
+    view.open(state)
+    view.update(tell(state, *(epoch_end(epoch, epochs=4) for epoch in range(3))))
+    rewind(state)
+    for epoch in range(1, 4):
+        view.update(tell(state, epoch_end(epoch, epochs=4)))
+    told = [line[:7] for line in stream.getvalue().splitlines()[1:]]
+    assert told == [f"epoch {number}" for number in (1, 2, 3, 2, 3, 4)]
 
 
 def test_epochs_have_the_numbers_of_their_fit_however_late_they_are_drawn() -> None:
