@@ -11,7 +11,17 @@ from typing import NoReturn
 
 from tfos_magic.cluster.arrivals import Arrivals
 from tfos_magic.cluster.lifecycle import Lifecycle
-from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus, Worker, death_of, loss_of, rank_workers, status_of
+from tfos_magic.cluster.workers import (
+    ClusterPhase,
+    ClusterStatus,
+    Worker,
+    death_of,
+    loss_of,
+    rank_workers,
+    silence_of,
+    status_of,
+    too_few,
+)
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.control_server import job_of
@@ -26,9 +36,7 @@ from tfos_magic.transport.messages import (
     TrainerReady,
 )
 
-SETTLE_SECONDS, PAUSE_SECONDS = 0.5, 3.0
-COPY_SECONDS = 5.0
-"""An agent that is silent for so long is lost where Spark runs its task anew."""
+SETTLE_SECONDS, PAUSE_SECONDS, COPY_SECONDS = 0.5, 3.0, 5.0
 
 
 class Membership(Lifecycle):
@@ -36,8 +44,8 @@ class Membership(Lifecycle):
 
     Each fills a slot, and its slot is its rank. ``stale`` trainers must be spawned anew. ``lost`` says why agents are
     missing, who are replaced then by those of other Spark jobs; the others stay. ``refused`` says why one that is
-    awaited cannot run. An agent is taken for lost when it is
-    silent for ``heartbeat_timeout`` seconds. ``arrivals`` tell which job fills which slot.
+    awaited cannot run. An agent is taken for lost when it is silent for ``heartbeat_timeout`` seconds. ``arrivals``
+    tell which job fills which slot.
     """
 
     def __init__(self, size: int, heartbeat_timeout: float = HEARTBEAT_TIMEOUT, *, servers: int = 0) -> None:
@@ -45,8 +53,7 @@ class Membership(Lifecycle):
         self.size = size
         self._servers = servers
         self.heartbeat_timeout = heartbeat_timeout
-        self.generation = 0
-        self.stale = False
+        self.generation, self.stale = 0, False
         self.lost = self.refused = ""
         self.members: Sequence[Worker] = ()
         self._by_peer: dict[bytes, Worker] = {}
@@ -196,8 +203,7 @@ class Membership(Lifecycle):
         """What is waited for where a worker has not been heard for a while; else empty."""
         if (said := self.unanswered()) or self.delay() > PAUSE_SECONDS:
             return said or "Spark, to carry the workers' messages once a slot is free"
-        silent = ", ".join(f"{worker.rank} on {worker.agent.host}" for worker in self.silent(PAUSE_SECONDS))
-        return f"worker {silent}, silent, and lost after {self.heartbeat_timeout:.0f} s of that" if silent else ""
+        return silence_of(self.members, self.silent(PAUSE_SECONDS), PAUSE_SECONDS, self.heartbeat_timeout)
 
     def _note_silence(self) -> None:
         now = time.monotonic()
@@ -229,13 +235,7 @@ class Membership(Lifecycle):
             if refused:
                 raise ExecutorError(refused)
             if not self._complete():
-                reach = ", set %config TFOS.driver_host to an address they reach" if endpoint else ""
-                raise StartTimeout(
-                    f"{len(agents)} of {self.size} workers came up in time. Spark has not started the other tasks, for "
-                    f"they need {self.size} free slots at once and feeding one more"
-                    f"{endpoint and f', or they cannot reach {endpoint}'}: see the executors' logs{reach}, or give "
-                    "more --start-timeout."
-                )
+                raise too_few(len(agents), self.size, endpoint)
             logs = {worker.rank: worker.log for worker in self.members}
             self.take_in(rank_workers(list(agents.values()), self._servers))
             for worker in self.members:

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import urlsplit
 
-from tfos_magic.errors import ClusterError, WorkerLost
+from tfos_magic.errors import ClusterError, StartTimeout, WorkerLost
 from tfos_magic.spark.encryption import Encrypt
 from tfos_magic.transport.agent_config import HEARTBEAT_TIMEOUT
 from tfos_magic.transport.messages import Heartbeat, Register, TrainerExited, TrainerReady
@@ -188,6 +188,25 @@ def describe_exit(exited: TrainerExited) -> str:
 
 
 RELAY = "the relay of its messages"
+
+
+def too_few(agents: int, size: int, endpoint: str) -> StartTimeout:
+    """Of ``size`` agents, which dial ``endpoint`` if it is not a relay, so many came up in time."""
+    reach = ", set %config TFOS.driver_host to an address they reach" if endpoint else ""
+    return StartTimeout(
+        f"{agents} of {size} workers came up in time. Spark has not started the other tasks, for they need {size} free "
+        f"slots at once and feeding one more{endpoint and f', or they cannot reach {endpoint}'}: see the executors' "
+        f"logs{reach}, or give more --start-timeout."
+    )
+
+
+def silence_of(members: Sequence[Worker], silent: Sequence[Worker], pause: float, timeout: float) -> str:
+    """What is waited for while agents are ``silent``, or trainers of theirs for more than ``pause`` seconds; empty
+    where none is."""
+    what = "worker" if silent else "the process of worker"
+    of = silent or [worker for worker in members if worker.beat.trainer_silence > pause]
+    names = ", ".join(f"{worker.rank} on {worker.agent.host}" for worker in of)
+    return f"{what} {names}, silent, and lost after {timeout:.0f} s of that" if names else ""
 
 
 def loss_of(missing: Sequence[Worker], heartbeat_timeout: float, lost: str) -> WorkerLost:

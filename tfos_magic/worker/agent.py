@@ -174,8 +174,9 @@ class Agent:
             self._report_exit(trainer)
 
     def _heartbeat(self) -> Heartbeat:
-        rss = self._trainer.rss() if self._trainer else 0
-        return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows())
+        trainer = self._trainer
+        rss, silence = (trainer.rss(), trainer.silence * trainer.ready) if trainer else (0, 0.0)
+        return Heartbeat(rss, self._feeds.spool.budget.used, self._feeds.rows(), silence)
 
     def _carry_out(self, message: Message) -> None:
         """Obey the kernel; what makes no sense is told, and ends nothing. What this host lacks ends the agent."""

@@ -272,6 +272,16 @@ def test_a_server_that_does_not_answer_is_told_of_before_all_else_that_is_waited
     assert membership.status("connect").reason == "It waits for the Spark Connect server."
 
 
+def test_silence_is_that_of_an_agent_or_of_the_process_that_it_looks_after() -> None:
+    membership = _running(timeout=20)
+    membership.note(b"job-1-a", Heartbeat(trainer_silence=1.9))
+    assert membership.silence() == ""
+    membership.note(b"job-1-a", Heartbeat(trainer_silence=4.2))
+    assert membership.silence() == "the process of worker 1 on alpha, silent, and lost after 20 s of that"
+    membership.workers[0].seen -= 5
+    assert membership.silence() == "worker 0 on alpha, silent, and lost after 20 s of that"
+
+
 def test_a_start_that_ends_with_the_session_is_no_fault_of_an_executor() -> None:
     for session, kind in ((False, ExecutorError), (True, ClusterError)):
         membership = Membership(2)

@@ -46,6 +46,16 @@ def test_after_a_restart_known_epochs_said_again_change_nothing() -> None:
     assert [metrics["loss"] for metrics in state.history] == [1.0, 1.0, 2.0]
 
 
+def test_a_fit_that_was_over_before_a_restart_keeps_its_epochs() -> None:
+    state = _three_epochs()
+    rewind(state)
+    tell(state, progress(0, 0, 0, epochs=3, phase="rest"))
+    assert state.metrics["loss"] == 1.0
+    tell(state, epoch_end(0, epochs=2, loss=2.0, fit=1))
+    assert [metrics["loss"] for metrics in state.earlier[0].values()] == [1.0] * 3
+    assert [metrics["loss"] for metrics in state.history] == [2.0]
+
+
 def test_without_a_restart_nothing_is_taken_back() -> None:
     state = _three_epochs()
     tell(state, progress(0, 1, 2, epochs=5))

@@ -228,14 +228,15 @@ def _progress(state: RunState, worker: WorkerState, message: Progress) -> None:
     worker.state = _DOING.get(message.phase, message.phase)
     worker.mark(state.clock(), message)
     if message.rank == 0:
-        _forget_from(state, message.epoch)
         state.stage, state.epoch, state.epochs = message.phase, message.epoch, message.epochs
         state.enter(message.phase)
         if message.phase == "train":
+            _forget_from(state, message)
             state.step, state.steps = message.step, message.steps
             running = over_workers(state.workers, message)
             state.metrics.update(running)
             _trace(state, message, running)
+        state.metrics = state.metrics or dict(*state.history[-1:])  # of a fit that was over before a restart
 
 
 def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> None:
@@ -254,7 +255,7 @@ def _trace(state: RunState, message: Progress, metrics: dict[str, float]) -> Non
 def _epoch_end(state: RunState, message: EpochEnd) -> None:
     if message.past and (state.replaying or message.epoch in state.fits.get(message.fit, ())):
         return  # known from the attempt before
-    _forget_from(state, message.epoch)
+    _forget_from(state, message)
     state.epochs = message.epochs
     state.metrics = dict(message.metrics)
     if message.fit != state.fit:
@@ -269,7 +270,7 @@ def _turn_to(state: RunState, fit: int, epoch: int) -> None:
     fits = state.fits
     kept = {done: metrics for done, metrics in fits.get(fit, {}).items() if done < epoch}
     state.earlier = {number: logs for number, logs in fits.items() if number < fit and logs}
-    state.history[:], state.epochs_done[:], state.fit = kept.values(), kept, fit
+    state.history[:], state.epochs_done[:], state.fit, state.replaying = kept.values(), kept, fit, False
 
 
 def lose(state: RunState, rank: int) -> None:
@@ -290,11 +291,10 @@ def rewind(state: RunState, restarted: bool = True) -> None:
         worker.forget_pace()
 
 
-def _forget_from(state: RunState, epoch: int) -> None:
+def _forget_from(state: RunState, message: Progress | EpochEnd) -> None:
     """After a restart: take back from the history what is trained again, so that no epoch is in it twice."""
-    if not state.replaying:
+    if not state.replaying or message.fit != state.fit:
         return
     state.replaying = False
-    kept = [(done, metrics) for done, metrics in zip(state.epochs_done, state.history, strict=True) if done < epoch]
-    state.epochs_done[:] = [done for done, _ in kept]
-    state.history[:] = [metrics for _, metrics in kept]
+    count = sum(done < message.epoch for done in state.epochs_done)
+    del state.epochs_done[count:], state.history[count:]

@@ -63,6 +63,7 @@ class Reporter:
         self._last = time.monotonic()
         values = numbers(metrics or {})
         data, *peers = self._waits()
+        waited, exchanged = (now - before for now, before in zip(peers, self._peers_before, strict=True))
         rows = self._rows()
         if rows:
             self.settle()
@@ -79,7 +80,9 @@ class Reporter:
                 values,
                 self._sent() - self._sent_before,
                 data,
-                *(now - before for now, before in zip(peers, self._peers_before, strict=True)),
+                waited,
+                exchanged,
+                self._fit,
             )
         )
 

@@ -28,11 +28,13 @@ class Register(Message):
 
 @dataclass(frozen=True)
 class Heartbeat(Message):
-    """Sent each second by every agent. Sizes in bytes; ``feeds`` maps an open feed to its rows so far."""
+    """Sent each second by every agent. Sizes in bytes; ``feeds`` maps an open feed to its rows so far, and
+    ``trainer_silence`` are the seconds since its trainer, which has TensorFlow loaded, gave its last sign of life."""
 
     trainer_rss: int = 0
     spool_bytes: int = 0
     feeds: dict[str, int] = field(default_factory=dict)
+    trainer_silence: float = 0.0
 
 
 @dataclass(frozen=True)

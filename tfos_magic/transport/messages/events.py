@@ -63,7 +63,7 @@ class Progress(Message):
     ``rows`` counts the rows this rank trained on since the run began, ``sent`` the bytes it sent to other ranks and to
     servers; ``phase`` is ``train``, ``validate`` or ``checkpoint``; ``metrics`` are this rank's running values.
     ``data_seconds`` and ``peer_seconds`` grow by what it waited for its next batch, and for other ranks or servers;
-    ``exchange_seconds`` by what it exchanged with ranks that had all come.
+    ``exchange_seconds`` by what it exchanged with ranks that had all come. ``fit`` is that of :class:`EpochEnd`.
     """
 
     run_id: str
@@ -79,6 +79,7 @@ class Progress(Message):
     data_seconds: float = 0.0
     peer_seconds: float = 0.0
     exchange_seconds: float = 0.0
+    fit: int = 0
 
 
 @dataclass(frozen=True)
