@@ -20,7 +20,7 @@ from tfos_magic.training.allreduce.shared_memory import SharedMemory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext
-from tfos_magic.training.netbench.plan import COMPRESSIONS, ONE_NUMBER, Found, Pair, Plan, Timing, bytes_of
+from tfos_magic.training.netbench.plan import COMPRESSIONS, ONE_NUMBER, Found, Pair, Plan, Timing, bytes_of, bytes_sent
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
 from tfos_magic.transport.messages import StrategyOptions
@@ -156,9 +156,8 @@ def _with_sums(found: Found, context: RunContext, plan: Plan, stopping: Stopping
     sums = {}
     for compression in COMPRESSIONS:
         timing = _sums(context, kept, compression, seconds, stopping)
-        sums[compression] = replace(
-            timing, bytes=plan.bytes, **{name: getattr(timing, name) / share for name in ("p50", "p95", "p99")}
-        )
+        scaled = {name: getattr(timing, name) / share for name in ("p50", "p95", "p99")}
+        sums[compression] = replace(timing, bytes=bytes_sent(plan.gradients, compression), **scaled)
     return replace(found, sums=sums, share=share)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,3 +98,9 @@ def _tournament(ranks: Sequence[int]) -> Iterator[list[Pair]]:
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
         yield [(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None]
         circle = [circle[0], circle[-1], *circle[1:-1]]
+
+
+def bytes_sent(gradients: Iterable[tuple[int, str]], compression: str) -> int:
+    """Of gradients by count and dtype, of which those in float32 travel in the dtype of a ``compression``."""
+    compressed = {"float32": compression} if compression != "none" else {}
+    return sum(bytes_of(count, compressed.get(dtype, dtype)) for count, dtype in gradients)
