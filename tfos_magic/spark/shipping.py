@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import tempfile
 import zipfile
 from functools import lru_cache
@@ -109,6 +110,8 @@ def _add_py_file(spark: Session, name: str, content: bytes) -> None:
     if not path.exists():
         path.write_bytes(content)
         spark.sparkContext.addPyFile(str(path))
+        # Spark lets this process import it too, where it is this package without its rooms, and goes with the session.
+        sys.path[:] = [entry for entry in sys.path if Path(entry).name != name]
 
 
 @lru_cache(maxsize=1)
