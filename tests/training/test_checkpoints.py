@@ -168,14 +168,34 @@ def undisturbed(
 
 
 def resume(
-    groups: Groups, size: int, cell: str, parts: list[Any], at: str, strategy: str = "sync", *names: str
+    groups: Groups,
+    size: int,
+    cell: str,
+    parts: list[Any],
+    at: str,
+    strategy: str = "sync",
+    *names: str,
+    past: list[int] | None = None,
 ) -> list[Outcome]:
-    """Run a cell on from the checkpoint ``at``, in processes that know nothing else of the run before."""
+    """Run a cell on from the checkpoint ``at``, in processes that know nothing else of the run before; ``past`` gets
+    the epochs of that run that are said again."""
+    heard = [] if past is None else past
+
+    def hear(rank: int, message: Any) -> None:
+        heard.extend([message.epoch] if type(message).__name__ == "EpochEnd" and message.past else [])
+
     fit = int(at[3])
     chosen = [p for p in parts if p.name.startswith((f"{at}-", *(f"fit{k}-end-" for k in range(fit))))]
     assert any(p.name.startswith(f"{at}-") for p in chosen), f"no {at} among {sorted({p.name for p in parts})}"
     return groups[size].run(
-        cell, "weights", "history", *names, checkpoints={"asked": True}, resume=chosen, strategy=strategy
+        cell,
+        "weights",
+        "history",
+        *names,
+        checkpoints={"asked": True},
+        resume=chosen,
+        strategy=strategy,
+        on_message=hear,
     )
 
 
@@ -352,8 +372,10 @@ weights = model.get_weights()
     short, parts = undisturbed(groups, 2, "EPOCHS = 3\n" + cell)
     long, _ = undisturbed(groups, 2, "EPOCHS = 5\n" + cell)
     names = ("begun", "epochs")
-    again = resume(groups, 2, "EPOCHS = 3\n" + cell, parts, "fit0-end", "sync", *names)
+    past: list[int] = []
+    again = resume(groups, 2, "EPOCHS = 3\n" + cell, parts, "fit0-end", "sync", *names, past=past)
     assert_equal(again, short, 0)
+    assert past == [0, 1, 2]
     assert again[1].values["begun"] == []
     assert again[1].values["epochs"] == [0, 1, 2]
     further = resume(groups, 2, "EPOCHS = 5\n" + cell, parts, "fit0-end", "sync", *names)

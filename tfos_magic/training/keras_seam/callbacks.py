@@ -69,7 +69,7 @@ class RunCallback(RunHooks, keras.callbacks.Callback):
 
     def begin(self) -> None:
         fit = self._loop.fit
-        if fit is not None and fit.position is not None and fit.recorded and not fit.over:
+        if fit is not None and fit.position is not None and fit.recorded:
             self._session.reporter.past_epochs(self._loop.epochs, fit.past())
         if self._session.many:
             refusals.refuse_own_function(self.model.train_function, "train_function", "train")
