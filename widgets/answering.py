@@ -19,6 +19,8 @@ from typing import Any
 
 import zmq
 
+from tfos_magic.notebook.signals import uninterrupted
+
 _CONTROL = "jupyter.widget.control"
 _QUESTIONS = ("kernel_info_request", "comm_info_request")
 
@@ -40,12 +42,13 @@ class Answering:
         if self._socket is None or threading.current_thread() is not threading.main_thread():
             return
         while self._socket.poll(0):
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            if not self._answer(frames):
-                self._kept.append(frames)
+            with uninterrupted():  # else what was received could be lost
+                try:
+                    frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    return
+                if not self._answer(frames):
+                    self._kept.append(frames)
 
     def close(self) -> None:
         """Give back what was not answered: the kernel handles it when the cell has ended."""

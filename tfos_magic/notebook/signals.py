@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from tfos_magic.spark.session import sparing
 
@@ -25,3 +26,16 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, sparing(previous))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT that comes in this block, of the main thread, is heard at its end."""
+    came: list[tuple[int, FrameType | None]] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if came and callable(previous):
+            previous(*came[0])
