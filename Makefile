@@ -98,7 +98,7 @@ $(DOCUMENTS)/etc: $(STAMP)
 	@touch $@
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests/unit -m "not soak" -n 2 --dist worksteal --durations=10
+	$(BIN)/python -m pytest tests/unit -m "not soak and not slow" -n 2 --dist worksteal --durations=10
 
 binder: $(STAMP)
 	@$(BIN)/python tools/binder.py

@@ -1,10 +1,10 @@
 """Train ordinary Keras cells on TensorFlow clusters that live on Spark executors.
 
-Importing this package loads neither TensorFlow nor Spark. ``%load_ext tfos_magic`` adds the magics; :class:`TFCluster`
+Importing this package loads neither TensorFlow nor Spark; ``%load_ext tfos_magic`` adds the magics, :class:`TFCluster`
 is the same engine without them, and ``@distributed`` makes functions run on it. In a cell, ``rank``, ``size``,
-``local_rank``, ``seed``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run, and
-``dataset`` gives each its share of files. ``suggest_float``, ``suggest_int`` and ``suggest_categorical`` give numbers
-and choices that controls, and searches, may set.
+``local_rank``, ``seed``, ``allreduce``, ``broadcast``, ``allgather``, ``barrier`` and ``shard`` speak of the run,
+``dataset`` gives each worker its share of files, and ``suggest_float``, ``suggest_int`` and ``suggest_categorical``
+give what controls and searches may set.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def test_a_killed_fork_server_costs_time_and_nothing_else(
     results = run(cluster, KILL_SERVER, tmp_path / "mark", watch=watch)
     assert furthest(results, undisturbed) <= 1e-5
     assert watch.state.restarts == 1
+    assert any("ended with the process that it was forked from" in notice for notice in watch.state.notices)
     assert [worker.agent.pid for worker in cluster.workers] == before
 
 

@@ -23,6 +23,8 @@ from tfos_magic.errors import ClusterError, DataError
 from tfos_magic.storage import open_system
 from tfos_magic.tfrecord.writing import new_job
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60.0
 """For a store that does not answer, on a machine that is busy with other things."""
 ROWS = pa.table({"id": np.arange(40), "half": np.arange(40, dtype=np.float32) / 2})

@@ -7,7 +7,7 @@ import pytest
 from tfos_magic.errors import WorkerError
 from tfos_magic.tracebacks import essence, folded, lines_in_message
 
-LIB = "/opt/lib/python3.11/site-packages"
+LIB = "/opt/site-packages/env/lib/python3.11/site-packages"
 RAISED_IN_A_LIBRARY = f'''Traceback (most recent call last):
   File "<run 1>", line 4, in <module>
     model.fit(x, y)

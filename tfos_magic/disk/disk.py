@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from tfos_magic.disk import SHARED_VARIABLE
-from tfos_magic.disk.downloads import shared_downloads
 from tfos_magic.disk.imports import set_states
 from tfos_magic.disk.links import guarded
 from tfos_magic.disk.listings import listed_as
@@ -18,17 +17,23 @@ from tfos_magic.disk.place import is_here
 from tfos_magic.disk.view import SnapshotView, copied, mounted, tidy
 from tfos_magic.transport.messages import RunCell
 
+Downloads = Callable[[str, int, str], AbstractContextManager[None]]
+
 
 class Disk:
     """The disk of the trainer with ``rank``, one of ``local_size`` on its host, that ``may_mount`` or not.
 
     Files that it needs by itself are in its temporary folder; what ranks of a host share for a run, in the folder that
     :data:`~tfos_magic.disk.SHARED_VARIABLE` names in its environment. Modules named in ``spared`` are never
-    imported anew.
+    imported anew. ``downloads``, of a folder that the ranks of a host share, their number and a name for what they see
+    of the disk, has them download once.
     """
 
-    def __init__(self, rank: int, local_size: int, may_mount: bool, spared: Collection[str]) -> None:
+    def __init__(
+        self, rank: int, local_size: int, may_mount: bool, spared: Collection[str], downloads: Downloads
+    ) -> None:
         self._rank, self._local_size, self._may_mount, self._spared = rank, local_size, may_mount, spared
+        self._share_downloads = downloads
         self._private = os.path.realpath(tempfile.gettempdir())
         self._shared = os.environ.get(SHARED_VARIABLE, "")
         self._outside = os.getcwd()
@@ -108,7 +113,7 @@ class Disk:
             if name != run_id:  # of a run that has ended
                 shutil.rmtree(os.path.join(self._shared, name), ignore_errors=True)
         name = str(self._rank) if view and view.covers else ""
-        return shared_downloads(os.path.join(self._shared, run_id), self._local_size, name)
+        return self._share_downloads(os.path.join(self._shared, run_id), self._local_size, name)
 
     def _open_modules(self, stack: ExitStack, cell: RunCell, directory: str) -> None:
         folder, path = directory, cell.place.get("path", [])

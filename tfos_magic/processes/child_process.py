@@ -227,7 +227,9 @@ class TrainerProcess:
 
     def why(self, number: int) -> str:
         """Why the process ended by this signal, as the end of a sentence about it; empty where nothing is known."""
-        return OUT_OF_MEMORY if number == signal.SIGKILL and kills_for_memory() > self._kills[0] else ""
+        if number == signal.SIGKILL and kills_for_memory() > self._kills[0]:
+            return OUT_OF_MEMORY
+        return "ended with the process that it was forked from, which has ended" if self._process.server_lost else ""
 
     def kill(self, timeout: float = 5.0) -> None:
         """End the trainer and all it started, free its pipes and files. Waits at most ``timeout`` seconds for each."""

@@ -31,11 +31,13 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass
 class ForkedProcess:
-    """A process that was asked for: its ``pid`` once it is known, its ``code`` once it has ended (minus a signal)."""
+    """A process that was asked for: its ``pid`` once it is known, its ``code`` once it has ended (minus a signal), and
+    whether the server was lost, which takes it along."""
 
     number: int
     pid: int = 0
     code: int | None = None
+    server_lost: bool = False
 
 
 class ForkClient:
@@ -133,7 +135,7 @@ class ForkClient:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._server.wait(1) or code
         for forked in self._forked.values():
-            forked.code = code
+            forked.code, forked.server_lost = code, True
         self._forked.clear()
 
     def _connect(self) -> socket.socket:

@@ -7,15 +7,16 @@ archives).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 MAKING_SECONDS = 300.0
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
@@ -73,14 +74,26 @@ def make(archive: Path, options: str = "", seconds: float = MAKING_SECONDS) -> b
     options = f"{options} -XX:ArchiveClassesAtExit={unfinished} {_QUIET}"
     environment = {**os.environ, "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable}
     try:
-        program, late = [sys.executable, "-c", _PROGRAM], subprocess.TimeoutExpired
-        with contextlib.suppress(late), tempfile.TemporaryDirectory(prefix="tfos-archive-") as folder:
-            subprocess.run(program, env=environment, cwd=folder, capture_output=True, timeout=seconds)
-        if made := unfinished.exists():
+        with tempfile.TemporaryDirectory(prefix="tfos-archive-") as folder:
+            ended = _run(folder, environment, seconds)
+        if made := ended and unfinished.exists():
             unfinished.replace(archive)
         return made
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _run(folder: str, environment: dict[str, str], seconds: float) -> bool:
+    """Run the program, and end it with its JVM where it does not end in time; whether it did."""
+    silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    program = [sys.executable, "-c", _PROGRAM]
+    with subprocess.Popen(program, env=environment, cwd=folder, start_new_session=True, **silent) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return False
+        return True
 
 
 def main() -> int:

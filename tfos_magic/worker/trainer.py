@@ -94,8 +94,10 @@ class Trainer:
                 import tensorflow as tf
 
                 from tfos_magic.disk.disk import Disk
+                from tfos_magic.training.keras_seam.as_written.downloads import shared_downloads
 
-            self._disk = Disk(start.rank, start.local_size, self._may_mount, frozenset(sys.modules))
+            spared = frozenset(sys.modules)
+            self._disk = Disk(start.rank, start.local_size, self._may_mount, spared, shared_downloads)
             self._connect(start)
             gpus = tf.config.list_physical_devices("GPU")
         except Exception as error:

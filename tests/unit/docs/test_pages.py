@@ -25,6 +25,8 @@ from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.transport.messages import StrategyOptions
 
+pytestmark = pytest.mark.slow
+
 CODE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARSERS = {f"%tfos {name}": command.parser for name, command in COMMANDS.items()} | {
     f"{sign}{name}": getattr(TFOSMagics, name).parser

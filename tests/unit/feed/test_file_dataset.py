@@ -29,6 +29,8 @@ from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.inputs.marks import is_sharded
 
+pytestmark = pytest.mark.slow
+
 ROWS = 103
 BATCH = 10
 FORMATS = ("parquet", "tfrecord", "csv")

@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +25,7 @@ from tfos_magic.feed.agent.flight_messages import PutCommand
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
+from tfos_magic.transport.log_once import LogOnce
 
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 BEARER = f"Bearer {TOKEN}".encode()
@@ -184,3 +187,25 @@ def test_a_long_folder_for_temporary_files_is_no_hindrance(
     assert serves(receiver, 1)
     receiver.close()
     assert not folder.exists()
+
+
+def test_of_connections_that_make_no_call_few_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncalled, "MOST", 2)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        address = server.getsockname()
+        watch = uncalled.UncalledConnections(address[1], LogOnce(logging.getLogger("tfos_magic.test")))
+        stack.callback(watch.close)
+        accepted = []
+        clients = []
+        for _ in range(2):
+            for _ in range(2):
+                clients.append(stack.enter_context(socket.create_connection(address)))
+                accepted.append(stack.enter_context(server.accept()[0]))
+            time.sleep(3 * uncalled.LOOK_SECONDS)
+        for client in clients:
+            client.settimeout(0.2)
+        assert [client.recv(1) for client in clients[:2]] == [b"", b""]
+        for client in clients[2:]:
+            with pytest.raises(TimeoutError):
+                client.recv(1)

@@ -20,6 +20,8 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.spooled_rows import SpooledRows
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["x", "flag", "s", "id"]
 PARTITIONS = [[300, 4, 80], [], [1], [200, 215]]
 ROWS = 800

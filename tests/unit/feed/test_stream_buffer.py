@@ -21,6 +21,8 @@ from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows, Superseded
 from tfos_magic.transport.messages import FeedRecomputed, FeedWanted, Message
 
+pytestmark = pytest.mark.slow
+
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 SCHEMA = decode_schema(PLAN.schema)
 KILOBYTE_ROWS = 128

@@ -28,6 +28,8 @@ from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
 from tfos_magic.training.inputs.marks import is_sharded
 from tfos_magic.transport.messages import FeedDropped, FeedWanted, Message, SpoolHandle, StreamHandle
 
+pytestmark = pytest.mark.slow
+
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes"), Column("id", "scalar", "int64")))
 SCHEMA = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
 WORLD = 3

@@ -21,6 +21,8 @@ import tfos_magic.frames as tfs
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.pickling import pack, unpack
 
+pytestmark = pytest.mark.slow
+
 REAL_NOW = time.time()
 RNG = np.random.default_rng(5)
 VALUES = RNG.normal(size=(50, 6)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,25 @@ def test_only_a_file_that_no_other_user_can_have_written_is_mapped(tmp_path: Pat
     assert not is_ours(link)
 
 
-def test_an_archive_that_is_not_ready_in_time_leaves_nothing(tmp_path: Path) -> None:
-    assert not make(tmp_path / "new" / "classes.jsa", seconds=0.2)
-    assert list((tmp_path / "new").iterdir()) == []
+UNFINISHED = """
+import os, re, time
+path = re.search("ArchiveClassesAtExit=([^ ]+)", os.environ["SPARK_SUBMIT_OPTS"])[1]
+open(path, "w").close()
+os.fork()
+time.sleep(seconds)
+"""
+
+
+def test_an_archive_that_is_not_ready_in_time_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "new" / "classes.jsa"
+    monkeypatch.setattr(class_archive, "_PROGRAM", UNFINISHED.replace("seconds", "60"))
+    began = time.monotonic()
+    assert not make(archive, seconds=1.5)
+    assert list(archive.parent.iterdir()) == []
+    assert time.monotonic() - began < 30, "what it started is ended with it"
+    monkeypatch.setattr(class_archive, "_PROGRAM", UNFINISHED.replace("seconds", "0"))
+    assert make(archive, seconds=60)
+    assert list(archive.parent.iterdir()) == [archive]
 
 
 def test_our_options_come_before_the_users_and_go_when_the_jvm_runs(

@@ -21,6 +21,8 @@ import pytest
 from tfos_magic.tensorboard import guard, server_process
 from tfos_magic.tensorboard.server_process import Failed, Reused, Started, TensorBoards, TimedOut, embed, embed_html
 
+pytestmark = pytest.mark.slow
+
 EXIT_SECONDS = 10.0
 
 

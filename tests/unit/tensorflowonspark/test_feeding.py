@@ -14,6 +14,8 @@ from tfos_magic.errors import FeedError
 from tfos_magic.tensorflowonspark import feeding
 from tfos_magic.tensorflowonspark.feeding import Feeding
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -9,6 +9,8 @@ import pytest
 
 from tfos_magic.values import keras_state
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:

@@ -28,6 +28,8 @@ from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.unpickler import Unpickler
 from tfos_magic.worker import outputs
 
+pytestmark = pytest.mark.slow
+
 WORKER = """
 import pickle, sys
 from tfos_magic.worker.cell import execute, main_module

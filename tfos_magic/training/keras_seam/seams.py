@@ -60,7 +60,7 @@ _KERAS = "keras.src"
 _LAYERS = f"{_KERAS}.layers.preprocessing"
 _TF = "tensorflow.python"
 _TF_KERAS = "tf_keras.src"
-_BATCHES = ("train_on_batch", "test_on_batch", "predict_on_batch")
+_BATCHES = ("train_on_batch", "test_on_batch")
 SCATTER = tuple(f"scatter_{how}" for how in ("add", "sub", "update", "max", "min", "mul", "div"))
 _ASSIGN = ("assign", "assign_add", "assign_sub", *SCATTER)
 _DEVICES = (
@@ -131,6 +131,13 @@ SEAMS = (
     Seam(f"{_TF}.eager.backprop:GradientTape", ("__init__", "jacobian", "batch_jacobian"), "gradients row by row"),
     Seam("tensorflow", ("vectorized_map", "map_fn"), "gradients row by row"),
     Seam("tensorflow", ("gradients",), "gradients of a loop of the cell's own"),
+    Seam(f"{_KERAS}.utils.file_utils", ("urlretrieve", "extract_archive"), "one download for the workers of a host"),
+    Seam(f"{_KERAS}.visualization.plot_image_gallery", ("plt",), "loaded late, by tfos_magic.lean and for good"),
+    Seam(
+        f"{_KERAS}.trainers.data_adapters.array_slicing",
+        ("pandas", "ARRAY_TYPES"),
+        "loaded late, by tfos_magic.lean and for good",
+    ),
     Seam("tensorflow._api.v2.nn", ("compute_average_loss",), "a mean over the global batch"),
     Seam(f"{_TF}.eager.polymorphic_function.polymorphic_function:Function", ("__call__",), "exchanges without XLA"),
     Seam(f"{_TF}.ops.resource_variable_ops:ResourceVariable", _ASSIGN, "weights that a loop of its own sets"),

@@ -1,11 +1,9 @@
 """The messages between kernel, agents and trainers, and their only wire format.
 
-A message is a frozen dataclass. On the wire it is two frames: a JSON header with the message's type and fields, and
-the raw bytes of its ``payload`` field (empty where it has none). Nothing here is pickled: where a payload holds a
-pickle, only the authenticated peer it is meant for opens it.
-
-Directions: *agent* messages go from an agent to the kernel, *command* messages from the kernel to an agent (which
-hands those for its trainer on), *event* messages from a trainer through its agent to the kernel.
+A message is a frozen dataclass, and on the wire two frames: a JSON header with its type and fields, and the raw bytes
+of its ``payload``, which only the authenticated peer it is meant for unpickles, where it holds a pickle. *Agent*
+messages go from an agent to the kernel, *command* messages to an agent, which hands on those for its trainer, *event*
+messages from a trainer through its agent to the kernel.
 """
 
 from __future__ import annotations

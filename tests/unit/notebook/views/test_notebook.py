@@ -18,6 +18,8 @@ from tfos_magic.notebook.views.card import card_bundle
 
 from .simulated import new_state, run_through
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 RUN = """
 import sys; sys.path.insert(0, {folder!r})

@@ -13,6 +13,8 @@ from typing import Any
 
 from keras.src.utils import file_utils
 
+from tfos_magic.training.keras_seam.seams import replaced
+
 
 @contextmanager
 def shared_downloads(folder: str, ranks: int, view: str) -> Iterator[None]:
@@ -44,11 +46,8 @@ def shared_downloads(folder: str, ranks: int, view: str) -> Iterator[None]:
                 _count(done)
             return made
 
-    file_utils.urlretrieve, file_utils.extract_archive = retrieve_once, extract_once
-    try:
+    with replaced(file_utils, "urlretrieve", retrieve_once), replaced(file_utils, "extract_archive", extract_once):
         yield
-    finally:
-        file_utils.urlretrieve, file_utils.extract_archive = retrieve, extract
 
 
 class _Once:
