@@ -42,7 +42,7 @@ function tabs(data, own) {
   return {
     root: node("div", "tfos-body", {}, list, panes),
     draw() {
-      const troubled = data.get("workers").filter((worker) => whole(worker)[8]).length;
+      const troubled = data.get("workers").filter((worker) => wholeWorker(worker)[8]).length;
       write(entries[1].tab, troubled ? `Workers · ${troubled} ⚠` : "Workers");
       if (troubled) entries[1].tab.setAttribute("aria-label", `Workers, ${troubled} in trouble`);
       else entries[1].tab.removeAttribute("aria-label");

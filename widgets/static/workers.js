@@ -38,9 +38,9 @@ function workers(data, own) {
     const transform = `scaleX(${fraction})`;
     if (item.firstElementChild.style.transform !== transform) item.firstElementChild.style.transform = transform;
   };
-  const list = () => data.get("workers").map(whole);
+  const list = () => data.get("workers").map(wholeWorker);
   const describe = () => {
-    const worker = whole(data.get("workers")[chosen]);
+    const worker = wholeWorker(data.get("workers")[chosen]);
     if (!worker) return;
     const [where, state, step, , pace, feed, peers, memory, trouble] = worker;
     const waits = [feed && `waits ${feed} for data`, peers && `${peers} for others`];
@@ -111,7 +111,7 @@ function workers(data, own) {
 }
 
 // All of a worker, of which only its state may be known.
-function whole(worker) {
+function wholeWorker(worker) {
   return worker?.length < 4 ? ["", worker[0], "", worker[1], "", "", "", "", worker[2] ?? ""] : worker;
 }
 
