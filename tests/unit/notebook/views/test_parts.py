@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import threading
 import time
 import weakref
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +36,7 @@ from tfos_magic.widgets import (
 )
 from tfos_magic.widgets.dashboard import Dashboard
 from tfos_magic.widgets.launcher import _controls, _exact
+from tfos_magic.widgets.module import MODULE
 from tfos_magic.widgets.panel import PANELS
 
 from .simulated import ToldFeeds, ToldRun, finish
@@ -73,6 +76,12 @@ def test_parts_share_what_is_sent_of_a_run(sent: Sent) -> None:
         return sum(len(json.dumps(data)) for kind, data in sent[opened:] if kind == "comm_msg")
 
     assert sent_for(20, 2) < 2 * sent_for(1, 1)
+
+
+def test_the_files_of_the_page_are_one_module_in_which_a_name_is_one_thing() -> None:
+    named = Counter(re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", MODULE, re.MULTILINE))
+    assert [name for name, count in named.items() if count > 1] == []
+    assert len(named) > 50
 
 
 def test_only_the_panel_brings_the_drawing_code(sent: Sent) -> None:
