@@ -29,6 +29,8 @@ from tfos_magic.transport.messages import (
     TrainerExited,
 )
 
+pytestmark = pytest.mark.slow
+
 RUN = "of now"
 
 

@@ -18,6 +18,8 @@ from tfos_magic.cluster.workers import ClusterPhase, describe_exit
 from tfos_magic.errors import ClusterError, ExecutorError, StartTimeout, WorkerLost
 from tfos_magic.transport.messages import AgentEnded, Heartbeat, Output, Register, TrainerExited, TrainerReady
 
+pytestmark = pytest.mark.slow
+
 
 def _register(slot: int, job: str) -> Register:
     return Register(slot, "alpha", 100 + slot, 4000 + slot, "grpc://alpha:1", job)

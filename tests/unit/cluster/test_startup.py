@@ -19,6 +19,8 @@ from tfos_magic.cluster.startup import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_is_waited_for_is_told_until_it_is_there() -> None:
     changed, there, told = threading.Condition(), list[int](), list[str]()

@@ -23,6 +23,8 @@ from tfos_magic.transport.messages import CheckpointPart, Heartbeat, Output, Tra
 from tfos_magic.worker.relay.line import END, Line, exchange, pack, unpack
 from tfos_magic.worker.relay.relay import Relay
 
+pytestmark = pytest.mark.slow
+
 
 class Place:
     """A relay in a thread of this process, and the kernel's line to it."""

@@ -14,6 +14,8 @@ import pytest
 from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.modules import EditedModules, local_modules, write_sources
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -19,6 +19,8 @@ from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_rows
 from tfos_magic.feed.trainer.row_feed import RowFeed, leave
 from tfos_magic.transport.messages import RowsHandle
 
+pytestmark = pytest.mark.slow
+
 
 class Nodes:
     """Two agents' doors, and the handles by which programs behind them take rows."""

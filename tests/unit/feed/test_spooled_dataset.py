@@ -23,6 +23,8 @@ from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.training.inputs.marks import is_sharded, rows_by_step
 from tfos_magic.transport.messages import SpoolHandle
 
+pytestmark = pytest.mark.slow
+
 PLAN = FeedPlan(
     (
         Column("x", "list", "float32"),

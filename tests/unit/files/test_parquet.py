@@ -12,6 +12,8 @@ import pytest
 
 from tfos_magic.files.parquet import batch_rows, groups_between, open_parquet, read_groups
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

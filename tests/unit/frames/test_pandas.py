@@ -17,6 +17,8 @@ from tfos_magic.errors import CaptureError, DataError, UsageError
 from tfos_magic.frames.cells import to_numpy
 from tfos_magic.frames.specs import ColumnSpec
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = pd.DataFrame({"x": np.arange(10.0)})
 
 

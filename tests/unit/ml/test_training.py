@@ -12,6 +12,8 @@ import tensorflow as tf
 from tfos_magic.errors import UsageError
 from tfos_magic.ml.training import REGRESS, Fit, evaluate, fit
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(24.0).reshape(12, 2)
 
 

@@ -22,6 +22,8 @@ from tfos_magic.spark.connect.server import STOPPED, Look, check_server, is_sile
 from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.session import cancel_tag, master_of
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 20.0
 
 

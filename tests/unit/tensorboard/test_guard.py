@@ -13,6 +13,8 @@ import pytest
 from tfos_magic.tensorboard.scalars import ScalarWriter
 from tfos_magic.tensorboard.server_process import Started, TensorBoards
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = "data/environment"
 FOREIGN = {"Host": "rebound.example"}
 PROXIED = {"X-ProxyContextPath": "/user/ann/proxy/6006"}

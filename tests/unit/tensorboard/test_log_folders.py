@@ -15,6 +15,8 @@ import pytest
 from tfos_magic.errors import UsageError
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 
+pytestmark = pytest.mark.slow
+
 EXIT_SECONDS = 10.0
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 keras = pytest.importorskip("keras")
 
 import tensorflow as tf  # noqa: E402

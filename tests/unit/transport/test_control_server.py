@@ -20,6 +20,8 @@ from tfos_magic.transport.control_server import TOGETHER, AgentKeys, ControlServ
 from tfos_magic.transport.messages import Heard, Heartbeat, Message, Reconnected, StopRun, TrainerExited, decode, encode
 from tfos_magic.transport.redelivery import Redelivery
 
+pytestmark = pytest.mark.slow
+
 
 def _dial(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: AgentKeys, identity: bytes = b"agent-1"

@@ -27,6 +27,8 @@ from tfos_magic.transport.identity import Authority
 from tfos_magic.transport.messages import Message, Register
 from tfos_magic.transport.secret import Secret, SecretBytes
 
+pytestmark = pytest.mark.slow
+
 SECRETIVE = re.compile(r"secret|token|password|credential")
 NO_SECRETS = {"Job.key", "Entries.key", "SparkGrouping.keys", "GroupTask.keys"}  # names of columns and of files
 MARK = "5ecret"

@@ -16,6 +16,8 @@ from tfos_magic.values import datasets, pack, random_state, unpack
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.unpickler import Unpickler
 
+pytestmark = pytest.mark.slow
+
 Data = tf.data.Dataset
 X = np.arange(24.0).reshape(12, 2)
 

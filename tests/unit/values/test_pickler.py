@@ -17,6 +17,8 @@ from tfos_magic.values import cache_source, pack, tensors, unpack
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.unpickler import Unpickler
 
+pytestmark = pytest.mark.slow
+
 CELL = "def outer():\n    def inner(x):\n        return 2 * x\n    return inner\nfunction = outer()\n"
 NAME = "<a cell of the notebook>"
 
