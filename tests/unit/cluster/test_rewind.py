@@ -56,6 +56,17 @@ def test_a_fit_that_was_over_before_a_restart_keeps_its_epochs() -> None:
     assert [metrics["loss"] for metrics in state.history] == [2.0]
 
 
+def test_bytes_are_those_of_the_epochs_in_which_they_were_sent() -> None:
+    state = _three_epochs()
+    tell(state, epoch_end(0, epochs=2, fit=1))
+    state.workers[0].sent = 4000
+    assert state.sent_per_epoch == 1000
+    rewind(state)
+    assert state.sent_per_epoch == 0
+    tell(state, _past(0), epoch_end(1, epochs=2, fit=1))
+    assert state.sent_per_epoch == 4000
+
+
 def test_without_a_restart_nothing_is_taken_back() -> None:
     state = _three_epochs()
     tell(state, progress(0, 1, 2, epochs=5))

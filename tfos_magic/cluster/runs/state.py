@@ -62,9 +62,9 @@ class RunState:
     those before, by number and epoch. ``generation`` is that of its trainers. ``restarts`` counts how often it
     began again, a worker having been lost; ``replaying`` is true from then until the first news of the new attempt,
     which says what of ``history`` is trained again. ``traces`` holds rank 0's running metrics by epochs trained,
-    ``pace`` the rows per second of all by seconds, ``planned`` the epochs of that ``fit``, and ``printed`` counts the
-    lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` have arrived. ``settings`` tell it from
-    other runs. ``awaited`` is what it waits for, if anything. ``begun`` is false while ``ahead`` of it are so many.
+    ``pace`` the rows per second of all by seconds, ``planned`` the epochs of that ``fit``, ``counted`` those that this
+    attempt trained, ``printed`` the lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` arrived.
+    ``settings`` tell it from others; ``awaited`` is what it waits for. ``begun`` is false while ``ahead`` of it are some.
     """
 
     run_id: str
@@ -92,6 +92,7 @@ class RunState:
     replaying: bool = False
     epochs_done: list[int] = field(default_factory=list)
     planned: int = 0
+    counted: int = 0
     feeds: dict[str, FeedState] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     error: str = ""
@@ -174,8 +175,8 @@ class RunState:
 
     @property
     def sent_per_epoch(self) -> float:
-        """Bytes that all workers together sent in a finished epoch, on the average; 0 before there is one."""
-        return sum(worker.sent for worker in self.workers) / len(self.history) if self.history else 0.0
+        """Bytes that all workers together sent in an epoch of this attempt, on the average; 0 before there is one."""
+        return sum(worker.sent for worker in self.workers) / self.counted if self.counted else 0.0
 
     @property
     def fraction(self) -> float:
@@ -256,11 +257,10 @@ def _epoch_end(state: RunState, message: EpochEnd) -> None:
     if message.past and (state.replaying or message.epoch in state.fits.get(message.fit, ())):
         return  # known from the attempt before
     _forget_from(state, message)
-    state.epochs = message.epochs
-    state.metrics = dict(message.metrics)
+    state.epochs = state.planned = message.epochs
+    state.metrics, state.counted = dict(message.metrics), state.counted + (not message.past)
     if message.fit != state.fit:
         _turn_to(state, message.fit, message.epoch)
-    state.planned = message.epochs
     state.history.append(dict(message.metrics))
     state.epochs_done.append(message.epoch)
 
@@ -285,7 +285,7 @@ def rewind(state: RunState, restarted: bool = True) -> None:
     state.restarts += restarted
     state.replaying = True
     state.enter("start")
-    state.phase, state.step, state.metrics = RunPhase.STARTING, 0, {}
+    state.phase, state.step, state.metrics, state.counted = RunPhase.STARTING, 0, {}, 0
     for worker in state.workers:
         worker.state, worker.rows_per_second = "waiting", 0.0
         worker.forget_pace()
