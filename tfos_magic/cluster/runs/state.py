@@ -64,7 +64,7 @@ class RunState:
     which says what of ``history`` is trained again. ``traces`` holds rank 0's running metrics by epochs trained,
     ``pace`` the rows per second of all by seconds, ``planned`` the epochs of that ``fit``, ``counted`` those that this
     attempt trained, ``printed`` the lines printed. Of ``returning`` bytes that rank 0 sends back ``returned`` arrived.
-    ``settings`` tell it from others; ``awaited`` is what it waits for. ``begun`` is false while ``ahead`` of it are some.
+    ``settings`` tell it from others; ``awaited`` is what it waits for; ``begun`` is false while ``ahead`` are some.
     """
 
     run_id: str
