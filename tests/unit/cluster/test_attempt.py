@@ -25,6 +25,7 @@ from tfos_magic.transport.messages import (
     Output,
     Progress,
     Register,
+    RunCell,
     RunFinished,
     TrainerExited,
 )
@@ -160,3 +161,25 @@ def test_progress_that_nobody_has_looked_at_gives_way_to_later_and_overtakes_not
     assert inbox.get(1) == _progress(0, 4)
     with pytest.raises(Empty):
         inbox.get(0.01)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_an_interrupt_while_the_cell_is_sent_waits_for_nobody(
+    group: Group, attempt: Attempt, monkeypatch: pytest.MonkeyPatch, told: int
+) -> None:
+    spawned: list[bool] = []
+    heard: list[int] = []
+
+    def tell(rank: int, message: Message) -> None:
+        heard.append(rank)
+        if len(heard) == told + 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "tell", tell)
+    monkeypatch.setattr(group, "spawn_trainers", lambda: spawned.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        attempt.send(RunCell(RUN, "", "<cell>", "sync", 0, []))
+    began = time.monotonic()
+    attempt.stop(lambda text: None, lambda: None)
+    assert time.monotonic() - began < 1
+    assert spawned == [True], "one of them may wait for the others"

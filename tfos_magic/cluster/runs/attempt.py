@@ -28,13 +28,8 @@ from tfos_magic.transport.messages import (
 
 log = logging.getLogger("tfos_magic.cluster")
 
-TICK = 0.1
-STOP_GRACE = 600.0
-QUIET_SECONDS = 3.0
-ERROR_GRACE = 10.0
-REFUSAL_GRACE = 30.0
-CAUSE_GRACE = 1.0
-OUTPUT_GRACE = 10.0
+TICK, QUIET_SECONDS, STOP_GRACE = 0.1, 3.0, 600.0
+ERROR_GRACE, REFUSAL_GRACE, CAUSE_GRACE, OUTPUT_GRACE = 10.0, 30.0, 1.0, 10.0
 
 
 class StopAsked(Exception):
@@ -99,6 +94,7 @@ class Attempt:
         self._inbox = Inbox()
         self._generation = cluster.membership.generation
         self._cell: RunCell | None = None
+        self._sent = False
         self._replacements = replacements if elastic else 0
         self._coming: set[int] = set()
         self._abandoned, self._check_at, self._started = False, 0.0, False
@@ -110,6 +106,7 @@ class Attempt:
         self._cell = cell
         for rank in self._ranks:
             self._cluster.tell(rank, cell)
+        self._sent = True
 
     def follow(self, workers: Sequence[WorkerState]) -> None:
         """Return when every rank has ended the cell well; raises what ended it otherwise."""
@@ -130,6 +127,11 @@ class Attempt:
 
         ``end_data`` ends data that may not give a row for long; what waits for it comes to a step by that.
         """
+        if (
+            not self._sent
+        ):  # an interrupt came before all ranks had the cell: those without it will not say how it ended
+            self.close()
+            return
         try:
             self._ask_to_stop()
             end_data()
