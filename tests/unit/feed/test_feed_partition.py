@@ -19,6 +19,8 @@ from tfos_magic.feed.task import feed_partition
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 
+pytestmark = pytest.mark.slow
+
 PLAN = FeedPlan((Column("x", "list", "float32"), Column("y", "bytes", "bytes")))
 SETTLED = encode_schema(settle(decode_schema(PLAN.schema), ListLengths({("x",): ((2, 2),)})))
 World = tuple[list[Spool], list[FeedFlightServer], FeedJob]

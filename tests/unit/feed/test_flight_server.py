@@ -27,6 +27,8 @@ from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.transport.log_once import LogOnce
 
+pytestmark = pytest.mark.slow
+
 PLAN = FeedPlan((Column("x", "scalar", "int64"),))
 BEARER = f"Bearer {TOKEN}".encode()
 COMMAND = PutCommand("f", 0, 1).encode()

@@ -13,6 +13,8 @@ from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent import row_channels
 from tfos_magic.feed.agent.row_channels import RowBlock, RowChannels, RowQueue
 
+pytestmark = pytest.mark.slow
+
 
 def going() -> bool:
     return False

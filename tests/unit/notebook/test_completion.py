@@ -11,6 +11,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import tfos_magic
 
+pytestmark = pytest.mark.slow
+
 
 class DataFrame:
     """Named and housed like Spark's, which needs a session."""

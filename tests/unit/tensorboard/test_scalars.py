@@ -16,6 +16,8 @@ from tfos_magic.errors import UsageError
 from tfos_magic.tensorboard.scalars import ScalarWriter
 from tfos_magic.transport.messages import EpochEnd
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def reader_without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:

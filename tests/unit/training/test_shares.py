@@ -17,6 +17,8 @@ from tfos_magic.training.allreduce.group import link
 from tfos_magic.training.allreduce.handshake import listen
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
 
+pytestmark = pytest.mark.slow
+
 Case = tuple[list[list[Any]], int, list[float]]
 
 
