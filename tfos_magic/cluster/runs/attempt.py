@@ -127,9 +127,7 @@ class Attempt:
 
         ``end_data`` ends data that may not give a row for long; what waits for it comes to a step by that.
         """
-        if (
-            not self._sent
-        ):  # an interrupt came before all ranks had the cell: those without it will not say how it ended
+        if not self._sent:  # ranks without the cell will not say how it ended, and those with it wait for them
             self.close()
             return
         try:
