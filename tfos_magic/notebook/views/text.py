@@ -103,8 +103,11 @@ class _Events:
             passed = list(state.earlier[fit].items())[self._epochs if fit == self._fit else 0 :]
             lines += [f"epoch {epoch + 1:,} · {metrics_text(metrics)}" for epoch, metrics in passed]
         count = len(state.history)
-        start = min(self._epochs, count) if state.fit == self._fit else 0
-        if state.fit < self._fit or count < self._epochs:
+        if state.fit > self._fit:
+            start = 0
+        elif state.fit == self._fit and count >= self._epochs:
+            start = self._epochs
+        else:  # trained again
             start = max(count - 1, 0)
         self._fit, self._epochs = state.fit, count
         return lines + [epoch_text(state, epoch) for epoch in range(start, count)]

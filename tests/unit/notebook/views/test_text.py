@@ -99,6 +99,10 @@ def test_fits_that_are_shorter_than_a_drawing_are_told_all_the_same() -> None:
     rest = [epoch_end(epoch, epochs=2, fit=fit) for fit in range(3) for epoch in range(2)][1:]
     view.update(tell(state, *rest))
     assert [line[:7] for line in stream.getvalue().splitlines()[1:]] == ["epoch 1", "epoch 2"] * 3
+    view.update(tell(state, *(epoch_end(epoch, epochs=4, fit=3) for epoch in range(4))))
+    view.update(tell(state, *(epoch_end(epoch, epochs=3, fit=4) for epoch in range(3))))
+    told = [line.split()[1] for line in stream.getvalue().splitlines()[7:]]
+    assert told == ["1", "2", "3", "4", "1", "2", "3"], "a shorter fit is told whole"
 
 
 def test_epochs_that_are_trained_again_are_told_again() -> None:
