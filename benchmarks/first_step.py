@@ -59,8 +59,8 @@ def timing(parts: Parts, name: str) -> Iterator[None]:
 def run_to_first_step(connect: Callable[[], Any], frame: Any, size: int) -> Parts:
     """Run the cell on ``frame`` and give the seconds of each part."""
     from tfos_magic.cluster.runs import execution
-    from tfos_magic.cluster.runs.options import request_of
     from tfos_magic.cluster.runs.request import Observer
+    from tfos_magic.cluster.runs.submit_options import request_of
 
     parts: Parts = {}
 

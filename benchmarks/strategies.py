@@ -90,7 +90,7 @@ def serve(pipe: Any, door: str, rank: int, addresses: list[str]) -> None:
     import keras
 
     from tfos_magic.training.collectives import form_cluster
-    from tfos_magic.training.run import RunContext, StopSignal, distributed
+    from tfos_magic.training.distributed_cell import RunContext, StopSignal, distributed
     from tfos_magic.transport.messages import StrategyOptions
 
     collectives = form_cluster(rank, addresses, threads=1, secret="benchmark")

@@ -92,7 +92,7 @@ def serve_ours(pipe: Any, rank: int, addresses: list[str]) -> None:
     import keras
 
     from tfos_magic.training.collectives import form_cluster
-    from tfos_magic.training.run import RunContext, StopSignal, distributed
+    from tfos_magic.training.distributed_cell import RunContext, StopSignal, distributed
 
     threads = max(1, (os.cpu_count() or 1) // len(addresses))
     collectives = form_cluster(rank, addresses, threads=threads, secret="benchmark")

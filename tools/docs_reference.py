@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.columns import schema_plan
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS, setting_of
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import CELL_MAGICS, default_of
+from tfos_magic.notebook.subcommands import COMMANDS
 from tfos_magic.transport.messages import StrategyOptions
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from .jupyter import FRAMES, Lab, open_notebook
 SIMULATION = """
 import sys; sys.path.insert(0, {folder!r})
 from simulated import ToldSweep
-from tfos_magic.widgets.sweep import SweepView
+from tfos_magic.widgets.sweep_view import SweepView
 sweep, view = ToldSweep({trials}, pruner="median"), SweepView()
 view.open(sweep)
 sweep.play({played}, failing=3)
@@ -96,7 +96,7 @@ MANY = """
 import sys; sys.path.insert(0, {folder!r})
 import json, time
 from simulated import ToldSweep
-from tfos_magic.widgets.sweep import SweepView
+from tfos_magic.widgets.sweep_view import SweepView
 sweep, view = ToldSweep(1000), SweepView()
 sweep.play(900)
 view.open(sweep)

@@ -22,7 +22,7 @@ import tfos_magic.frames as tfs
 from tests.soak import every
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.notebook.magics import TFOSMagics
-from tfos_magic.notebook.mapping import map_cell
+from tfos_magic.notebook.map_magic import map_cell
 from tfos_magic.notebook.options import parse
 
 

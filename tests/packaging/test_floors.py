@@ -50,10 +50,13 @@ SHOWING = {
     ("tfos_magic.cluster.runs.run", "tfos_magic.notebook.views.card.card_bundle"),
     ("tfos_magic.cluster.workers", "tfos_magic.notebook.views.tables.cluster_bundle"),
     ("tfos_magic.cluster.netbench.bench", "tfos_magic.notebook.netbench.bundle.bundle"),
-    ("tfos_magic.notebook.commands", "tfos_magic.widgets.Compare"),
-    ("tfos_magic.notebook.commands", "tfos_magic.widgets.Dashboard"),
+    ("tfos_magic.notebook.subcommands", "tfos_magic.widgets.Compare"),
+    ("tfos_magic.notebook.subcommands", "tfos_magic.widgets.Dashboard"),
 }
 """What is displayed asks for its picture when that happens: the only way up."""
+
+ROLES = {"callbacks", "card", "hooks", "options", "picture", "reductions", "refusals"}
+"""Names of modules that sub-folders of one room share, for each plays the same role there."""
 
 LOADERS = {"import_module", "__import__", "resolve_name"}
 NAMED_AT_RUN_TIME = {
@@ -136,6 +139,16 @@ def test_rooms_and_modules_can_be_taken_in(project: Path) -> None:
     assert not {str(path): length for path, length in lengths.items() if length > 300}
     rooms = Counter(path.parent for path in lengths)
     assert not {str(room): modules for room, modules in rooms.items() if modules > 15}
+
+
+def test_a_name_is_one_module_or_one_role_within_a_room(project: Path) -> None:
+    """``hooks`` of Keras 3 and of ``tf_keras`` are one role; ``session`` of Spark and of a rank were two things."""
+    rooms: dict[str, list[str]] = {}
+    for module, path in _modules(project):
+        if path.name != "__init__.py":
+            rooms.setdefault(path.stem, []).append(module.split(".")[1])
+    assert {name: found for name, found in rooms.items() if len(found) > 1 and name not in ROLES} == {}
+    assert all(len(set(rooms[name])) == 1 and len(rooms[name]) > 1 for name in ROLES)
 
 
 def test_keras_and_tensorflow_are_changed_in_one_room(project: Path) -> None:

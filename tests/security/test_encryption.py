@@ -32,7 +32,7 @@ from tfos_magic.training.allreduce import PeerLost
 from tfos_magic.training.allreduce.courses import Swap
 from tfos_magic.training.allreduce.group import link
 from tfos_magic.training.allreduce.handshake import listen
-from tfos_magic.training.allreduce.links import Links
+from tfos_magic.training.allreduce.host_links import Links
 from tfos_magic.transport.control_server import AgentKeys
 from tfos_magic.transport.identity import Authority, worker_name
 from tfos_magic.transport.messages import Heartbeat, encode

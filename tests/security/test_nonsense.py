@@ -111,7 +111,7 @@ def test_an_agent_drops_what_it_cannot_read_and_hears_the_next(caplog: pytest.Lo
 @pytest.mark.soak
 def test_nonsense_of_a_worker_leaves_a_parameter_server_as_it_was(served: Callable[[str], Served]) -> None:
     from tfos_magic.training.parameter_server.client import ServerGroup
-    from tfos_magic.training.parameter_server.keys import keys_of
+    from tfos_magic.training.parameter_server.trainer_keys import keys_of
     from tfos_magic.transport.curve import secure_client
 
     server = served(PARAMETERS)

@@ -27,7 +27,7 @@ SEED = 7
 # Imported once and forked from then on: TensorFlow's import takes a process seconds, and most of a group's start.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["tensorflow", "keras", "tfos_magic.training.run", "tfos_magic.training.parameter_server.server"]
+    ["tensorflow", "keras", "tfos_magic.training.distributed_cell", "tfos_magic.training.parameter_server.server"]
 )
 
 # A classification problem that every test may use: 131 rows for training, 39 for validation, three classes.
@@ -316,7 +316,7 @@ def _run_job(job: Any, collectives: Any, pipe: Connection, group: Any = None) ->
 
     from tfos_magic.checkpoints.checkpoint import assemble
     from tfos_magic.training.context import CheckpointPlan
-    from tfos_magic.training.run import RunContext, StopSignal, distributed
+    from tfos_magic.training.distributed_cell import RunContext, StopSignal, distributed
     from tfos_magic.transport.messages import StrategyOptions
     from tfos_magic.values import random_state, settings
 

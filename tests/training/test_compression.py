@@ -13,7 +13,7 @@ BOUNDS = {"float16": (2.0**-10, 6e-8), "bfloat16": (2.0**-7, 0.0)}
 COMBINE = """
 import numpy as np
 import tensorflow as tf
-from tfos_magic.training.run import RunContext, StopSignal
+from tfos_magic.training.distributed_cell import RunContext, StopSignal
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
 from tfos_magic.transport.messages import StrategyOptions

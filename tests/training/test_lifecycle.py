@@ -34,7 +34,7 @@ def test_nothing_stays_patched_and_a_model_trains_plainly_afterwards(groups, siz
         + SNAPSHOT
         + (
             """
-from tfos_magic.training.run import RunContext, StopSignal, distributed
+from tfos_magic.training.distributed_cell import RunContext, StopSignal, distributed
 
 before = attributes()
 model = mlp()
@@ -163,7 +163,7 @@ model.fit(x, y, batch_size=29, verbose=0)
 process = psutil.Process()
 gc.collect()
 threads, files, memory = process.num_threads(), process.num_fds(), process.memory_info().rss
-sessions = sum(type(o).__module__ == "tfos_magic.training.session" for o in gc.get_objects())
+sessions = sum(type(o).__module__ == "tfos_magic.training.rank_session" for o in gc.get_objects())
 """
     )
     names = ("threads", "files", "memory", "sessions")

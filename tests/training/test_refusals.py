@@ -143,7 +143,7 @@ def test_one_worker_alone_refuses_no_loss(groups) -> None:
 
 def test_an_unknown_strategy_is_refused_by_name(groups) -> None:
     cell = """
-from tfos_magic.training.run import RunContext, StopSignal, distributed
+from tfos_magic.training.distributed_cell import RunContext, StopSignal, distributed
 
 try:
     with distributed(RunContext("x", collectives, print, StopSignal(), strategy="gossip")):

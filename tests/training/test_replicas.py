@@ -15,7 +15,7 @@ AS_WRITTEN = """
 from contextlib import ExitStack
 from tfos_magic.training import ranks
 from tfos_magic.training.context import Calls, RunContext, StopSignal
-from tfos_magic.training.keras_seam.as_written.strategies import rows_are_own, strategies_taken
+from tfos_magic.training.keras_seam.as_written.distribute_strategies import rows_are_own, strategies_taken
 entered = ExitStack()
 context = RunContext("run", collectives, lambda message: None, StopSignal(), seed=7, calls=Calls(rank=True))
 entered.enter_context(ranks.current(context))

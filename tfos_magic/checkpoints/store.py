@@ -20,10 +20,10 @@ from tfos_magic.checkpoints.checkpoint import (
     Position,
     split,
 )
-from tfos_magic.checkpoints.choice import Choice, Damages, read_whole
 from tfos_magic.checkpoints.directory import CheckpointFiles, Entry
 from tfos_magic.checkpoints.lock import RunLock, refuse_alive
 from tfos_magic.checkpoints.private_store import PrivateCheckpoints
+from tfos_magic.checkpoints.resume_point import Choice, Damages, read_whole
 from tfos_magic.checkpoints.setting import Setting
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import CheckpointPart
@@ -104,8 +104,8 @@ class CheckpointStore:
     def parts(self, run_id: str, setting: Setting | None = None) -> Iterator[CheckpointPart]:
         """What rank 0 needs to go on as a run with ``setting``, as messages for it; nothing where there is none.
 
-        These are the checkpoints of a :class:`~tfos_magic.checkpoints.choice.Choice`. Raises :class:`UsageError` where
-        a run that is resumed would lose what it has.
+        These are the checkpoints of a :class:`~tfos_magic.checkpoints.resume_point.Choice`. Raises :class:`UsageError`
+        where a run that is resumed would lose what it has.
         """
         self.flush()
         resuming, self._resuming = self._resuming, False

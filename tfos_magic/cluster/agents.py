@@ -17,7 +17,7 @@ from tfos_magic.cluster.startup import tell, tell_while
 from tfos_magic.cluster.via_spark.detour import Detour
 from tfos_magic.cluster.workers import ClusterSpec, answers
 from tfos_magic.errors import StartTimeout
-from tfos_magic.spark.connect.server import gone, has_gone, is_silent
+from tfos_magic.spark.connect.reachability import gone, has_gone, is_silent
 from tfos_magic.spark.encryption import Encryption
 from tfos_magic.spark.failures import cause_of, has_ended, with_remedy
 from tfos_magic.spark.invitation import Invitation

@@ -10,15 +10,15 @@ from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.netbench.bench import CELL, PAIR_SECONDS, NetBench, Waits, plan_bench, together
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.known_runs import NAMES
-from tfos_magic.cluster.runs.options import RunOptions, map_requests, request_of
 from tfos_magic.cluster.runs.request import RETURNED, Observer, whole_number
 from tfos_magic.cluster.runs.run import Run, end_runs
+from tfos_magic.cluster.runs.submit_options import RunOptions, map_requests, request_of
 from tfos_magic.cluster.worker_group import STOP_TIMEOUT, WorkerGroup
 from tfos_magic.cluster.workers import ClusterPhase, ClusterStatus
 from tfos_magic.errors import ClusterError, UsageError
 from tfos_magic.feed.driver.streaming_query import StreamingSource
 from tfos_magic.spark import session as sessions
-from tfos_magic.spark.tables import all_to_spark
+from tfos_magic.spark.local_tables import all_to_spark
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +70,7 @@ class TFCluster(WorkerGroup):
         It begins when the runs that were submitted before it have ended. ``cell`` is the code's text, whose ``outputs``
         come back by name, or a function, which is called with those of ``names`` and ``frames`` that it takes and whose
         value comes back as ``run.returned``. ``options`` are those of
-        :class:`~tfos_magic.cluster.runs.options.RunOptions`.
+        :class:`~tfos_magic.cluster.runs.submit_options.RunOptions`.
 
         Raises :class:`DataError` for a DataFrame that cannot be fed as asked and :class:`UsageError` for options that
         do not fit. :meth:`Run.wait` raises :class:`~tfos_magic.errors.WorkerError` for what the code raised, whose

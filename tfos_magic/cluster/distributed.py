@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.known_runs import NAMES
-from tfos_magic.cluster.runs.options import RunOptions, check_names, request_of
 from tfos_magic.cluster.runs.request import RETURNED, simple_values
 from tfos_magic.cluster.runs.run import Run
+from tfos_magic.cluster.runs.submit_options import RunOptions, check_names, request_of
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import UsageError
 from tfos_magic.spark.session import is_dataframe
@@ -45,8 +45,8 @@ def distributed(function: Any = None, /, **options: Any) -> Any:
 
     It runs on ``cluster``, or on the one that this process has already, of whatever size where ``workers`` and
     ``servers`` are not said; else a cluster of two workers is started on the active Spark session, or on a local one,
-    and stays. ``options`` are those of :class:`~tfos_magic.cluster.runs.options.RunOptions`, but for ``names`` and
-    ``frames``. A call raises what :meth:`Run.wait` raises, and :class:`UsageError` for ``*args``.
+    and stays. ``options`` are those of :class:`~tfos_magic.cluster.runs.submit_options.RunOptions`, but for ``names``
+    and ``frames``. A call raises what :meth:`Run.wait` raises, and :class:`UsageError` for ``*args``.
     """
     if function is None:
         return functools.partial(Distributed, **options)

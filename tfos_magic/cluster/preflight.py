@@ -19,7 +19,7 @@ from uuid import uuid4
 from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import ClusterError
 from tfos_magic.spark import session as sessions
-from tfos_magic.spark.connect.server import Look
+from tfos_magic.spark.connect.reachability import Look
 from tfos_magic.spark.encryption import DISK_SETTING, MEMORY, encryption_of, hides_tasks
 from tfos_magic.spark.failures import cause_of
 from tfos_magic.spark.shipping import ship_package

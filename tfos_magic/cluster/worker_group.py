@@ -21,7 +21,7 @@ from tfos_magic.feed.access import FeedAccess
 from tfos_magic.feed.driver.spooled_feeds import FeedMessage, FeedStore
 from tfos_magic.processes.temporary_folder import LateFolder
 from tfos_magic.spark import session as sessions
-from tfos_magic.spark.connect.server import is_silent
+from tfos_magic.spark.connect.reachability import is_silent
 from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.encryption import Encrypt, encryption_of
 from tfos_magic.spark.slots import check_allocation

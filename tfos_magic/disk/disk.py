@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from tfos_magic.disk import SHARED_VARIABLE
+from tfos_magic.disk.folder_view import SnapshotView, copied, mounted, tidy
 from tfos_magic.disk.imports import set_states
 from tfos_magic.disk.links import guarded
 from tfos_magic.disk.listings import listed_as
 from tfos_magic.disk.modules import EditedModules, local_modules, write_sources
 from tfos_magic.disk.place import is_here
-from tfos_magic.disk.view import SnapshotView, copied, mounted, tidy
 from tfos_magic.transport.messages import RunCell
 
 Downloads = Callable[[str, int, str], AbstractContextManager[None]]

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from tfos_magic.columns.row_buffer import joined
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.cells import from_numpy, to_numpy
+from tfos_magic.frames.arrow_blocks import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
-from tfos_magic.frames.keys import grouping_of
-from tfos_magic.frames.program import AGGREGATE, Program, TensorFunction, reduce_program
+from tfos_magic.frames.group_keys import grouping_of
+from tfos_magic.frames.tensor_function import AGGREGATE, Program, TensorFunction, reduce_program
 from tfos_magic.frames.worker import compiled_for
 
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 18, 64 << 20

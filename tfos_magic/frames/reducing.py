@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError
-from tfos_magic.frames.cells import from_numpy, to_numpy
+from tfos_magic.frames.arrow_blocks import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
-from tfos_magic.frames.program import REDUCE_BLOCKS, REDUCE_ROWS, Program, TensorFunction, reduce_program
 from tfos_magic.frames.source import source_of
+from tfos_magic.frames.tensor_function import REDUCE_BLOCKS, REDUCE_ROWS, Program, TensorFunction, reduce_program
 from tfos_magic.frames.worker import compiled_for
 
 _FEWEST_ROWS = 2

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.failures import (
+from tfos_magic.frames.gpus import profile_of
+from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
+from tfos_magic.frames.task_failures import (
     Task,
     TellingRefusals,
     WithNames,
@@ -20,8 +22,6 @@ from tfos_magic.frames.failures import (
     told_plainly,
     without_refusals,
 )
-from tfos_magic.frames.gpus import profile_of
-from tfos_magic.frames.specs import ColumnSpec, field_of_spec, spec_of_arrow, spec_of_field
 from tfos_magic.spark.shipping import ship_package
 
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 from tfos_magic.columns.columns import BYTES
 from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.cells import RaggedRows, cell_shapes, from_numpy, to_numpy
+from tfos_magic.frames.arrow_blocks import RaggedRows, cell_shapes, from_numpy, to_numpy
 from tfos_magic.frames.gpus import take_gpus
-from tfos_magic.frames.inference.files import version_of
-from tfos_magic.frames.program import BLOCKS, Program
+from tfos_magic.frames.inference.model_files import version_of
 from tfos_magic.frames.specs import ColumnSpec, arrow_type
+from tfos_magic.frames.tensor_function import BLOCKS, Program
 from tfos_magic.lean import load_tensorflow
 from tfos_magic.quiet import quiet_tensorflow
 

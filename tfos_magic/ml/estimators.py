@@ -11,18 +11,18 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
-from tfos_magic.ml.data import Rows
+from tfos_magic.ml.dataframe_checks import Rows
 from tfos_magic.ml.fingerprint import fingerprint
 from tfos_magic.ml.models import KerasClassificationModel, KerasModel, KerasRegressionModel, new_columns
+from tfos_magic.ml.parallel_fits import Search
 from tfos_magic.ml.params import ClassColumns, KerasParams, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
-from tfos_magic.ml.search import Search
 from tfos_magic.ml.task import Training
 from tfos_magic.ml.training import CLASSIFY, REGRESS, Fit
 from tfos_magic.ml.waiting import wait_for
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.transport.messages import StrategyOptions
-from tfos_magic.values.models import from_archive
+from tfos_magic.values.model_archives import from_archive
 
 
 @with_accessors

@@ -12,7 +12,7 @@ from pyspark.ml.param.shared import HasWeightCol
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.ml.data import Rows, check_columns
+from tfos_magic.ml.dataframe_checks import Rows, check_columns
 from tfos_magic.ml.params import ClassColumns, KerasColumns, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
 from tfos_magic.ml.scores import Scores
@@ -20,7 +20,7 @@ from tfos_magic.ml.sharing import shared_cluster
 from tfos_magic.ml.training import EVALUATE, Facts
 from tfos_magic.ml.waiting import wait_for
 from tfos_magic.tracebacks import essence
-from tfos_magic.values.models import from_archive
+from tfos_magic.values.model_archives import from_archive
 
 
 @dataclass(frozen=True)

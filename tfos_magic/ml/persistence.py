@@ -20,7 +20,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from tfos_magic.errors import CaptureError, UsageError
 from tfos_magic.storage import make_folder, open_system
 from tfos_magic.values import pack, unpack
-from tfos_magic.values.models import archive_of, from_archive
+from tfos_magic.values.model_archives import archive_of, from_archive
 
 VERSION = 1
 _METADATA = "metadata/part-00000"

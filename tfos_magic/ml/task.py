@@ -17,7 +17,7 @@ from tfos_magic.ml.params import KerasParams
 from tfos_magic.ml.sharing import shared_cluster
 from tfos_magic.ml.training import FIT, Fit
 from tfos_magic.notebook.views.choice import choose_view
-from tfos_magic.values.models import ModelWeights
+from tfos_magic.values.model_archives import ModelWeights
 
 OUTPUTS = ["model", "history", "facts"]
 

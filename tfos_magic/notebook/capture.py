@@ -18,8 +18,8 @@ from tfos_magic.columns.missing import NOTHING_MISSING, Missing
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import CaptureError, DataError, UsageError, did_you_mean
 from tfos_magic.notebook.names import GIVEN, CellNames, analyse
+from tfos_magic.spark.local_tables import is_table, to_spark
 from tfos_magic.spark.session import is_dataframe
-from tfos_magic.spark.tables import is_table, to_spark
 from tfos_magic.values import CUSTOM_OBJECTS, keras_state, pack
 
 HINT_BYTES = 100_000_000

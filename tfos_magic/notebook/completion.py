@@ -13,8 +13,8 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.names import CellNames, analyse
+from tfos_magic.notebook.subcommands import COMMANDS
 
 IDENTIFIER = "tfos_magic"
 _PATHS = ("--log-dir", "--checkpoint-dir", "logdir")

@@ -17,7 +17,6 @@ from tfos_magic.cluster.shared import SHARED
 from tfos_magic.disk.imports import ImportListener
 from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, WorkerError
 from tfos_magic.notebook.capture import capture_cell
-from tfos_magic.notebook.commands import Commands
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.describe import describe_plan
 from tfos_magic.notebook.options import (
@@ -29,7 +28,8 @@ from tfos_magic.notebook.options import (
     train_options,
 )
 from tfos_magic.notebook.runtime import Runtime
-from tfos_magic.notebook.strategies import cell_request, checkpoints_of, options_of, source_of
+from tfos_magic.notebook.strategy_choice import cell_request, checkpoints_of, options_of, source_of
+from tfos_magic.notebook.subcommands import Commands
 from tfos_magic.notebook.sweeping.options import sweep_options
 from tfos_magic.notebook.views.choice import choose_view, detected, request_of_cell, shows_frames, throttled
 from tfos_magic.notebook.views.prefixed import PrefixedView
@@ -169,12 +169,12 @@ class TFOSMagics(Magics):
             print(help_of(TFOSMagics.tfos_map))
             return
         body = _body_of("tfos_map", cell)
-        from tfos_magic.notebook import mapping
+        from tfos_magic.notebook import map_magic
 
-        made = mapping.map_cell(source_of(self.shell, f"%%tfos_map {line}", body), args, self.shell.user_ns)
+        made = map_magic.map_cell(source_of(self.shell, f"%%tfos_map {line}", body), args, self.shell.user_ns)
         if args.output:
             self.shell.push({args.output: made})
-        mapping.show(made)
+        map_magic.show(made)
 
     @line_cell_magic
     @sweep_options
@@ -207,12 +207,12 @@ class TFOSMagics(Magics):
         if args.help:
             print(help_of(TFOSMagics.tfos_predict))
             return
-        from tfos_magic.notebook import mapping
+        from tfos_magic.notebook import map_magic
 
-        made = mapping.predict_line(args, self.shell.user_ns)
+        made = map_magic.predict_line(args, self.shell.user_ns)
         if args.bound:
             self.shell.push({args.bound: made})
-        mapping.show(made)
+        map_magic.show(made)
 
     def _execute(self, request: RunRequest, args: Any, view: Any) -> None:
         try:

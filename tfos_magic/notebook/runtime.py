@@ -24,10 +24,10 @@ from tfos_magic.cluster.workers import ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.strategies import AT_START, ignored_options, servers_for
+from tfos_magic.notebook.strategy_choice import AT_START, ignored_options, servers_for
 from tfos_magic.notebook.views.view import View
 from tfos_magic.processes.temporary_folder import LateFolder
-from tfos_magic.spark.connect.server import check_server
+from tfos_magic.spark.connect.reachability import check_server
 from tfos_magic.spark.session import end_progress_bar, is_stopped, make_local_session
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 from tfos_magic.tensorboard.server_process import Result, TensorBoards

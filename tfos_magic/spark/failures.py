@@ -6,7 +6,7 @@ import re
 import sys
 
 from tfos_magic.errors import DataError, FeedError, SpoolFull, TFOSError, UsageError
-from tfos_magic.spark.connect.server import has_closed, has_gone
+from tfos_magic.spark.connect.reachability import has_closed, has_gone
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"^(\s+|Traceback \(most recent call last\)|The above exception|During handling|\s*at |$)")

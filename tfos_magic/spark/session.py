@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
-from tfos_magic.spark.connect.server import ANSWER_SECONDS, STOPPED, in_time, is_silent
-from tfos_magic.spark.connect.server import Session as Session
-from tfos_magic.spark.connect.server import is_connect as is_connect
+from tfos_magic.spark.connect.reachability import ANSWER_SECONDS, STOPPED, in_time, is_silent
+from tfos_magic.spark.connect.reachability import Session as Session
+from tfos_magic.spark.connect.reachability import is_connect as is_connect
 from tfos_magic.spark.jvm import JAVA_ENDED, check_jvm, has_ended, launch_jvm
 from tfos_magic.spark.planning import is_adaptive
 from tfos_magic.spark.shipping import master_of as master_of

@@ -13,9 +13,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import tfos_magic
-from tfos_magic.spark.connect.server import Session as Session
-from tfos_magic.spark.connect.server import in_time, is_silent
-from tfos_magic.spark.connect.server import is_connect as is_connect
+from tfos_magic.spark.connect.reachability import Session as Session
+from tfos_magic.spark.connect.reachability import in_time, is_silent
+from tfos_magic.spark.connect.reachability import is_connect as is_connect
 
 SHIPPED_ROOMS = (
     "checkpoints",

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfos_magic.cluster.runs.options import RunOptions, check_names, request_of
 from tfos_magic.cluster.runs.request import RETURNED, RunRequest
+from tfos_magic.cluster.runs.submit_options import RunOptions, check_names, request_of
 from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.errors import UsageError
-from tfos_magic.sweeps.cells import model_of, outputs_of, text_of
+from tfos_magic.sweeps.cell_text import model_of, outputs_of, text_of
 from tfos_magic.sweeps.search import Search
 from tfos_magic.sweeps.sweep import Sweep
 

@@ -20,7 +20,7 @@ from tfos_magic.errors import (
     WorkerLost,
     did_you_mean,
 )
-from tfos_magic.sweeps.cells import refuse_without_model, sets
+from tfos_magic.sweeps.cell_text import refuse_without_model, sets
 from tfos_magic.sweeps.owners import ended_trials, take_up, taken_trials
 from tfos_magic.sweeps.search import Search
 from tfos_magic.sweeps.trial import Searching, Trial, best_of

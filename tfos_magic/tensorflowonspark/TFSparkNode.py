@@ -79,8 +79,8 @@ def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: Plan, notic
     from tfos_magic.feed.trainer.row_feed import leave
     from tfos_magic.tensorflowonspark import install
     from tfos_magic.training import ranks
+    from tfos_magic.training.keras_seam.as_written.distribute_strategies import rows_are_own, strategies_taken
     from tfos_magic.training.keras_seam.as_written.keras2 import keras2_understood
-    from tfos_magic.training.keras_seam.as_written.strategies import rows_are_own, strategies_taken
 
     install()
     context = ranks.context()

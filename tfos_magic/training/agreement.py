@@ -23,7 +23,7 @@ from tfos_magic.training.inputs.marks import has_shares, inputs_of, is_marked
 from tfos_magic.training.keras_seam.data.input_pipelines import nodes_of
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 from tfos_magic.training.stop_votes import ends_by_itself
 
 NEAR = 1e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 
 class _Hooks:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfos_magic.training.firststep.laws import Law
 from tfos_magic.training.logs import metrics
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 from tfos_magic.training.step import States, Step, with_stand_in
 
 

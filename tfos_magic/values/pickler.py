@@ -23,7 +23,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from tfos_magic.values import classes, models, objects, originals, tensors
+from tfos_magic.values import classes, model_archives, objects, originals, tensors
 from tfos_magic.values.unpickler import SET_ANEW
 from tfos_magic.values.unsent import Unsent
 
@@ -136,7 +136,7 @@ class Pickler(cloudpickle.Pickler):
             return objects.empty, (type(obj), objects.version(), originals.token(obj))
         if objects.is_image_iterator(obj):
             return objects.reduce_image_iterator(obj)
-        for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain), models.reduce_keras_2(obj)):
+        for reduced in (objects.reduce(obj), tensors.reduce(obj, self._plain), model_archives.reduce_keras_2(obj)):
             if reduced is not NotImplemented:
                 return reduced
         reduced = super().reducer_override(obj)

@@ -112,5 +112,5 @@ def load() -> None:
     from tfos_magic.training.keras_seam import seams
 
     seams.check()
-    import tfos_magic.training.run
+    import tfos_magic.training.distributed_cell
     import tfos_magic.worker.cell  # noqa: F401

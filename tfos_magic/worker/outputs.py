@@ -13,7 +13,7 @@ import numpy as np
 
 from tfos_magic.errors import ClusterError
 from tfos_magic.transport.messages import Message, Notice, OutputPart, Questions, RunCell, RunFinished
-from tfos_magic.values.models import archived, rebuilt, weights_of
+from tfos_magic.values.model_archives import archived, rebuilt, weights_of
 from tfos_magic.values.objects import is_model, is_saveable, version
 from tfos_magic.values.pickler import Pickler
 from tfos_magic.values.tensors import is_of_a_graph, kind_of

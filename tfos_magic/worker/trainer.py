@@ -44,7 +44,7 @@ from tfos_magic.worker.host import load, threads_of_operations
 from tfos_magic.worker.interrupts import Interrupts
 
 if TYPE_CHECKING:
-    from tfos_magic.disk.view import SnapshotView
+    from tfos_magic.disk.folder_view import SnapshotView
 
 LIFE_SECONDS = 1.0
 QUERY_PATIENCE = 7 * 24 * 3600.0  # for a step whose rows come from a query, or a program's feed
@@ -163,7 +163,7 @@ class Trainer:
                 self._collectives.abort("another worker ended the cell with an error")
 
     def _run(self, cell: RunCell) -> None:
-        from tfos_magic.training.run import StopSignal
+        from tfos_magic.training.distributed_cell import StopSignal
 
         self._interrupts.forget()
         self._stop, self._running, self._taken = StopSignal(), cell.run_id, SimpleQueue()
@@ -222,7 +222,7 @@ class Trainer:
         from tfos_magic.checkpoints.checkpoint import assemble
         from tfos_magic.training import ranks
         from tfos_magic.training.context import CheckpointPlan
-        from tfos_magic.training.run import RunContext, distributed
+        from tfos_magic.training.distributed_cell import RunContext, distributed
         from tfos_magic.worker.cell import execute
 
         parts, self._parts = self._parts, []  # sent before the cell, so that all of them are here

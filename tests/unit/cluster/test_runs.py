@@ -14,14 +14,14 @@ import pytest
 
 from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, progress, tell
 from tfos_magic.cluster.map_run import MapRun
-from tfos_magic.cluster.runs.options import call_of, request_of
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
+from tfos_magic.cluster.runs.submit_options import call_of, request_of
 from tfos_magic.cluster.workers import LINE_CHARACTERS
 from tfos_magic.errors import CaptureError, DataError, ItemError, RunInterrupted, RunStopped, UsageError, WorkerError
-from tfos_magic.spark.tables import all_to_spark
+from tfos_magic.spark.local_tables import all_to_spark
 from tfos_magic.transport.messages import Output
 
 

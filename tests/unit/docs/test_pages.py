@@ -20,9 +20,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 import tfos_magic
 from tfos_magic import errors
 from tfos_magic.columns import schema_plan
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
+from tfos_magic.notebook.subcommands import COMMANDS
 from tfos_magic.transport.messages import StrategyOptions
 
 pytestmark = pytest.mark.slow

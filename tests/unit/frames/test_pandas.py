@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfos_magic.frames as tfs
 from tfos_magic.errors import CaptureError, DataError, UsageError
-from tfos_magic.frames.cells import to_numpy
+from tfos_magic.frames.arrow_blocks import to_numpy
 from tfos_magic.frames.specs import ColumnSpec
 
 pytestmark = pytest.mark.slow

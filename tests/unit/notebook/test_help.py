@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS, setting_of
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import help_of
+from tfos_magic.notebook.subcommands import COMMANDS
 
 
 @pytest.mark.parametrize(

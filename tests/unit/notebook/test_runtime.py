@@ -12,10 +12,10 @@ from tfos_magic.cluster import shared
 from tfos_magic.cluster.workers import ClusterPhase, ClusterSpec
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook import runtime as runtimes
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.options import parse
 from tfos_magic.notebook.runtime import Runtime
+from tfos_magic.notebook.subcommands import COMMANDS
 
 
 class Cluster:

@@ -17,8 +17,8 @@ from pyspark.sql.connect.proto.base_pb2_grpc import add_SparkConnectServiceServi
 from pyspark.sql.connect.session import SparkSession
 
 from tfos_magic.errors import ClusterError, RunInterrupted
-from tfos_magic.spark.connect import server
-from tfos_magic.spark.connect.server import STOPPED, Look, check_server, is_silent
+from tfos_magic.spark.connect import reachability
+from tfos_magic.spark.connect.reachability import STOPPED, Look, check_server, is_silent
 from tfos_magic.spark.connect.watch import ServerWatch
 from tfos_magic.spark.session import cancel_tag, master_of
 
@@ -80,7 +80,7 @@ def hear(told: list[str]) -> Callable[[str, float], None]:
 def test_a_server_that_takes_no_connection_is_given_up_after_a_limit_and_then_at_once(
     spark: Any, port: int, told: list[str], hear: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "UNREACHED_SECONDS", 1.5)
+    monkeypatch.setattr(reachability, "UNREACHED_SECONDS", 1.5)
     began = time.monotonic()
     with pytest.raises(
         ClusterError, match=f"The Spark Connect server at 127.0.0.1:{port} has not answered for"
@@ -107,11 +107,11 @@ def test_an_interrupt_of_that_wait_is_one_of_a_run_that_has_not_begun(spark: Any
 def test_a_server_that_takes_connections_and_says_nothing_has_more_time(
     spark: Any, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(reachability, "PROBE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", port)):
         look = Look(spark)
     assert not look.answers
-    assert look.limit == server.UNANSWERED_SECONDS > server.UNREACHED_SECONDS
+    assert look.limit == reachability.UNANSWERED_SECONDS > reachability.UNREACHED_SECONDS
 
 
 @pytest.mark.soak
@@ -153,7 +153,7 @@ def test_nothing_waits_for_a_server_that_is_known_to_be_silent(spark: Any) -> No
 def test_a_watch_tells_of_silence_and_of_the_end_once(
     spark: Any, port: int, told: list[str], hear: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "UNREACHED_SECONDS", 2.0)
+    monkeypatch.setattr(reachability, "UNREACHED_SECONDS", 2.0)
     ends: list[str] = []
     over = threading.Event()
     watch = ServerWatch(spark, lambda reason: (ends.append(reason), over.set()))

@@ -11,9 +11,9 @@ import pytest
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.training.allreduce import PeerLost
+from tfos_magic.training.parameter_server.array_frames import pack, unpack
 from tfos_magic.training.parameter_server.client import ServerGroup
 from tfos_magic.training.parameter_server.coordinator import EPOCH_BEGINS, CellPosition, Coordinator, Ticket
-from tfos_magic.training.parameter_server.framing import pack, unpack
 from tfos_magic.training.parameter_server.placement import split_by_size
 from tfos_magic.training.parameter_server.server import ParameterServer
 

@@ -22,7 +22,7 @@ from tfos_magic.columns.schema_plan import plan_feed
 from tfos_magic.columns.selection import EVERYTHING, Selection
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.feed.driver.streaming_query import as_streaming
-from tfos_magic.spark.connect.server import check_server
+from tfos_magic.spark.connect.reachability import check_server
 from tfos_magic.spark.session import is_dataframe, is_stopped
 from tfos_magic.transport.messages import APART, Answer, Question, StrategyOptions
 

@@ -24,7 +24,7 @@ from tfos_magic.errors import CaptureError, RunInterrupted, RunStopped, UsageErr
 from tfos_magic.frames.inference.trained import note_features
 from tfos_magic.quiet import quiet_tensorflow
 from tfos_magic.transport.messages import CellLeft, OutputPart, RunFinished
-from tfos_magic.values.models import ModelWeights
+from tfos_magic.values.model_archives import ModelWeights
 from tfos_magic.values.unpickler import Unpickler
 from tfos_magic.worker.placeholders import TrainingHistory
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.checks.sampling import FIRST, MOST_BLOCKS, SAMPLE, sample_of
-from tfos_magic.frames.program import AGGREGATE, Program
+from tfos_magic.frames.tensor_function import AGGREGATE, Program
 
 
 class ReducerCheck:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tfos_magic.columns.columns import BYTES
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, REDUCE_ROWS, ROWS, Program
 from tfos_magic.frames.specs import ColumnSpec
+from tfos_magic.frames.tensor_function import AGGREGATE, BLOCKS, REDUCE_BLOCKS, REDUCE_ROWS, ROWS, Program
 
 Body = Callable[..., dict[str, Any]]
 

@@ -17,12 +17,12 @@ import tensorflow as tf
 
 from tfos_magic.columns.columns import BYTES
 from tfos_magic.errors import TFOSError, UsageError
-from tfos_magic.frames.cells import RaggedRows
-from tfos_magic.frames.checks.rows import RowsCheck
+from tfos_magic.frames.arrow_blocks import RaggedRows
+from tfos_magic.frames.checks.row_independence import RowsCheck
 from tfos_magic.frames.graph import streams
 from tfos_magic.frames.graph.bodies import body_of, body_signature, cell_signature, load, row_by_row
-from tfos_magic.frames.program import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
 from tfos_magic.frames.specs import ColumnSpec, shapes_fit
+from tfos_magic.frames.tensor_function import AGGREGATE, BLOCKS, REDUCE_BLOCKS, ROWS, Program
 from tfos_magic.tracebacks import essence
 
 # The widest tensor of a block should stay in a core's share of the cache.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.inference.files import local_copy
-from tfos_magic.values.models import from_archive
+from tfos_magic.frames.inference.model_files import local_copy
+from tfos_magic.values.model_archives import from_archive
 
 
 @dataclass(frozen=True)

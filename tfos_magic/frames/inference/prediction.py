@@ -11,8 +11,8 @@ from typing import Any
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.checks.ranges import refuse_unfit
 from tfos_magic.frames.checks.widths import refuse_widths
+from tfos_magic.frames.inference.column_bindings import by_name, by_own_name, taken_by
 from tfos_magic.frames.inference.loading import Input, loaded
-from tfos_magic.frames.inference.names import by_name, by_own_name, taken_by
 from tfos_magic.frames.inference.trained import trained_on
 from tfos_magic.frames.mapping import map_blocks
 from tfos_magic.frames.source import source_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tfos_magic.cluster.netbench.bench import NetBench, PairTimes
-from tfos_magic.notebook.netbench.picture import draw_bars
+from tfos_magic.notebook.netbench.bar_chart import draw_bars
 from tfos_magic.notebook.views.tables import html_table, text_table
 from tfos_magic.notebook.views.time_spent import step_advice
 from tfos_magic.notebook.views.wording import count_of, moment, size

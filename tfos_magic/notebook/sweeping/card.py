@@ -17,7 +17,7 @@ from tfos_magic.notebook.sweeping.picture import (
     take_picture,
 )
 from tfos_magic.notebook.views.charts import Chart, Line
-from tfos_magic.notebook.views.curve import draw_chart
+from tfos_magic.notebook.views.line_chart import draw_chart
 from tfos_magic.notebook.views.tables import html_table
 from tfos_magic.notebook.views.wording import count_of, number
 from tfos_magic.sweeps.sweep import Sweep

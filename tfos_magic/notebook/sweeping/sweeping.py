@@ -10,9 +10,9 @@ from tfos_magic.errors import CaptureError, RunInterrupted, UsageError, did_you_
 from tfos_magic.notebook.capture import capture_cell
 from tfos_magic.notebook.runtime import Runtime
 from tfos_magic.notebook.signals import interruptible
-from tfos_magic.notebook.strategies import cell_request, source_of
+from tfos_magic.notebook.strategy_choice import cell_request, source_of
 from tfos_magic.notebook.sweeping.views import view_of
-from tfos_magic.sweeps.cells import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
+from tfos_magic.sweeps.cell_text import BEST, STUDY, model_of, outputs_of, refuse_without_model, sets
 from tfos_magic.sweeps.owners import ended_trials
 from tfos_magic.sweeps.search import PRUNERS, SAMPLERS, Search
 from tfos_magic.sweeps.sweep import Sweep, why_missing

@@ -13,7 +13,7 @@ from tfos_magic.notebook.views.choice import TEXT_LINES, chosen, in_kernel
 from tfos_magic.sweeps.sweep import Sweep
 
 _VIEWS = {
-    "widget": "tfos_magic.widgets.sweep:SweepView",
+    "widget": "tfos_magic.widgets.sweep_view:SweepView",
     "html": "tfos_magic.notebook.sweeping.views:CardView",
     "text": "tfos_magic.notebook.sweeping.views:LinesView",
 }

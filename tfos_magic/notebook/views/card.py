@@ -18,7 +18,7 @@ from IPython.display import display
 
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.notebook.views.charts import Chart
-from tfos_magic.notebook.views.curve import draw_chart
+from tfos_magic.notebook.views.line_chart import draw_chart
 from tfos_magic.notebook.views.picture import Metric, Picture, summary, take_picture
 from tfos_magic.notebook.views.worker_rows import WorkerRow
 

@@ -18,7 +18,7 @@ CHOICES = ("auto", "widget", "html", "text")
 
 # By name, so that nothing is imported that is not used, and that the widgets room plugs in from above.
 _VIEWS = {
-    "widget": "tfos_magic.widgets.view:WidgetView",
+    "widget": "tfos_magic.widgets.live_view:WidgetView",
     "html": "tfos_magic.notebook.views.html:HtmlView",
     "text": "tfos_magic.notebook.views.text:TextView",
     "silent": "tfos_magic.notebook.views.view:View",

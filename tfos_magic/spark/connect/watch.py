@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tfos_magic.spark.connect.server import AGAIN_SECONDS, PROBE_SECONDS, Look, Session, is_connect, is_silent
+from tfos_magic.spark.connect.reachability import AGAIN_SECONDS, PROBE_SECONDS, Look, Session, is_connect, is_silent
 
 LOOK_SECONDS = 3.0
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.allreduce import AllReduce, Array, PeerLost
-from tfos_magic.training.allreduce.results import LentArrays
+from tfos_magic.training.allreduce.result_memory import LentArrays
 
 
 class Turns:

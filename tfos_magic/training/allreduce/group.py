@@ -14,7 +14,7 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.training.allreduce import AllReduce
 from tfos_magic.training.allreduce.handshake import accept, connect, listen
 from tfos_magic.training.allreduce.hierarchical import HostGroups
-from tfos_magic.training.allreduce.links import Links
+from tfos_magic.training.allreduce.host_links import Links
 from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from tfos_magic.training.allreduce import Array, PeerLost
-from tfos_magic.training.allreduce.results import LentArrays
+from tfos_magic.training.allreduce.result_memory import LentArrays
 from tfos_magic.training.allreduce.shared_memory import SharedMemory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
 

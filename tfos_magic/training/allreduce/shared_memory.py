@@ -25,7 +25,7 @@ import numpy as np
 from tfos_magic.training.allreduce import Array
 from tfos_magic.training.allreduce.arithmetic import combine, fractions
 from tfos_magic.training.allreduce.buckets import plan_chunks
-from tfos_magic.training.allreduce.results import LentArrays
+from tfos_magic.training.allreduce.result_memory import LentArrays
 from tfos_magic.training.allreduce.unix_peers import Invitation, UnixPeers, host, join, listen, nameless_file
 
 SLOT_BYTES = 4 << 20

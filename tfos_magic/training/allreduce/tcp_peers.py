@@ -20,8 +20,8 @@ from tfos_magic.training.allreduce import Array
 from tfos_magic.training.allreduce.arithmetic import combine, fractions
 from tfos_magic.training.allreduce.buckets import ALIGNMENT, Piece, aligned, plan_chunks
 from tfos_magic.training.allreduce.courses import Segment, Shares, Swap
-from tfos_magic.training.allreduce.links import Links
-from tfos_magic.training.allreduce.results import LentArrays
+from tfos_magic.training.allreduce.host_links import Links
+from tfos_magic.training.allreduce.result_memory import LentArrays
 
 SHARE_BYTES = 512 << 10
 WHOLE_BYTES = 16 << 10

@@ -18,7 +18,7 @@ from tfos_magic.training.checkpointing.sender import Sender
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.loop import Fit, Loop, Opening
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 
 SHARE = 50
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.firststep.laws import StepValues
-from tfos_magic.training.firststep.trial import Trial
+from tfos_magic.training.firststep.step_trial import Trial
 
 TOLERANCE = 1e-3
 _CAST = {tf.bool: tf.int32, tf.uint8: tf.int32, tf.int8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32}

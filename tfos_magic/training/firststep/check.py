@@ -21,12 +21,12 @@ from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding
 from tfos_magic.training.firststep.python_objects import has_own_code
 from tfos_magic.training.firststep.runs import Laws, mixed
 from tfos_magic.training.firststep.schedule import Schedule
-from tfos_magic.training.firststep.trial import STRETCHES, Trial, TrialStep, layers_in_float64
+from tfos_magic.training.firststep.step_trial import STRETCHES, Trial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_assumed, of_metric, of_untried
 from tfos_magic.training.gathered.losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 from tfos_magic.training.step import Step, checked_rows, rows_in, scaled_gradient, with_stand_in
 
 TOLERANCE = 5e-6

@@ -11,7 +11,7 @@ import numpy as np
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.firststep.batches import Tried, contrasted
 from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
-from tfos_magic.training.firststep.trial import Trial
+from tfos_magic.training.firststep.step_trial import Trial
 from tfos_magic.training.firststep.words import KINDS, of_gradients_by_metrics
 
 FLOOR = 1e-3

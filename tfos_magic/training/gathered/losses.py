@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfos_magic.training.firststep.batches import apart
 from tfos_magic.training.firststep.python_objects import is_own_code
-from tfos_magic.training.firststep.trial import TrialStep
+from tfos_magic.training.firststep.step_trial import TrialStep
 from tfos_magic.training.gathered.rows import exchanged, has_rows, leaves_of, of_own_rows, varied, with_leaves
 from tfos_magic.training.step import Step
 

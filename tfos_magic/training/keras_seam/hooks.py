@@ -25,7 +25,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from tfos_magic.training import agreement, refusals
 from tfos_magic.training.checkpointing.resumable_iterator import ResumableIterator
-from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.firststep.step_trial import of_variables
 from tfos_magic.training.firststep.words import explaining
 from tfos_magic.training.inputs import own_reads
 from tfos_magic.training.inputs.digests import of_arrays
@@ -34,7 +34,7 @@ from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.own_rows import is_own
 from tfos_magic.training.inputs.pipeline_states import PipelineStates
 from tfos_magic.training.inputs.sharding import shard_adapter
-from tfos_magic.training.keras_seam import devices, jit, prediction, reductions, seams, tf_distribute, tf_keras, trials
+from tfos_magic.training.keras_seam import devices, jit, predict, reductions, seams, tf_distribute, tf_keras, trials
 from tfos_magic.training.keras_seam.callbacks import AfterBatches, RunCallback, monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.data import input_pipelines
 from tfos_magic.training.keras_seam.own_loops import draws, tape_loop
@@ -42,7 +42,7 @@ from tfos_magic.training.keras_seam.preprocessing import adapt as adapting
 from tfos_magic.training.keras_seam.random_numbers import counted
 from tfos_magic.training.keras_seam.seams import replace, wrap
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.strategies.strategy import Update
 from tfos_magic.training.strategies.sync import SyncStrategy
 
@@ -86,13 +86,13 @@ def _install_loops(stack: ExitStack, session: Session) -> None:
             call.apply_defaults()
             _prepare(session, entered, call.arguments)
             if kind == "predict":
-                return prediction.predict(session, entered, partial(_call, original, call), call.arguments)
+                return predict.predict(session, entered, partial(_call, original, call), call.arguments)
             return original(*call.args, **call.kwargs)
 
     for name in signatures:
         wrap(stack, owner, name, lambda original, *a, _kind=name, **k: loop(_kind, original, *a, **k))
     wrap(stack, seams.found(seams.BASE_TRAINER), "_get_metrics_result_or_logs", session.global_logs)
-    prediction.install(stack, session)
+    predict.install(stack, session)
 
 
 def _note_output(session: Session, what: str) -> None:

@@ -24,7 +24,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 from tfos_magic.training.firststep.attributes import Attributes
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 # What unknown lengths stand for where the forward pass is compiled on trial: rows, and anything else.
 _TRIAL_ROWS, _TRIAL_LENGTH = 2, 32

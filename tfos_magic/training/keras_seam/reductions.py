@@ -17,12 +17,12 @@ from keras.src.losses import loss as loss_module
 from keras.src.trainers.compile_utils import CompileLoss
 
 from tfos_magic.training import refusals
-from tfos_magic.training.firststep.trial import TrialStep
+from tfos_magic.training.firststep.step_trial import TrialStep
 from tfos_magic.training.gathered.rows import number_follows_from, with_value_per_row
 from tfos_magic.training.keras_seam.batch_normalization import global_moments
 from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.step import Step
 
 _OVERLAPS = (keras.losses.Dice, keras.losses.Tversky)

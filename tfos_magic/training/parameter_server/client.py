@@ -12,8 +12,8 @@ import zmq
 
 from tfos_magic.errors import RunStopped, TrainingError
 from tfos_magic.training.allreduce import PeerLost
-from tfos_magic.training.parameter_server.framing import Array, nbytes, pack, unpack
-from tfos_magic.training.parameter_server.keys import keys_of
+from tfos_magic.training.parameter_server.array_frames import Array, nbytes, pack, unpack
+from tfos_magic.training.parameter_server.trainer_keys import keys_of
 from tfos_magic.transport.curve import beat, secure_client, unbounded
 from tfos_magic.transport.wake_queue import WakeQueue
 

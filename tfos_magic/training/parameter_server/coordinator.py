@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfos_magic.training.parameter_server.framing import Array
+from tfos_magic.training.parameter_server.array_frames import Array
 
 EPOCH_BEGINS = -1
 

@@ -16,10 +16,10 @@ from typing import Any
 import zmq
 
 from tfos_magic.errors import ClusterError, ProtocolError, TrainingError
+from tfos_magic.training.parameter_server.array_frames import Array, pack, unpack
 from tfos_magic.training.parameter_server.coordinator import CellPosition, Coordinator, Ticket
-from tfos_magic.training.parameter_server.framing import Array, pack, unpack
-from tfos_magic.training.parameter_server.keys import keys_of
 from tfos_magic.training.parameter_server.shard import Shard
+from tfos_magic.training.parameter_server.trainer_keys import keys_of
 from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce

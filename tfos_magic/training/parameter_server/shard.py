@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_magic.training.parameter_server import optimizers
-from tfos_magic.training.parameter_server.framing import Array
+from tfos_magic.training.parameter_server.array_frames import Array
 from tfos_magic.training.parameter_server.placement import blocks_of, join, part
 
 Places = tuple[int, ...]

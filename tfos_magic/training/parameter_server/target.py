@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.training.parameter_server import optimizers
+from tfos_magic.training.parameter_server.array_frames import Array
 from tfos_magic.training.parameter_server.client import ServerGroup
-from tfos_magic.training.parameter_server.framing import Array
 from tfos_magic.training.parameter_server.placement import VariableBlock, blocks_of, join, part, split_by_size
 
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 from tfos_magic.training.allreduce import PeerLost, among_zeros, mean_by_sum, place_of_rows
 from tfos_magic.training.allreduce.arrays import Turns
 from tfos_magic.training.collectives import Collectives
+from tfos_magic.training.parameter_server.array_frames import Array
 from tfos_magic.training.parameter_server.client import ServerGroup
 from tfos_magic.training.parameter_server.coordinator import EPOCH_BEGINS
-from tfos_magic.training.parameter_server.framing import Array
 
 
 class ServerWire:

@@ -23,7 +23,7 @@ from tfos_magic.training.keras_seam.data.python_calls import PythonCalls
 from tfos_magic.training.keras_seam.trials import Silence, watch_building
 from tfos_magic.training.logs.metrics import NUMBERS
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 
 
 class Replicas:

@@ -8,7 +8,7 @@ messages from a trainer through its agent to the kernel.
 
 from __future__ import annotations
 
-from tfos_magic.transport.messages.agents import (
+from tfos_magic.transport.messages.agent_reports import (
     AgentEnded,
     AgentFailed,
     Heartbeat,

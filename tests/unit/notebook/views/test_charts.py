@@ -11,7 +11,7 @@ from tfos_magic.cluster.runs.metric_series import POINTS as TRACE_POINTS
 from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
 from tfos_magic.cluster.runs.state import RunPhase, RunState, rewind
 from tfos_magic.notebook.views.charts import POINTS, Chart, Line, take_charts
-from tfos_magic.notebook.views.curve import draw_chart
+from tfos_magic.notebook.views.line_chart import draw_chart
 from tfos_magic.transport.messages import EpochEnd
 
 from .simulated import RUN, epoch_end, new_state, pass_time, progress, run_through, tell

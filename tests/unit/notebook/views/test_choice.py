@@ -13,7 +13,7 @@ from tfos_magic.notebook.views.choice import choose_view, detect, shows_frames
 from tfos_magic.notebook.views.html import HtmlView
 from tfos_magic.notebook.views.text import TextView
 from tfos_magic.notebook.views.ticker import Throttled
-from tfos_magic.widgets.view import WidgetView
+from tfos_magic.widgets.live_view import WidgetView
 
 
 def request(allow_stdin: bool = True, **metadata: Any) -> dict[str, Any]:

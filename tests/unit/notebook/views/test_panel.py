@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tfos_magic.transport.messages import Output, RunStarted
+from tfos_magic.widgets.live_view import ENDED_KEPT, WidgetView
 from tfos_magic.widgets.panel import Panel, last_lines
-from tfos_magic.widgets.view import ENDED_KEPT, WidgetView
 
 from .simulated import RUN, new_state, progress, run_through, tell
 

@@ -16,7 +16,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tfos_magic.training.inputs.marks import has_shares
 from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.state import TrainingState
+from tfos_magic.training.loop_state import TrainingState
 
 _IN_PARALLEL = ("map", "interleave", "batch", "ragged_batch")
 _DRAWING = ("Random", "Rng", "Uniform", "Normal", "Multinomial", "SampleDistorted", "Assign")

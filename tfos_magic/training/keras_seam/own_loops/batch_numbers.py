@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfos_magic.training import refusals
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tfos_magic.training.keras_seam.own_loops.tape_loop import OwnLoop
 from tfos_magic.training.keras_seam.own_loops.together import Together, refuse_graph
 from tfos_magic.training.keras_seam.seams import SCATTER, replace_item, replaced, wrap
 from tfos_magic.training.logs.metrics import NUMBERS
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 _VALUES = {"assign": "value", "assign_add": "delta", "assign_sub": "delta", **dict.fromkeys(SCATTER, "sparse_delta")}
 """What a variable's methods that set it call the value that they are given."""

@@ -14,7 +14,7 @@ from tfos_magic.training.keras_seam.own_loops.batch_numbers import BatchNumbers
 from tfos_magic.training.keras_seam.own_loops.iterators import Iterators
 from tfos_magic.training.keras_seam.seams import replace, replaced
 from tfos_magic.training.logs import metrics
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 
 class MetricResults:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import save as saved_models
 
 from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 _PLACES = (
     (keras.Model, ("save", "save_weights", "export")),

@@ -31,7 +31,7 @@ from tfos_magic.training.keras_seam.own_loops.tapes import Tapes
 from tfos_magic.training.keras_seam.seams import replace, replaced, wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.step import Step, rows_of
 from tfos_magic.training.strategies import sparse_gradients
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tfos_magic.training import refusals
-from tfos_magic.training.firststep.trial import of_variables
+from tfos_magic.training.firststep.step_trial import of_variables
 from tfos_magic.training.keras_seam.seams import replaced, wrap
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.step import Step
 from tfos_magic.training.strategies.sync import SyncStrategy
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.inputs.own_rows import ends_together, is_own, note_own
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 
 class Together:

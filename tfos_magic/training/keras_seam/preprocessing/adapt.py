@@ -27,7 +27,7 @@ from tfos_magic.training import refusals as common
 from tfos_magic.training.inputs.marks import gives_whole_batches, is_sharded, keeps_rows
 from tfos_magic.training.keras_seam.preprocessing import refusals, states
 from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.step import rows_in
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from tfos_magic.training.keras_seam import seams
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 NAME = "tf_keras"
 

@@ -15,7 +15,7 @@ from tfos_magic.training.inputs.marks import ends_alike, is_sharded
 from tfos_magic.training.inputs.sharding import shard_batches
 from tfos_magic.training.keras_seam.tf_keras import refusals, steps
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 
 def share_out(session: Session, handler: Any) -> None:

@@ -22,9 +22,9 @@ from tfos_magic.training import agreement
 from tfos_magic.training import refusals as common
 from tfos_magic.training.keras_seam.callbacks import monitored, of_rank, verbosity
 from tfos_magic.training.keras_seam.seams import replace, wrap
-from tfos_magic.training.keras_seam.tf_keras import callbacks, data, losses, refusals, steps
+from tfos_magic.training.keras_seam.tf_keras import callbacks, data, reductions, refusals, steps
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.strategies.strategy import Update
 
 _SCALED = (loss_scale_optimizer.LossScaleOptimizer, loss_scale_optimizer.LossScaleOptimizerV3)
@@ -36,7 +36,7 @@ def install(stack: ExitStack, session: Session) -> None:
     if session.many:
         _install_data(stack, session)
         _install_gradients(stack, session)
-        losses.install(stack, session)
+        reductions.install(stack, session)
         replace(stack, tf_keras.Model, "stop_training", agreement.stop_training(session, tf_keras.Model.fit))
 
 

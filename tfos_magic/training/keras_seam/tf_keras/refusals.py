@@ -15,7 +15,7 @@ from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 from tfos_magic.errors import TrainingError
 from tfos_magic.training.firststep.python_objects import is_own_code, own_classes
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 _OPTIMIZERS = (tf_keras.optimizers.Optimizer, OptimizerV2)
 

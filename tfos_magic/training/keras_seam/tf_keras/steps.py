@@ -13,7 +13,7 @@ from tf_keras.src.engine.base_layer import BaseRandomLayer
 
 from tfos_magic.training import refusals
 from tfos_magic.training.loop import Loop
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 _ABSENT = object()
 _PARTED = "_tfos_parted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfos_magic.errors import UsageError
-from tfos_magic.sweeps.cells import model_of, outputs_of, refuse_without_model, sets, text_of
+from tfos_magic.sweeps.cell_text import model_of, outputs_of, refuse_without_model, sets, text_of
 
 
 @pytest.mark.parametrize(

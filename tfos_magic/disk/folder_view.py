@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tfos_magic.disk import mounts
+from tfos_magic.disk.folder_snapshot import COPIED_BYTES, TOTAL_BYTES, Snapshot
 from tfos_magic.disk.links import guarded
 from tfos_magic.disk.renames import renames_across_mounts
-from tfos_magic.disk.snapshot import COPIED_BYTES, TOTAL_BYTES, Snapshot
 
 TEMPORARY = "/tmp"  # of which all programs of a host think alike
 MOST, MOST_ELSEWHERE, MOST_BESIDE = 2000, 300, 1000

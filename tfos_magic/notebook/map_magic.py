@@ -14,8 +14,8 @@ from IPython.display import display
 
 import tfos_magic.frames as tfs
 from tfos_magic.errors import UsageError
-from tfos_magic.frames.failures import told_plainly
 from tfos_magic.frames.source import select
+from tfos_magic.frames.task_failures import told_plainly
 from tfos_magic.notebook.names import compile_cell
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.spark.session import cancel_tag, is_connect, is_dataframe, job_tag

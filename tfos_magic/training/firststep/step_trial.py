@@ -20,8 +20,8 @@ from tfos_magic.training.firststep.words import of_tables, of_traces
 from tfos_magic.training.keras_seam import trials
 from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.progress import flat
+from tfos_magic.training.loop_state import TrainingState
 from tfos_magic.training.refusals import note_python_state
-from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step
 
 SAMPLED = 1 << 16

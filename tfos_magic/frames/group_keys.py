@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.frames.failures import Task
 from tfos_magic.frames.source import FrameSource, PandasSource, SparkSource, arrow_of_series, map_in_arrow, quoted
 from tfos_magic.frames.specs import ColumnSpec, field_of_spec
+from tfos_magic.frames.task_failures import Task
 
 
 class Grouping(Protocol):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tfos_magic.errors import DataError
-from tfos_magic.spark.tables import all_to_spark, is_table, to_spark
+from tfos_magic.spark.local_tables import all_to_spark, is_table, to_spark
 
 
 class Session:

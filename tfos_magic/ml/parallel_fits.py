@@ -12,7 +12,7 @@ from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.errors import RunStopped, TFOSError
-from tfos_magic.ml.progress import show
+from tfos_magic.ml.search_rows import show
 from tfos_magic.ml.task import Training
 from tfos_magic.ml.waiting import wait_for
 

@@ -13,8 +13,8 @@ from tfos_magic.training.context import RunContext, StopSignal
 from tfos_magic.training.keras_seam import summary_files
 from tfos_magic.training.keras_seam.hooks import install
 from tfos_magic.training.keras_seam.random_numbers import install_entropy, install_own_seeds
-from tfos_magic.training.parameter_server.strategy import AsyncStrategy, served
-from tfos_magic.training.session import Session
+from tfos_magic.training.parameter_server.async_strategy import AsyncStrategy, served
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.strategies.local import LocalStrategy
 from tfos_magic.training.strategies.strategy import Strategy
 from tfos_magic.training.strategies.sync import SyncStrategy

@@ -18,7 +18,7 @@ from tf_keras.src.utils import losses_utils
 from tfos_magic.training import refusals as common
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.keras_seam.tf_keras import refusals
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 
 _NONE, _SUM = losses_utils.ReductionV2.NONE, losses_utils.ReductionV2.SUM
 _MEANS = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)

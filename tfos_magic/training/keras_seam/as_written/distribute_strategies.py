@@ -13,6 +13,7 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 from tfos_magic.errors import TrainingError
 from tfos_magic.training import ranks
 from tfos_magic.training.context import CheckpointPlan
+from tfos_magic.training.distributed_cell import distributed
 from tfos_magic.training.inputs.marks import is_sharded, mark_sharded
 from tfos_magic.training.inputs.own_rows import (
     is_own,
@@ -22,13 +23,12 @@ from tfos_magic.training.inputs.own_rows import (
     of_unknown_length,
 )
 from tfos_magic.training.inputs.sharding import own_batches, shard_batches
-from tfos_magic.training.keras_seam.as_written.replicas import Replicas
-from tfos_magic.training.keras_seam.as_written.replicas import install as install_replicas
+from tfos_magic.training.keras_seam.as_written.replica_context import Replicas
+from tfos_magic.training.keras_seam.as_written.replica_context import install as install_replicas
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.keras_seam.tf_distribute import strategy_class
-from tfos_magic.training.run import distributed
-from tfos_magic.training.session import Session
+from tfos_magic.training.rank_session import Session
 from tfos_magic.values import random_state
 
 _TOGETHER = ("MultiWorkerMirroredStrategy",)

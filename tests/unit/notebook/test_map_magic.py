@@ -10,7 +10,7 @@ import pytest
 
 from tfos_magic.errors import UsageError
 from tfos_magic.notebook.magics import TFOSMagics
-from tfos_magic.notebook.mapping import function_of, map_cell, predict_line
+from tfos_magic.notebook.map_magic import function_of, map_cell, predict_line
 from tfos_magic.notebook.options import parse
 
 FRAME = pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, 1.0, 1.0]})

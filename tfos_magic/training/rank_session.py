@@ -17,7 +17,7 @@ from tfos_magic.training.checkpointing.checkpointer import Checkpointer
 from tfos_magic.training.context import RunContext
 from tfos_magic.training.firststep.check import FirstStep
 from tfos_magic.training.firststep.laws import Law
-from tfos_magic.training.firststep.trial import Discarded, TrialStep
+from tfos_magic.training.firststep.step_trial import Discarded, TrialStep
 from tfos_magic.training.inputs.digests import without_digest
 from tfos_magic.training.inputs.own_rows import comes_once, has_own_rows
 from tfos_magic.training.inputs.passes import BegunPasses
@@ -25,8 +25,8 @@ from tfos_magic.training.logs import metrics
 from tfos_magic.training.logs.derived import Derived
 from tfos_magic.training.logs.progress import flat, nested
 from tfos_magic.training.loop import Loop
+from tfos_magic.training.loop_state import TrainingState
 from tfos_magic.training.stand_ins import counted_step
-from tfos_magic.training.state import TrainingState
 from tfos_magic.training.step import Step, rows_in
 from tfos_magic.training.strategies.replicas import Replicas
 from tfos_magic.training.strategies.strategy import Strategy

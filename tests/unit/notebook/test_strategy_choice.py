@@ -6,11 +6,11 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.errors import UsageError
-from tfos_magic.notebook.commands import COMMANDS
 from tfos_magic.notebook.config import TFOS
 from tfos_magic.notebook.magics import TFOSMagics
 from tfos_magic.notebook.options import parse
-from tfos_magic.notebook.strategies import checkpoints_of, options_of, reading_of, servers_for, source_of
+from tfos_magic.notebook.strategy_choice import checkpoints_of, options_of, reading_of, servers_for, source_of
+from tfos_magic.notebook.subcommands import COMMANDS
 
 
 def arguments(line: str):

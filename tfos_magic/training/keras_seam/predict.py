@@ -28,8 +28,8 @@ from tfos_magic.training.inputs.sharding import rank_slice
 from tfos_magic.training.keras_seam.seams import wrap
 from tfos_magic.training.logs.metrics import raw
 from tfos_magic.training.loop import Loop
+from tfos_magic.training.rank_session import Session
 from tfos_magic.training.refusals import note_draws, note_python_state
-from tfos_magic.training.session import Session
 from tfos_magic.training.step import rows_of, with_stand_in
 
 Array = np.ndarray[Any, Any]
