@@ -29,7 +29,8 @@ def unload(shell: Any) -> None:
     magics = shell.magics_manager.registry.pop("TFOSMagics", None)
     if magics is None:
         return
-    magics.runtime.close()
+    if magics.runtime.close():
+        print("The extension was unloaded: its cluster has ended.")
     shell.events.unregister("post_run_cell", magics.runtime.note_session)
     magics.listener.end()
     shell.configurables.remove(magics.settings)

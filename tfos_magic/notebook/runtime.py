@@ -253,12 +253,13 @@ class Runtime:
         self.logs.close()
         self.files.close()
 
-    def close(self) -> None:
-        """End all that this kernel started through the magics."""
-        self.stop()
+    def close(self) -> bool:
+        """End all that this kernel started through the magics; True when there was a cluster."""
+        ended = self.stop()
         self.boards.close()
         self.logs.close()
         self.files.close()
+        return ended
 
 
 def _is_session(value: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.runs import results
-from tfos_magic.cluster.runs.outcome import Outcome, how_left
+from tfos_magic.cluster.runs.outcome import Outcome, how_left, restart_notice
 from tfos_magic.cluster.runs.request import RunRequest
 from tfos_magic.cluster.runs.results import RunResults
 from tfos_magic.cluster.runs.state import RunState
@@ -139,3 +139,13 @@ def test_a_run_that_was_stopped_says_how_it_left_its_workers() -> None:
         how_left(cluster)
         == ", and its cluster has ended: The Spark Connect server at host:1 has not answered for 25 s."
     )
+
+
+def test_a_loss_behind_the_last_epoch_is_not_one_in_it() -> None:
+    """The cell was computing something else by then."""
+    loss = WorkerLost(1, "beta", "was killed by signal 9 (SIGKILL)")
+    state = RunState("r", "run 1", "sync", WORKERS, epochs=3, epoch=2, history=[{}, {}], epochs_done=[0, 1], restarts=1)
+    assert "(SIGKILL) in epoch 3: restarted from the beginning (1 of 2 restarts)." in restart_notice(loss, state, "", 2)
+    state.history.append({})
+    state.epochs_done.append(2)
+    assert "(SIGKILL) after epoch 3: restarted from epoch 3 (1" in restart_notice(loss, state, "epoch 3", 2)

@@ -98,6 +98,19 @@ def test_nothing_is_offered_after_the_extension_is_unloaded() -> None:
     shell.history_manager.end_session()
 
 
+def test_unloading_says_that_a_cluster_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for had, said in ((True, "The extension was unloaded: its cluster has ended.\n"), (False, "")):
+        shell = InteractiveShell()
+        tfos_magic.load_ipython_extension(shell)
+        runtime = shell.magics_manager.registry["TFOSMagics"].runtime
+        monkeypatch.setattr(runtime.shared, "stop", lambda force, had=had: had)
+        tfos_magic.unload_ipython_extension(shell)
+        assert capsys.readouterr().out == said
+        shell.history_manager.end_session()
+
+
 def test_prediction_offers_models_then_dataframes_then_their_columns(shell: InteractiveShell) -> None:
     assert offered(shell, "%tfos_predict n|") == ["net"]
     assert offered(shell, "%tfos_predict --batch-size 9 net |")[:2] == ["train", "houses"]

@@ -161,7 +161,8 @@ def _lost_error(exit_: TrainerExited, workers: Sequence[WorkerState]) -> WorkerL
 
 def restart_notice(loss: WorkerLost, state: RunState, start: str, most: int) -> str:
     """That a run was restarted, why, and where it begins: at ``start``, or at the beginning where that is empty."""
-    where = f" in epoch {state.epoch + 1}" if state.epochs else ""
+    over = state.trained >= state.epochs  # the cell was beyond its fit
+    where = f" {'after' if over else 'in'} epoch {state.epoch + 1}" if state.epochs else ""
     counted = f"{state.restarts} of {most} restarts"
     return f"Worker {loss.rank} {loss.how}{where}: restarted from {start or 'the beginning'} ({counted})."
 
