@@ -87,7 +87,8 @@ def test_a_peer_without_the_clusters_key_is_not_heard(
         stranger.linger = 0
         if key == "another key":
             stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
-            stranger.curve_serverkey = cluster.server_key
+            assert cluster._control is not None
+            stranger.curve_serverkey = cluster._control.public
         monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         stranger.connect(cluster.endpoint)
         with suppress(zmq.Again):  # turned away already, so that there is nobody to send it to

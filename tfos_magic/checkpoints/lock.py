@@ -7,9 +7,7 @@ long: that of a process of this host that has ended counts for nothing at once, 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from tfos_magic.errors import ClusterError, UsageError
-from tfos_magic.transport.identity import host_id
+from tfos_magic.this_host import HostProcess, this_process
 
 BEAT_SECONDS = 15.0
 STALE_SECONDS = 60.0
@@ -39,10 +37,8 @@ class Marks(Protocol):
 
 @dataclass(frozen=True)
 class Mark:
-    """A process that goes on in the folder of ``run``, ``since`` then; it was alive at ``beat`` (s since the epoch).
-
-    ``machine`` tells hosts, and containers on one, from others; ``begun`` tells processes with one pid.
-    """
+    """A :class:`~tfos_magic.this_host.HostProcess` that goes on in the folder of ``run``, ``since`` then; it was alive
+    at ``beat`` (s since the epoch)."""
 
     run: str
     host: str
@@ -58,14 +54,13 @@ class Mark:
         """Whether the run may still be under way."""
         if time.time() - self.beat > STALE_SECONDS:
             return False
-        here = (self.host, self.machine) == (socket.gethostname(), _machine())
-        return not here or _begun(self.pid) == self.begun
+        return not HostProcess(self.host, self.machine, self.pid, self.begun).is_gone
 
 
 def own_mark(run: str) -> Mark:
     """A mark of this process."""
-    pid, now = os.getpid(), time.time()
-    return Mark(run, socket.gethostname(), _machine(), pid, _begun(pid), now, now, secrets.token_hex(8))
+    process, now = this_process(), time.time()
+    return Mark(run, process.host, process.machine, process.pid, process.begun, now, now, secrets.token_hex(8))
 
 
 def read(marks: Marks, run: str) -> Mark | None:
@@ -127,20 +122,3 @@ class RunLock:
     def _is_own(self, *, missing: bool = False) -> bool:
         mark = read(self._marks, self._run)
         return missing if mark is None else mark.nonce == self._mark.nonce
-
-
-def _machine() -> str:
-    """The start of this host's system, and in it the container whose processes are numbered together."""
-    with suppress(OSError):
-        return f"{host_id()}/{os.stat('/proc/self/ns/pid').st_ino}"
-    return ""
-
-
-def _begun(pid: int) -> str:
-    """When a process of this host began, in ticks; empty where there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]

@@ -235,11 +235,6 @@ class WorkerGroup(TrainerGroup):
         return self._control.endpoint if self._control else ""
 
     @property
-    def server_key(self) -> bytes:
-        """The public half of the control socket's key, by which an agent knows that it talks to this kernel."""
-        return self._control.public if self._control else b""
-
-    @property
     def phase(self) -> ClusterPhase:
         return self.membership.phase
 

@@ -31,7 +31,7 @@ def local_sources(cell: str) -> dict[str, str]:
             continue
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        size += len(text)
+        size += len(text.encode())
         if size > MOST_BYTES:
             break
         sources[os.path.relpath(path, folder)] = text

@@ -7,14 +7,14 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+from tfos_magic.this_host import host_id
 
 
 def tell_place(temporary: str) -> dict[str, Any]:
     """This process's working directory and import path, and ``temporary``, its folder for files of cells."""
     directory = os.getcwd()
     return {
-        "host": _boot_id(),
+        "host": _host(),
         "directory": directory,
         "mark": _mark(directory),
         "temporary": temporary,
@@ -25,16 +25,14 @@ def tell_place(temporary: str) -> dict[str, Any]:
 def is_here(place: dict[str, Any]) -> bool:
     """Whether the directory of :func:`tell_place` is the same here, on the same host, and may be entered."""
     directory = place.get("directory", "")
-    if not directory or place["host"] != _boot_id() or place["mark"] != _mark(directory):
+    if not directory or place["host"] != _host() or place["mark"] != _mark(directory):
         return False
     return os.access(directory, os.R_OK | os.X_OK)
 
 
-def _boot_id() -> str:
-    """The name of this start of this machine, or one that is like no other where the system has none."""
-    with suppress(OSError), open(_BOOT_ID) as file:
-        return file.read().strip()
-    return f"process {os.getpid()}"
+def _host() -> str:
+    """This start of this machine, or what is like no other where the system does not tell."""
+    return host_id() or f"process {os.getpid()}"
 
 
 def _mark(directory: str) -> list[int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from pyarrow import flight
 
-from tfos_magic.transport.identity import Identity, host_id
+from tfos_magic.this_host import host_id
+from tfos_magic.transport.identity import Identity
 from tfos_magic.transport.messages import FeedEndpoint
 
 

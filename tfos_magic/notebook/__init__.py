@@ -1,1 +1,4 @@
-"""What IPython sees: magics, options, name capture and views."""
+"""What IPython sees: magics, options, name capture and views.
+
+Lines and cells come in; runs of the cluster go out, and what they show and leave comes back into the notebook.
+"""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from contextlib import suppress
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import psutil
+from tfos_magic.this_host import HostProcess, this_process
 
 if TYPE_CHECKING:
     import optuna
@@ -61,19 +60,15 @@ def take_up(study: optuna.Study, most: int) -> int:
 
 def owner() -> str:
     """Whose trials these are: this process."""
-    return f"{socket.gethostname()} {os.getpid()} {psutil.Process().create_time():.0f}"
+    return json.dumps(asdict(this_process()))
 
 
 def _is_gone(owned: str) -> bool:
     """Whether a process of this machine is no more; what others have, or another program, is theirs."""
-    host, _, process = owned.partition(" ")
-    if host != socket.gethostname() or not process:
+    try:
+        return HostProcess(**json.loads(owned)).is_gone
+    except (ValueError, TypeError):
         return False
-    pid, _, created = process.partition(" ")
-    with suppress(psutil.NoSuchProcess):
-        known = psutil.Process(int(pid))
-        return f"{known.create_time():.0f}" != created or known.status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def _states() -> type[optuna.trial.TrialState]:

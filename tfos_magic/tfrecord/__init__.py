@@ -1,4 +1,7 @@
-"""TFRecord files read and written by Spark, without TensorFlow: frames, messages and columns, a block at a time."""
+"""TFRecord files read and written by Spark, without TensorFlow: frames, messages and columns, a block at a time.
+
+Files come in, and Arrow batches of a DataFrame go out; the other way for ``write``.
+"""
 
 from __future__ import annotations
 

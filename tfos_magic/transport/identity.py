@@ -9,12 +9,10 @@ from __future__ import annotations
 import datetime
 import ssl
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 FEEDER = "feeder.tfos"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SKEW, _VALID = datetime.timedelta(days=7), datetime.timedelta(days=3650)
 """Clocks of hosts may differ; a certificate is of use as long as the processes that check it live."""
 
@@ -22,13 +20,6 @@ _SKEW, _VALID = datetime.timedelta(days=7), datetime.timedelta(days=3650)
 def worker_name(slot: int) -> str:
     """The name in the certificate of the agent in a slot of the cluster, and of its trainers."""
     return f"worker-{slot}.tfos"
-
-
-def host_id() -> str:
-    """What this host has since it was booted, and no other; empty where the system does not tell."""
-    with suppress(OSError), open(_BOOT_ID, encoding="ascii") as file:
-        return file.read().strip()
-    return ""
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ def test_a_process_that_holds_a_run_is_named_and_once_killed_blocks_nothing(tmp_
 @pytest.mark.parametrize(
     ("age", "there", "alive"),
     [
-        (5, {"host": "elsewhere"}, True),
+        (5, {"host": "elsewhere", "pid": 4194304}, True),
         (lock.STALE_SECONDS + 1, {"host": "elsewhere"}, False),
-        (5, {"machine": "another container"}, True),
+        (5, {"machine": "another container", "pid": 4194304}, True),
         (5, {"begun": "7"}, False),  # another process has its pid now
         (lock.STALE_SECONDS + 1, {}, False),
     ],

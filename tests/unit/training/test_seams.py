@@ -84,3 +84,11 @@ def test_a_place_that_is_not_in_the_table_is_not_changed() -> None:
 
     with ExitStack() as stack, pytest.raises(LookupError, match=r"get_config.*table"):
         wrap(stack, keras.Model, "get_config", lambda original, model: original(model))
+
+
+def test_what_every_class_has_is_not_taken_for_keras_s_own() -> None:
+    """``hasattr(Loss, "__call__")`` is true of any class, for a class can be called."""
+    here = f"{__name__}:Child"
+    assert Seam(here, ("value", "greet"), "why").missing == []
+    for name in ("__call__", "__init__", "__getattribute__"):
+        assert Seam(here, (name,), "why").missing == [f"{here}.{name}"]

@@ -45,7 +45,7 @@ from tfos_magic.feed.agent.stream_buffers import StreamBuffers
 from tfos_magic.feed.agent.stream_parts import NextRows
 from tfos_magic.feed.agent.uncalled import UncalledConnections
 from tfos_magic.processes.temporary_folder import PrivateFolder
-from tfos_magic.transport.identity import host_id
+from tfos_magic.this_host import host_id
 from tfos_magic.transport.log_once import LogOnce
 from tfos_magic.transport.messages import FeedEndpoint
 

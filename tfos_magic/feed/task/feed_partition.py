@@ -114,7 +114,8 @@ def measure_partition(plan: FeedPlan, batches: Iterable[pa.RecordBatch]) -> Iter
 def send_partition(job: FeedJob, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> Sent:
     """Send the rows of a partition to the ranks they are dealt to, and its tail to all.
 
-    Returns after every rank has its rows on disk. Raises :class:`FeedError` when a rank cannot be reached.
+    Returns after every agent has its rows: on disk, or in memory of a feed that is streamed. Raises
+    :class:`FeedError` when a rank cannot be reached.
     """
     command = PutCommand(job.feed_id, job.first_partition + partition, attempt)
     converter = WireConverter(job.plan, decode_schema(job.schema) if job.schema else None)
@@ -175,7 +176,7 @@ class RankWriters:
             self._sending.append(self._threads.submit(self._put, rank, share, end))
 
     def wait(self) -> None:
-        """Return when every rank has what was sent on disk; raises what went wrong."""
+        """Return when every agent has taken what was sent; raises what went wrong."""
         sending, self._sending = self._sending, []
         for future in sending:
             future.result()

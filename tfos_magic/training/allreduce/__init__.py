@@ -1,4 +1,7 @@
-"""The ways on which sums over ranks travel, behind two protocols: one of tensors, one of NumPy arrays."""
+"""The ways on which sums over ranks travel, behind two protocols: one of tensors, one of NumPy arrays.
+
+Each rank's values come in; their sum over all ranks goes out, the same on each.
+"""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ class RingWire:
 
 
 def plan_buckets(tensors: Sequence[tuple[int, str]]) -> list[list[int]]:
-    """Group tensors, given as (bytes, dtype name), into buckets of one dtype and at least ``PIECE_BYTES`` each.
+    """Group tensors, given as (bytes, dtype name), into buckets of one dtype.
+
+    They have ``PIECE_BYTES`` or more, but for the last of each dtype.
 
     A large tensor stands alone, so that it is not copied; the order of the tensors is kept within a dtype.
     """

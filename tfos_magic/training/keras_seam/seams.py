@@ -1,7 +1,8 @@
-"""Every place of Keras, TensorFlow, ``tf_keras``, NumPy and Python that a run changes while it is under way, and why.
+"""Every place of Keras, TensorFlow and ``tf_keras`` that a run changes while it is under way, and why; of NumPy and
+Python those that go with them, while the view of a worker's disk has places of its own in ``disk/``.
 
-:func:`replace` changes no other, and puts back exactly what was there. A trainer looks at its start whether all of
-them are there, so that another version of Keras is one error and not a run that goes wrong.
+:func:`replace` changes no other of Keras or TensorFlow, and puts back exactly what was there. A trainer looks at its
+start whether all of them are there, so that another version of Keras is one error and not a run that goes wrong.
 """
 
 from __future__ import annotations
@@ -37,12 +38,19 @@ class Seam:
             owner = found(self.addresses)
         except ImportError:
             return [self.addresses[0]]
-        return [f"{self.addresses[0]}.{name}" for name in self.names if not self.optional and not hasattr(owner, name)]
+        names = () if self.optional else self.names
+        return [f"{self.addresses[0]}.{name}" for name in names if not _has(owner, name)]
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the owner may be."""
         return (self.owner,) if isinstance(self.owner, str) else self.owner
+
+
+def _has(owner: Any, name: str) -> bool:
+    """Whether a class has it, or one that it inherits from: what Python gives to each class is not meant."""
+    kinds = owner.__mro__[:-1] if isinstance(owner, type) else ()
+    return any(name in vars(kind) for kind in kinds) if kinds else hasattr(owner, name)
 
 
 def found(addresses: tuple[str, ...]) -> Any:
@@ -100,7 +108,7 @@ SEAMS = (
     Seam(f"{_KERAS}.layers.layer:Layer", ("__init__",), "a step that is tried makes no layers"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("_maybe_build",), "what Keras does to build a layer, and no more, stays"),
     Seam(f"{_KERAS}.layers.normalization.batch_normalization:BatchNormalization", ("_moments",), "statistics of all"),
-    Seam(f"{_KERAS}.metrics.metric:Metric", ("__getattribute__",), "results of all rows in loops of the cell's own"),
+    Seam(f"{_KERAS}.metrics.metric:Metric", ("__getattribute__",), "results in loops of the cell's own", True),
     Seam(f"{_KERAS}.metrics.reduction_metrics:Mean", ("update_state",), "means of all rows"),
     Seam(f"{_KERAS}.metrics.reduction_metrics:Sum", ("update_state",), "sums of all rows"),
     Seam(f"{_KERAS}.metrics.reduction_metrics:MeanMetricWrapper", ("update_state",), "numbers of a batch of all rows"),
@@ -132,12 +140,9 @@ SEAMS = (
     Seam("tensorflow", ("vectorized_map", "map_fn"), "gradients row by row"),
     Seam("tensorflow", ("gradients",), "gradients of a loop of the cell's own"),
     Seam(f"{_KERAS}.utils.file_utils", ("urlretrieve", "extract_archive"), "one download for the workers of a host"),
-    Seam(f"{_KERAS}.visualization.plot_image_gallery", ("plt",), "loaded late, by tfos_magic.lean and for good"),
-    Seam(
-        f"{_KERAS}.trainers.data_adapters.array_slicing",
-        ("pandas", "ARRAY_TYPES"),
-        "loaded late, by tfos_magic.lean and for good",
-    ),
+    Seam("keras.wrappers", ("__getattr__",), "its names are loaded late, by lean.py", True),
+    Seam(f"{_KERAS}.visualization.plot_image_gallery", ("plt",), "loaded late, by lean.py"),
+    Seam(f"{_KERAS}.trainers.data_adapters.array_slicing", ("pandas", "ARRAY_TYPES"), "loaded late, by lean.py"),
     Seam("tensorflow._api.v2.nn", ("compute_average_loss",), "a mean over the global batch"),
     Seam(f"{_TF}.eager.polymorphic_function.polymorphic_function:Function", ("__call__",), "exchanges without XLA"),
     Seam(f"{_TF}.ops.resource_variable_ops:ResourceVariable", _ASSIGN, "weights that a loop of its own sets"),
