@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -15,6 +17,12 @@ def host_id() -> str:
     with suppress(OSError), open(_BOOT_ID, encoding="ascii") as file:
         return file.read().strip()
     return ""
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The number of the user whose process is at the other end of a Unix socket, as the kernel of the system tells."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 @dataclass(frozen=True)

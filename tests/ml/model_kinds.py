@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfos_magic.ml.training import Fit
+from tfos_magic.ml.fit_on_workers import FitJob
 
 
 def linear(params: dict[str, Any]) -> Any:
@@ -39,4 +39,4 @@ def subclassed(params: dict[str, Any]) -> Any:
     return Own()
 
 
-__all__ = ["Fit", "classes", "linear", "subclassed"]
+__all__ = ["FitJob", "classes", "linear", "subclassed"]

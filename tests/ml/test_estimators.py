@@ -21,9 +21,9 @@ from tfos_magic import TFCluster
 from tfos_magic.cluster.shared import SHARED
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.ml import KerasClassifier, KerasEstimator, KerasRegressor
+from tfos_magic.ml.fit_on_workers import Facts
 from tfos_magic.ml.logits import gives_logits
 from tfos_magic.ml.scores import Scores
-from tfos_magic.ml.training import Facts
 
 for module in (model_kinds, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)

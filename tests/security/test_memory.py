@@ -27,9 +27,9 @@ from tests.security.conftest import (
 from tests.soak import every
 from tfos_magic.errors import ProtocolError
 from tfos_magic.transport.control_server import ControlServer
-from tfos_magic.transport.frames import FRAME_BYTES, cut, joined
 from tfos_magic.transport.half_open import shut
 from tfos_magic.transport.messages import Message, OutputPart, RunCell, decode, encode
+from tfos_magic.transport.multipart import FRAME_BYTES, cut, joined
 from tfos_magic.transport.redelivery import Redelivery
 
 KINDS = [(CONTROL, answered_by_control), (PARAMETERS, answered_by_parameters), (FEEDS, answered_by_feeds)]

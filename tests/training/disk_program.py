@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.module_texts import local_sources
 from tfos_magic.disk.place import tell_place
 from tfos_magic.processes.child_process import TrainerProcess
 from tfos_magic.processes.fork_client import ForkClient

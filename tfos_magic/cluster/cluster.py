@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_magic.cluster.map_run import MapRun
-from tfos_magic.cluster.netbench.bench import CELL, PAIR_SECONDS, NetBench, Waits, plan_bench, together
+from tfos_magic.cluster.netbench.bench import CELL, PAIR_SECONDS, NetBench, WaitPrinter, plan_bench, together
 from tfos_magic.cluster.runs.execution import Execution
 from tfos_magic.cluster.runs.known_runs import NAMES
 from tfos_magic.cluster.runs.request import RETURNED, Observer, whole_number
@@ -219,7 +219,7 @@ class TFCluster(WorkerGroup):
         hosts = [worker.agent.host for worker in self.workers]
         plan = plan_bench(hosts, model, seconds)
         given: dict[str, Any] = {"names": {"plan": plan}, "outputs": ["found"], "strategy": "none"}
-        found = self.run(CELL, name="netbench", observer=Waits(), **given)["found"]
+        found = self.run(CELL, name="netbench", observer=WaitPrinter(), **given)["found"]
         return together(found, plan, hosts, self.encrypted, model)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from tfos_magic.disk.imports import ImportListener
-from tfos_magic.disk.local_modules import imports
+from tfos_magic.disk.module_texts import imports
 from tfos_magic.disk.modules import is_users
 
 MOST_BYTES = 64 << 10

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit, naming, refuse_missing, refuse_others
+from tfos_magic.files.file_source import Piece, Unit, naming, refuse_missing, refuse_others
 from tfos_magic.storage import is_local, open_system, refuse_rewritten
 from tfos_magic.tfrecord.record_files import DataFile
 

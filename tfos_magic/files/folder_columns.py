@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 
 import pyarrow as pa
 
-from tfos_magic.files.sources import FileSource, Piece, Unit
+from tfos_magic.files.file_source import FileSource, Piece, Unit
 from tfos_magic.tfrecord.hive_partitions import typed, with_folders
 from tfos_magic.tfrecord.record_files import DataFile
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tfos_magic.errors import DataError
 from tfos_magic.files.csv import CSVSource
+from tfos_magic.files.file_source import FileSource
 from tfos_magic.files.folder_columns import FolderColumns
 from tfos_magic.files.formats import FORMATS, format_of
 from tfos_magic.files.parquet_source import ParquetSource
-from tfos_magic.files.sources import FileSource
-from tfos_magic.files.tfrecord import TFRecordFiles
+from tfos_magic.files.tfrecord_units import TFRecordFiles
 from tfos_magic.tfrecord.hive_partitions import folder_schema
 from tfos_magic.tfrecord.record_files import DataFile, list_files
 

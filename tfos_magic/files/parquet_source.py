@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from tfos_magic.columns.file_types import plain_type
 from tfos_magic.errors import DataError
+from tfos_magic.files.file_source import Piece, Unit, naming, refuse_missing, refuse_others
 from tfos_magic.files.parquet import open_parquet, read_groups
-from tfos_magic.files.sources import Piece, Unit, naming, refuse_missing, refuse_others
 from tfos_magic.tfrecord.record_files import DataFile
 
 

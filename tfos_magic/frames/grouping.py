@@ -15,8 +15,8 @@ from tfos_magic.errors import UsageError
 from tfos_magic.frames.arrow_blocks import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.group_keys import grouping_of
+from tfos_magic.frames.spark_tasks import compiled_for
 from tfos_magic.frames.tensor_function import AGGREGATE, Program, TensorFunction, reduce_program
-from tfos_magic.frames.worker import compiled_for
 
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 18, 64 << 20
 _ROW = "__row"

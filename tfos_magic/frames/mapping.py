@@ -7,9 +7,9 @@ from typing import Any
 
 from tfos_magic.errors import UsageError
 from tfos_magic.frames.source import source_of
+from tfos_magic.frames.spark_tasks import MapTask, compiled_for
 from tfos_magic.frames.specs import ColumnSpec
 from tfos_magic.frames.tensor_function import BLOCKS, ROWS, TensorFunction, map_program
-from tfos_magic.frames.worker import MapTask, compiled_for
 
 
 def map_blocks(

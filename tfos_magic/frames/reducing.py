@@ -14,8 +14,8 @@ from tfos_magic.errors import DataError
 from tfos_magic.frames.arrow_blocks import from_numpy, to_numpy
 from tfos_magic.frames.checks.reducers import ReducerCheck
 from tfos_magic.frames.source import source_of
+from tfos_magic.frames.spark_tasks import compiled_for
 from tfos_magic.frames.tensor_function import REDUCE_BLOCKS, REDUCE_ROWS, Program, TensorFunction, reduce_program
-from tfos_magic.frames.worker import compiled_for
 
 _FEWEST_ROWS = 2
 

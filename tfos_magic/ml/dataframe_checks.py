@@ -11,7 +11,7 @@ from pyspark.sql.types import BooleanType, NumericType
 from tfos_magic.columns.schema_plan import suggestion
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.source import quoted
-from tfos_magic.ml.training import few
+from tfos_magic.ml.fit_on_workers import few
 from tfos_magic.spark.session import is_dataframe
 
 MOST_CLASSES = 10_000
@@ -27,7 +27,7 @@ def check_columns(df: Any, names: list[str]) -> None:
         raise DataError(f"There are two columns {twice[0]!r}: rename one of them, or drop it.")
 
 
-class Rows:
+class FrameRows:
     """A DataFrame as estimators read it. What was looked at once is known: DataFrames too, which are fed but once."""
 
     def __init__(self, frame: Any) -> None:

@@ -11,14 +11,14 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import UsageError
-from tfos_magic.ml.dataframe_checks import Rows
+from tfos_magic.ml.dataframe_checks import FrameRows
 from tfos_magic.ml.fingerprint import fingerprint
+from tfos_magic.ml.fit_on_workers import CLASSIFY, REGRESS, FitJob
+from tfos_magic.ml.fit_run import Training
 from tfos_magic.ml.models import KerasClassificationModel, KerasModel, KerasRegressionModel, new_columns
-from tfos_magic.ml.parallel_fits import Search
+from tfos_magic.ml.parallel_fits import ParallelFits
 from tfos_magic.ml.params import ClassColumns, KerasParams, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
-from tfos_magic.ml.task import Training
-from tfos_magic.ml.training import CLASSIFY, REGRESS, Fit
 from tfos_magic.ml.waiting import wait_for
 from tfos_magic.notebook.signals import interruptible
 from tfos_magic.transport.messages import StrategyOptions
@@ -71,21 +71,21 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         DataFrames are fed once for all that read the same columns. Models train side by side, on ``numWorkers`` workers
         each, here one unless it is set, as many as the cluster has room for.
         """
-        rows = Rows(dataset)
+        rows = FrameRows(dataset)
         names = [", ".join(f"{param.name} {value}" for param, value in each.items()) for each in paramMaps]
         trainings = [self.copy(each) for each in paramMaps]
         lengths = {each.value("epochs") for each in trainings}
-        return Search([partial(each.training, rows, len(lengths) > 1) for each in trainings], names)
+        return ParallelFits([partial(each.training, rows, len(lengths) > 1) for each in trainings], names)
 
     def _fit(self, dataset: Any) -> Any:
         with interruptible():  # PySpark's own handler would cancel all jobs of the session
-            training = self.training(Rows(dataset))
+            training = self.training(FrameRows(dataset))
             with training.cluster() as cluster:
                 run = training.submit(cluster)
                 wait_for(run.wait, run.stop)
                 return training.fitted(run, shown=bool(self.value("verbose")))
 
-    def training(self, rows: Rows, lengths_differ: bool = False) -> Training:
+    def training(self, rows: FrameRows, lengths_differ: bool = False) -> Training:
         """What is to be done. Raises :class:`DataError` and :class:`UsageError` for what cannot be trained.
 
         Where ``lengths_differ``, as epochs in a grid, none is to go on from another.
@@ -97,7 +97,7 @@ class KerasEstimator(KerasParams, Estimator[Any], MLWritable, MLReadable[Any]):
         StrategyOptions.of(self.value("strategy"), self.value("strategyOptions") or {})  # refuses others
         new_columns(self, self.model_class.made, rows.frame)  # refuses those that are there
         rows.check(self.features, self.getLabelCol(), self.value("weightCol"))
-        asked = Fit(
+        asked = FitJob(
             self.kind,
             self.value("model"),
             self.value("modelFn"),

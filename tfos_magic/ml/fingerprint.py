@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfos_magic.ml.training import Fit
+from tfos_magic.ml.fit_on_workers import FitJob
 from tfos_magic.tracebacks import is_installed
 
 _NAMES = ("name", "build_config", "shared_object_id")
@@ -28,7 +28,7 @@ _OF_SPARK = (
 )
 
 
-def fingerprint(asked: Fit, options: Mapping[str, Any], rows: str) -> str:
+def fingerprint(asked: FitJob, options: Mapping[str, Any], rows: str) -> str:
     """A word for a training: what is fitted, how, and on which ``rows``, but not for how long.
 
     Names of layers do not count: a notebook whose cell is run again makes others.

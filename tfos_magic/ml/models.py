@@ -12,12 +12,12 @@ from pyspark.ml.param.shared import HasWeightCol
 from pyspark.ml.util import MLReadable, MLWritable
 
 from tfos_magic.errors import DataError, UsageError
-from tfos_magic.ml.dataframe_checks import Rows, check_columns
+from tfos_magic.ml.dataframe_checks import FrameRows, check_columns
+from tfos_magic.ml.fit_on_workers import EVALUATE, Facts
 from tfos_magic.ml.params import ClassColumns, KerasColumns, with_accessors
 from tfos_magic.ml.persistence import StageReader, StageWriter
 from tfos_magic.ml.scores import Scores
 from tfos_magic.ml.sharing import shared_cluster
-from tfos_magic.ml.training import EVALUATE, Facts
 from tfos_magic.ml.waiting import wait_for
 from tfos_magic.tracebacks import essence
 from tfos_magic.values.model_archives import from_archive
@@ -80,7 +80,7 @@ class KerasModel(KerasColumns, HasWeightCol, Model, MLWritable, MLReadable[Any])
         The cluster computes them, in the order of the rows and in batches of 32, as Keras does. Raises what ``fit``
         raises.
         """
-        rows = Rows(dataset)
+        rows = FrameRows(dataset)
         weight = {"weight": self.value("weightCol")} if self.value("weightCol") else {}
         rows.check(self.features, self.getLabelCol(), *weight.values())
         if self.facts.classifies:

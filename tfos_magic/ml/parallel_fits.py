@@ -12,12 +12,12 @@ from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.errors import RunStopped, TFOSError
+from tfos_magic.ml.fit_run import Training
 from tfos_magic.ml.search_rows import show
-from tfos_magic.ml.task import Training
 from tfos_magic.ml.waiting import wait_for
 
 
-class Search(Iterator[tuple[int, Any]]):
+class ParallelFits(Iterator[tuple[int, Any]]):
     """The models of trainings, each with its index and in their order, safe to be shared by threads.
 
     They begin with the first that is asked for. Those with the same options are one map of the cluster, which is let go

@@ -10,7 +10,7 @@ from typing import Any
 from tfos_magic.frames.inference.prediction import Prediction
 from tfos_magic.frames.mapping import map_blocks
 from tfos_magic.frames.source import quoted
-from tfos_magic.ml.training import Facts
+from tfos_magic.ml.fit_on_workers import Facts
 
 BLOCK_ROWS = 1024
 VECTORS = ("rawPrediction", "probability")

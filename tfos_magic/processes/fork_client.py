@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from tfos_magic.this_host import peer_user
+
 LISTENER_VARIABLE = "TFOS_LISTENER_FD"
 SERVER_MODULE = "tfos_magic.worker.fork_server"
 SERVER_NAME, TRAINER_NAME = "tfos-forkserver", "tfos-trainer"
@@ -26,7 +27,6 @@ MESSAGE_BYTES = 1 << 18
 DESCRIPTORS = 3
 TAIL_BYTES = 4096
 _SINGLE_THREADED = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass
@@ -186,8 +186,7 @@ def _is_bound(listener: socket.socket, name: bytes) -> bool:
 
 def is_own(connection: socket.socket) -> bool:
     """Whether the process at the other end is of this user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+    return peer_user(connection) == os.getuid()
 
 
 def _server_name(hash_seed: str) -> bytes:

@@ -18,7 +18,7 @@ from tfos_magic.spark.session import is_dynamic
 from tfos_magic.tensorboard.server_process import Serving, TensorBoards
 from tfos_magic.tensorflowonspark import ship
 from tfos_magic.tensorflowonspark.feeding import Feeding
-from tfos_magic.tensorflowonspark.TFSparkNode import Plan
+from tfos_magic.tensorflowonspark.TFSparkNode import NodePlan
 from tfos_magic.transport.messages import AS_WRITTEN
 
 QUEUES = ("input", "output", "error")
@@ -41,7 +41,7 @@ class InputMode:
 class TFCluster:
     """A cluster whose nodes run a program: what :func:`run` gives."""
 
-    def __init__(self, sc: Any, cluster: Cluster, work: Run, plan: Plan, mode: int, queues: Sequence[str]) -> None:
+    def __init__(self, sc: Any, cluster: Cluster, work: Run, plan: NodePlan, mode: int, queues: Sequence[str]) -> None:
         self.sc, self.input_mode, self.queues = sc, mode, list(queues)
         self.num_executors, self.cluster_id = len(plan.roles), work.run_id
         self.defaultFS, self.working_dir = plan.default_fs, plan.working_dir
@@ -224,7 +224,7 @@ def run(
     try:
         hosts = [worker.agent.host for worker in cluster.workers]
         fed = input_mode == InputMode.SPARK
-        plan = Plan(roles, hosts, _default_fs(sc), os.getcwd(), feeds=fed, release_port=release_port)
+        plan = NodePlan(roles, hosts, _default_fs(sc), os.getcwd(), feeds=fed, release_port=release_port)
         work = cluster.submit(
             _PROGRAM,
             name=getattr(map_fun, "__name__", "program"),

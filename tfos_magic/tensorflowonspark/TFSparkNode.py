@@ -18,7 +18,7 @@ CHIEFS = ("chief", "master")
 
 
 @dataclass(frozen=True)
-class Plan:
+class NodePlan:
     """What all nodes know: the ``(job, task)`` of each rank, hosts by rank, the file system and directory that paths
     are relative to, and whether Spark feeds rows and a port stays reserved."""
 
@@ -74,7 +74,7 @@ class TFNodeContext:
         TFNode.release_port(self)
 
 
-def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: Plan, notice: Callable[[str], None]) -> None:
+def run_node(map_fun: Callable[[Any, Any], Any], tf_args: Any, plan: NodePlan, notice: Callable[[str], None]) -> None:
     """Run a program on this node, in a trainer; ``notice`` is told what is done otherwise than it says."""
     from tfos_magic.feed.trainer.row_feed import leave
     from tfos_magic.tensorflowonspark import install
@@ -129,7 +129,7 @@ def _gone_named() -> Iterator[None]:
         raise
 
 
-def _context(plan: Plan, held: socket.socket, manager: TFNode.RowsManager) -> TFNodeContext:
+def _context(plan: NodePlan, held: socket.socket, manager: TFNode.RowsManager) -> TFNodeContext:
     from tfos_magic.training import ranks
 
     ports = [int(port) for port in ranks.allgather(int(held.getsockname()[1])).numpy()]
@@ -153,7 +153,7 @@ def _tf_config(node: TFNodeContext) -> str:
     )
 
 
-def _alone(plan: Plan) -> str:
+def _alone(plan: NodePlan) -> str:
     others = sorted({job for job, _ in plan.roles if job in ("ps", "evaluator")})
     return f"this one has {' and '.join(others)} nodes: leave num_ps and eval_node out." if others else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from tfos_magic.transport.frames import FRAME_BYTES
+from tfos_magic.transport.multipart import FRAME_BYTES
 from tfos_magic.transport.secret import SecretBytes
 
 HANDSHAKE_SECONDS, RELAYED_HANDSHAKE_SECONDS = 10, 60

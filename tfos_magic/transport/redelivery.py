@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from tfos_magic.errors import ProtocolError
-from tfos_magic.transport.frames import cut, joined
+from tfos_magic.transport.multipart import cut, joined
 
 _ENVELOPE = struct.Struct("!QQ")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfos_magic.disk.local_modules import local_sources
+from tfos_magic.disk.module_texts import local_sources
 from tfos_magic.disk.modules import EditedModules, local_modules, write_sources
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfos_magic as tfos
 from tfos_magic.errors import DataError
-from tfos_magic.files import csv, tfrecord
+from tfos_magic.files import csv, tfrecord_units
 from tfos_magic.files.file_sharding import in_runs, unit_order
 from tfos_magic.files.opening import open_source
 from tfos_magic.tfrecord.writing import new_job
@@ -367,7 +367,7 @@ def test_nulls_are_found_when_they_are_read(tmp_path: Path) -> None:
 def test_tfrecord_files_are_cut_into_runs_of_records(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tfrecord, "PIECE_BYTES", 300)
+    monkeypatch.setattr(tfrecord_units, "PIECE_BYTES", 300)
     whole = str(folder / "tfrecord")
     for shuffle in (False, True):
         datasets = [on_rank(rank, 3, whole, "tfrecord", batch_size=BATCH, shuffle=shuffle) for rank in range(3)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed
 from tfos_magic.feed.driver.spooled_feeds import FeedKey, FeedStore
 from tfos_magic.transport.messages import Message, NeedRoom, RefuseFeed, ReleaseFeed
 

@@ -31,7 +31,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """What a function draws in the partition of a number, in five blocks."""
 
     def draw(function: Any, partition: int, mapped: Any = tfs.map_blocks, **options: Any) -> list[float]:
-        monkeypatch.setattr("tfos_magic.frames.worker._partition", lambda: partition)
+        monkeypatch.setattr("tfos_magic.frames.spark_tasks._partition", lambda: partition)
         return mapped(function, FRAME, block_rows=100, **options)["z"].tolist()
 
     return draw

@@ -16,9 +16,9 @@ from tfos_magic.columns.row_buffer import reblocked
 from tfos_magic.errors import DataError, UsageError
 from tfos_magic.frames.arrow_blocks import from_numpy, to_numpy
 from tfos_magic.frames.grouping import GroupTask, reduced_segments
+from tfos_magic.frames.spark_tasks import MapTask, compiled_for, use_whole_vectors
 from tfos_magic.frames.specs import ColumnSpec
 from tfos_magic.frames.tensor_function import AGGREGATE, BLOCKS, Program, pack
-from tfos_magic.frames.worker import MapTask, compiled_for, use_whole_vectors
 
 X = ColumnSpec("x", "float64")
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from tfos_magic.ml.fingerprint import fingerprint
-from tfos_magic.ml.training import REGRESS, Fit
+from tfos_magic.ml.fit_on_workers import REGRESS, FitJob
 
 
 def model(units: int = 3, rate: float = 0.1) -> Any:
@@ -28,13 +28,13 @@ def model(units: int = 3, rate: float = 0.1) -> Any:
 
 
 OPTIONS = {"batch_size": 8, "resume": True, "frames": {"train": object()}}
-ASKED = Fit(REGRESS, model(), None, {}, 2)
+ASKED = FitJob(REGRESS, model(), None, {}, 2)
 
 
 @pytest.mark.parametrize(
     "alike", [replace(ASKED, model=model()), replace(ASKED, epochs=5)], ids=["made anew", "for longer"]
 )
-def test_it_is_found_again(alike: Fit) -> None:
+def test_it_is_found_again(alike: FitJob) -> None:
     assert fingerprint(alike, {**OPTIONS, "resume": False}, "8 1") == fingerprint(ASKED, OPTIONS, "8 1")
 
 
@@ -51,7 +51,7 @@ def test_it_is_found_again(alike: Fit) -> None:
     ],
     ids=["layers", "optimizer", "params", "function", "batch size", "callbacks", "rows"],
 )
-def test_another_is_another(other: tuple[Fit, dict[str, Any], str]) -> None:
+def test_another_is_another(other: tuple[FitJob, dict[str, Any], str]) -> None:
     assert fingerprint(*other) != fingerprint(ASKED, OPTIONS, "8 1")
 
 

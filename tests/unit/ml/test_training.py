@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfos_magic.errors import UsageError
-from tfos_magic.ml.training import REGRESS, Fit, evaluate, fit
+from tfos_magic.ml.fit_on_workers import REGRESS, FitJob, evaluate, fit
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +21,10 @@ def _data(y: Any, *weight: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((X, y, *weight)).batch(4)
 
 
-def _asked(loss: Any, metrics: Any = (), kind: str = REGRESS, outputs: int = 1) -> Fit:
+def _asked(loss: Any, metrics: Any = (), kind: str = REGRESS, outputs: int = 1) -> FitJob:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(outputs, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(1e-4), loss, metrics=list(metrics))
-    return Fit(kind, model, None, {}, 1)
+    return FitJob(kind, model, None, {}, 1)
 
 
 def apart(y: Any, predicted: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from tfos_magic.errors import TrainingError, UsageError
-from tfos_magic.transport.messages import StrategyOptions
+from tfos_magic.transport.messages import RESIZABLE, STRATEGIES, StrategyOptions
 
 
 def test_a_strategy_takes_its_own_options_alone() -> None:
@@ -32,3 +33,11 @@ def test_a_strategy_takes_its_own_options_alone() -> None:
 def test_values_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(TrainingError, match=says):
         StrategyOptions(**options)
+
+
+def test_what_is_offered_is_what_trainers_know() -> None:
+    from tfos_magic.training import distributed_cell
+
+    assert set(STRATEGIES) == set(distributed_cell.STRATEGIES)
+    assert set(RESIZABLE) <= set(STRATEGIES)
+    assert {name for field in fields(StrategyOptions) for name in field.metadata["strategies"]} <= set(STRATEGIES)

@@ -55,7 +55,7 @@ class NetBench:
         return bundle
 
 
-class Waits(Printer):
+class WaitPrinter(Printer):
     """Prints what the first worker prints, and after some seconds what is waited for before that."""
 
     def __init__(self) -> None:

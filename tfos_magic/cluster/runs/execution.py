@@ -23,11 +23,11 @@ from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
 from tfos_magic.cluster.startup import shown_by
 from tfos_magic.cluster.trainer_group import TrainerGroup
-from tfos_magic.disk.local_modules import local_sources
 from tfos_magic.disk.module_states import changed_states
+from tfos_magic.disk.module_texts import local_sources
 from tfos_magic.disk.place import tell_place
 from tfos_magic.errors import RunInterrupted, WorkerError, WorkerLost
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed
 from tfos_magic.storage import without_password
 from tfos_magic.tensorboard.event_files import EventMirror
 from tfos_magic.tensorboard.scalars import ScalarWriter

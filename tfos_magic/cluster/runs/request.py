@@ -24,7 +24,7 @@ from tfos_magic.errors import DataError, UsageError
 from tfos_magic.feed.driver.streaming_query import as_streaming
 from tfos_magic.spark.connect.reachability import check_server
 from tfos_magic.spark.session import is_dataframe, is_stopped
-from tfos_magic.transport.messages import APART, Answer, Question, StrategyOptions
+from tfos_magic.transport.messages import APART, RESIZABLE, Answer, Question, StrategyOptions
 
 RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
@@ -109,8 +109,6 @@ class FrameUse:
         return features if len(features) == len(self.plan.features) else ()
 
 
-RESIZABLE = ("sync", "local")
-"""The strategies of runs that may go on with other workers."""
 _WHOLE = {"batch_size": 1, "seed": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "max_restarts": 0}
 """Options that are whole numbers, and the least that each may be."""
 

@@ -13,7 +13,7 @@ from tfos_magic.cluster.startup import SAY_SECONDS
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.errors import DataError, FeedError
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
-from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed, columns_of
 from tfos_magic.feed.driver.streaming_query import StreamingSource, as_streaming
 from tfos_magic.transport.messages import FeedUse
 

@@ -66,7 +66,7 @@ class Jobs:
             cancel_tag(self._spark, self._tag)
 
 
-class Questions(Jobs):
+class QuestionJobs(Jobs):
     """Spark Connect's server itself does the exchange when it is asked what columns a table function has, which a
     function written in Python says. That takes no slot, and waits for no job."""
 

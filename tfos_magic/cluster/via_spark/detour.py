@@ -13,7 +13,7 @@ import zmq
 
 from tfos_magic.cluster.membership import Membership
 from tfos_magic.cluster.startup import tell_while, within
-from tfos_magic.cluster.via_spark.carriers import Jobs, Questions
+from tfos_magic.cluster.via_spark.carriers import Jobs, QuestionJobs
 from tfos_magic.cluster.via_spark.tunnel import Tunnel
 from tfos_magic.cluster.workers import RELAY
 from tfos_magic.errors import StartTimeout
@@ -54,7 +54,7 @@ class Detour:
     def __init__(self, spark: Session, membership: Membership, via: str, driver_host: str = "") -> None:
         self._spark, self._membership = spark, membership
         self.taken = via == "spark"
-        self._carrier = Questions(spark) if is_connect(spark) else Jobs(spark)
+        self._carrier = QuestionJobs(spark) if is_connect(spark) else Jobs(spark)
         self._tunnel: Tunnel | None = None
         self._endpoint = ""
         self._driver_host = driver_host

@@ -38,7 +38,7 @@ from tfos_magic.feed.agent.flight_messages import (
     encode_end,
     encode_error,
 )
-from tfos_magic.feed.agent.row_channels import RowBlock, RowChannels, RowQueue
+from tfos_magic.feed.agent.row_channels import ChannelBlock, RowChannels, RowQueue
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffer import Cancelled, StreamBuffer
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers
@@ -185,7 +185,7 @@ class _Server(flight.FlightServerBase):
             if (call := RowsCall.decode(descriptor.command)) is not None:
                 queue = self._channels.queue(call.channel, call.queue)
                 for chunk in reader:
-                    queue.answer(RowBlock(*block_of(chunk.data)))
+                    queue.answer(ChannelBlock(*block_of(chunk.data)))
                 return
             command = PutCommand.decode(descriptor.command)
             if (stream := self._streams.get(command.feed_id)) is not None:
@@ -263,11 +263,11 @@ def _put_rows(queue: RowQueue, call: RowsCall, reader: Any, cancelled: Cancelled
     """Put the rows of a partition, with its end; gives how many there were."""
     rows = 0
     for chunk in reader:
-        block = RowBlock(*block_of(chunk.data), call.answers)
+        block = ChannelBlock(*block_of(chunk.data), call.answers)
         rows += block.rows
         queue.put(block, call.timeout, cancelled)
     if rows:
-        queue.put(RowBlock(0, asks=call.answers), call.timeout, cancelled)
+        queue.put(ChannelBlock(0, asks=call.answers), call.timeout, cancelled)
     return rows
 
 

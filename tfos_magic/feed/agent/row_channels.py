@@ -25,7 +25,7 @@ Cancelled = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class RowBlock:
+class ChannelBlock:
     """``rows`` rows as bytes, of a task that waits for answers where it says so.
 
     One without rows is the end of a partition. Of answers, only the last ``rows`` count.
@@ -43,8 +43,8 @@ class RowQueue:
     """
 
     def __init__(self) -> None:
-        self._blocks: deque[RowBlock] = deque()
-        self._answers: deque[RowBlock] = deque()
+        self._blocks: deque[ChannelBlock] = deque()
+        self._answers: deque[ChannelBlock] = deque()
         self._bytes = self._put = self._taken = 0
         self._moved = 0.0
         self._unanswered = self._owed = 0
@@ -52,7 +52,7 @@ class RowQueue:
         self._failure: TFOSError | None = None
         self._changed = threading.Condition()
 
-    def put(self, block: RowBlock, timeout: float, cancelled: Cancelled) -> None:
+    def put(self, block: ChannelBlock, timeout: float, cancelled: Cancelled) -> None:
         """Add a block as soon as there is room; once the program reads no more, it is dropped."""
         with self._changed:
             self._wait(lambda: self._has_room(len(block.data)), timeout, cancelled)
@@ -90,9 +90,9 @@ class RowQueue:
         self._answers.clear()
         self._owed = self._unanswered
         if self._is_open and not self._closed:  # so that no batch of the program reaches into the next partition
-            self._add(RowBlock(0, asks=True))
+            self._add(ChannelBlock(0, asks=True))
 
-    def answers(self, rows: int, timeout: float, cancelled: Cancelled) -> Iterator[RowBlock]:
+    def answers(self, rows: int, timeout: float, cancelled: Cancelled) -> Iterator[ChannelBlock]:
         """Give the answers to so many ``rows``. Raises :class:`FeedError` where the program ends before."""
         left = rows
         while left > 0:
@@ -113,7 +113,7 @@ class RowQueue:
         if left < 0:
             raise FeedError(f"the program gave {rows - left} answers for the {rows} rows of a partition")
 
-    def take(self, cancelled: Cancelled) -> RowBlock | None:
+    def take(self, cancelled: Cancelled) -> ChannelBlock | None:
         """The next block, as soon as there is one; None at the end of all."""
         with self._changed:
             while not self._blocks:
@@ -127,7 +127,7 @@ class RowQueue:
             self._note_move()
             return block
 
-    def answer(self, block: RowBlock) -> None:
+    def answer(self, block: ChannelBlock) -> None:
         """Take answers of the program; none at all stand for those that do not come, for it has gone on.
 
         They are dropped where the task that asked has ended.
@@ -140,7 +140,7 @@ class RowQueue:
             self._owed -= dropped
             self._unanswered = max(0, self._unanswered - given)
             if self._asking and block.rows > dropped:
-                self._answers.append(RowBlock(block.rows - dropped, block.data))
+                self._answers.append(ChannelBlock(block.rows - dropped, block.data))
             self._note_move()
 
     def end(self) -> None:
@@ -163,7 +163,7 @@ class RowQueue:
             self._bytes, self._taken = 0, self._put
             self._changed.notify_all()
 
-    def _add(self, block: RowBlock) -> None:
+    def _add(self, block: ChannelBlock) -> None:
         self._blocks.append(block)
         self._bytes += len(block.data)
         self._put += 1

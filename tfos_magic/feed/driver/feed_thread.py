@@ -7,7 +7,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from tfos_magic.errors import FeedError
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed
 
 
 class FeedJobThread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tfos_magic.feed.driver.sources.feed import SpooledFeed
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed
 
 
 class FeedsInUse:

@@ -18,8 +18,8 @@ from tfos_magic.feed.driver.answers import Answers
 from tfos_magic.feed.driver.feed_job import FeedReport, Overflow, feed_dataframe
 from tfos_magic.feed.driver.feed_thread import FeedJobThread
 from tfos_magic.feed.driver.feeds_in_use import FeedsInUse
-from tfos_magic.feed.driver.sources.feed import SpooledFeed, columns_of, unlike, whole
-from tfos_magic.feed.driver.sources.files import GONE, files_mark
+from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed, columns_of, unlike, whole
+from tfos_magic.feed.driver.sources.files_read import GONE, files_mark
 from tfos_magic.feed.driver.streamed_feeds import StreamedFeeds
 from tfos_magic.spark.planning import parallelism_of
 from tfos_magic.spark.session import Session, cancel_tag, job_tag, repeats

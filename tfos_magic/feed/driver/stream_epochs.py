@@ -11,7 +11,7 @@ from typing import Any
 from tfos_magic.columns.columns import FeedPlan
 from tfos_magic.columns.digest import RowsDigest
 from tfos_magic.errors import FeedError
-from tfos_magic.feed.driver.sources.feed import unlike
+from tfos_magic.feed.driver.sources.fed_frame import unlike
 from tfos_magic.feed.driver.streaming_query import LiveQuery
 
 NEGLECT_SECONDS = 300.0

@@ -25,8 +25,8 @@ from tfos_magic.errors import ClusterError, DataError, TFOSError
 from tfos_magic.feed.trainer.elements import Elements, check_batch_size, held_weakly
 from tfos_magic.feed.trainer.shuffle_order import ShuffledEpochs, shuffled
 from tfos_magic.files.file_sharding import FileShares, in_order, in_runs, overlaps, recut, unit_order
+from tfos_magic.files.file_source import FileSource, Unit
 from tfos_magic.files.opening import open_source
-from tfos_magic.files.sources import FileSource, Unit
 from tfos_magic.spark.locations import absolute_path
 from tfos_magic.training import ranks
 from tfos_magic.training.inputs.marks import mark_sharded

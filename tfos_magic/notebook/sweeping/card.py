@@ -16,7 +16,7 @@ from tfos_magic.notebook.sweeping.picture import (
     summary,
     take_picture,
 )
-from tfos_magic.notebook.views.charts import Chart, Line
+from tfos_magic.notebook.views.charts import Chart, ChartLine
 from tfos_magic.notebook.views.line_chart import draw_chart
 from tfos_magic.notebook.views.tables import html_table
 from tfos_magic.notebook.views.wording import count_of, number
@@ -105,9 +105,9 @@ def _chart(sweep: Sweep) -> Chart:
     return Chart(metric, "epoch", [*lines, *([_line(metric, "solid", best)] if best is not None else [])])
 
 
-def _line(metric: str, style: str, trial: Trial) -> Line:
+def _line(metric: str, style: str, trial: Trial) -> ChartLine:
     values = [value if abs(value) < float("inf") else None for value in trial.curve.values()]
-    return Line(f"{metric} of trial {trial.number}", style, [float(epoch) for epoch in trial.curve], values)
+    return ChartLine(f"{metric} of trial {trial.number}", style, [float(epoch) for epoch in trial.curve], values)
 
 
 def _failure(trial: Trial) -> str:

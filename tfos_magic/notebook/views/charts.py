@@ -13,7 +13,7 @@ METRICS = 6
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One curve by ascending ``xs``; ``style`` is ``solid`` (training), ``dashed`` (validation) or ``faint`` (running
     values within epochs). A y of None is a gap."""
 
@@ -32,7 +32,7 @@ class Chart:
 
     name: str
     x: str
-    lines: list[Line]
+    lines: list[ChartLine]
     usual: bool = True
 
 
@@ -68,8 +68,8 @@ def _metric(state: RunState, name: str) -> Chart:
     return Chart(name, "epoch", [line for line in lines if line.xs])
 
 
-def _line(name: str, style: str, points: list[tuple[float, float]]) -> Line:
-    return Line(name, style, [_short(x) for x, _ in points], [_finite(y) for _, y in points])
+def _line(name: str, style: str, points: list[tuple[float, float]]) -> ChartLine:
+    return ChartLine(name, style, [_short(x) for x, _ in points], [_finite(y) for _, y in points])
 
 
 def _by_epoch(state: RunState, name: str) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tfos_magic.notebook.views.charts import Chart, Line
+from tfos_magic.notebook.views.charts import Chart, ChartLine
 from tfos_magic.notebook.views.wording import duration, number
 
 WIDTH, HEIGHT = 224.0, 92.0
@@ -61,7 +61,7 @@ class _Frame:
         texts = (f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
         return f'{rules}<g fill="currentColor" fill-opacity="0.75">{" ".join(texts)} </g>'
 
-    def path(self, line: Line) -> str:
+    def path(self, line: ChartLine) -> str:
         """Lines through the finite points, lifted over the gaps; a point alone is a dot."""
         steps = []
         for x, before, y, after in zip(line.xs, [None, *line.ys], line.ys, [*line.ys[1:], None], strict=False):

@@ -18,7 +18,7 @@ from tfos_magic.training.allreduce.host_links import Links
 from tfos_magic.training.allreduce.rendezvous import Star
 from tfos_magic.training.allreduce.shared_memory import SharedMemory, open_listener, share_memory
 from tfos_magic.training.allreduce.tcp_peers import TcpPeers
-from tfos_magic.training.allreduce.unix_peers import Invitation
+from tfos_magic.training.allreduce.unix_peers import GroupInvitation
 from tfos_magic.transport.secret import Secret
 from tfos_magic.transport.tls import TlsPeers, secure
 
@@ -102,7 +102,7 @@ def _share(
     if all(len(members) == 1 for members in hosts):
         return True
     with ExitStack() as opened:
-        invitation = Invitation.derive(key, addresses[ranks[0]].rpartition(":")[0])
+        invitation = GroupInvitation.derive(key, addresses[ranks[0]].rpartition(":")[0])
         listener: socket.socket | None = None
         if ranks[0] == rank and len(ranks) > 1 and (listener := open_listener(invitation)) is not None:
             opened.enter_context(listener)

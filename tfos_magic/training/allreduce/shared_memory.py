@@ -26,7 +26,7 @@ from tfos_magic.training.allreduce import Array
 from tfos_magic.training.allreduce.arithmetic import combine, fractions
 from tfos_magic.training.allreduce.buckets import plan_chunks
 from tfos_magic.training.allreduce.result_memory import LentArrays
-from tfos_magic.training.allreduce.unix_peers import Invitation, UnixPeers, host, join, listen, nameless_file
+from tfos_magic.training.allreduce.unix_peers import GroupInvitation, UnixPeers, host, join, listen, nameless_file
 
 SLOT_BYTES = 4 << 20
 _SLOTS_BYTES = 64 << 20
@@ -216,7 +216,7 @@ def memory_bytes(size: int) -> int:
     return _NUMBERS_BYTES + (2 * size + 1) * slot_bytes(size)
 
 
-def open_listener(invitation: Invitation) -> socket.socket | None:
+def open_listener(invitation: GroupInvitation) -> socket.socket | None:
     """The socket on which a host's first rank awaits the others; None where the system has none."""
     try:
         return listen(invitation)
@@ -226,7 +226,7 @@ def open_listener(invitation: Invitation) -> socket.socket | None:
 
 
 def share_memory(
-    ranks: Sequence[int], rank: int, invitation: Invitation, listener: socket.socket | None
+    ranks: Sequence[int], rank: int, invitation: GroupInvitation, listener: socket.socket | None
 ) -> SharedMemory | None:
     """Share memory between ``ranks`` of one host, the first of which has the ``listener``; None where that cannot be.
 

@@ -23,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
+from tfos_magic.this_host import peer_user
 from tfos_magic.training.allreduce import PeerLost, astray
 from tfos_magic.training.allreduce.handshake import HANDSHAKE_SECONDS
 from tfos_magic.transport.side_by_side import verified
 
 TOKEN_BYTES = 16
 _MEETING = struct.Struct("<II")
-_CREDENTIALS = struct.Struct("3i")
 _ABORT = b"given up: "  # longer than a meeting
 _MAX_MESSAGE = 512
 
@@ -149,14 +149,14 @@ class UnixPeers:
 
 
 @dataclass(frozen=True)
-class Invitation:
+class GroupInvitation:
     """How ranks find the first of their host: its socket's name, and a secret no listing of sockets shows."""
 
     name: bytes
     secret: bytes = field(repr=False)
 
     @classmethod
-    def derive(cls, key: bytes, host: str) -> Invitation:
+    def derive(cls, key: bytes, host: str) -> GroupInvitation:
         """The invitation to the group on ``host``, for whoever knows ``key``."""
         name, secret = (hmac.digest(key, f"{use} {host}".encode(), "sha256") for use in ("name", "secret"))
         return cls(name[:TOKEN_BYTES], secret[:TOKEN_BYTES])
@@ -166,7 +166,7 @@ class Invitation:
         return "\0tfos-" + self.name.hex()
 
 
-def listen(invitation: Invitation) -> socket.socket:
+def listen(invitation: GroupInvitation) -> socket.socket:
     """Open the socket of ``invitation``. Raises OSError where the system has no such sockets."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -178,7 +178,9 @@ def listen(invitation: Invitation) -> socket.socket:
     return listener
 
 
-def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], file: int, seconds: float) -> UnixPeers:
+def host(
+    listener: socket.socket, invitation: GroupInvitation, names: Sequence[int], file: int, seconds: float
+) -> UnixPeers:
     """On the first member: wait for all others, give each the descriptor ``file`` and its connections to the rest.
 
     Raises OSError (TimeoutError after ``seconds``) when they do not come.
@@ -205,7 +207,7 @@ def host(listener: socket.socket, invitation: Invitation, names: Sequence[int], 
         return UnixPeers(0, {rank: peers[rank].dup() for rank in sorted(peers)}, names)
 
 
-def join(invitation: Invitation, rank: int, names: Sequence[int], seconds: float) -> tuple[UnixPeers, int]:
+def join(invitation: GroupInvitation, rank: int, names: Sequence[int], seconds: float) -> tuple[UnixPeers, int]:
     """On the other members: connect to the first and give the mesh and the descriptor of the shared file."""
     size = len(names)
     with contextlib.ExitStack() as opened:
@@ -241,12 +243,14 @@ def nameless_file(size: int) -> int:
     return file
 
 
-def _accept(listener: socket.socket, invitation: Invitation, deadline: float) -> Iterator[tuple[int, socket.socket]]:
+def _accept(
+    listener: socket.socket, invitation: GroupInvitation, deadline: float
+) -> Iterator[tuple[int, socket.socket]]:
     """Give ranks and sockets of this user's processes that know the invitation; others are closed, and delay nobody."""
     return verified(listener, lambda peer: _verify(peer, invitation), deadline, seconds=HANDSHAKE_SECONDS)
 
 
-def _verify(peer: socket.socket, invitation: Invitation) -> int:
+def _verify(peer: socket.socket, invitation: GroupInvitation) -> int:
     _check_user(peer)
     hello = peer.recv(TOKEN_BYTES + 2)
     known = secrets.compare_digest(hello[:TOKEN_BYTES], invitation.secret) and len(hello) == TOKEN_BYTES + 2
@@ -256,8 +260,7 @@ def _verify(peer: socket.socket, invitation: Invitation) -> int:
 
 
 def _check_user(peer: socket.socket) -> None:
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    if (user := _CREDENTIALS.unpack(raw)[1]) != os.getuid():
+    if (user := peer_user(peer)) != os.getuid():
         raise PermissionError(f"the peer belongs to user {user}, not {os.getuid()}")
 
 

@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.firststep.laws import StepValues
-from tfos_magic.training.firststep.step_trial import Trial
+from tfos_magic.training.firststep.step_trial import StepTrial
 
 TOLERANCE = 1e-3
 _CAST = {tf.bool: tf.int32, tf.uint8: tf.int32, tf.int8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32}
 _SENT = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64, *_CAST)
 
 
-def different(collectives: Collectives, trial: Trial, batch: Any) -> list[Any]:
+def different(collectives: Collectives, trial: StepTrial, batch: Any) -> list[Any]:
     """The names of numbers that ranks compute otherwise of rank 0's ``batch``; all ranks call it with one of theirs.
 
     Empty too where rows cannot be sent, as strings and ragged ones cannot, or where a rank cannot try the step.

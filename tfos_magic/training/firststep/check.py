@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.agreement import REMEDY
-from tfos_magic.training.firststep import batches, runs
+from tfos_magic.training.firststep import batches, step_runs
 from tfos_magic.training.firststep.alike import different
 from tfos_magic.training.firststep.batches import Tried
 from tfos_magic.training.firststep.kept import drawing_apart
 from tfos_magic.training.firststep.laws import Law, agreed
 from tfos_magic.training.firststep.maps import Padding, paddings, refuse_padding, widened
 from tfos_magic.training.firststep.python_objects import has_own_code
-from tfos_magic.training.firststep.runs import Laws, mixed
 from tfos_magic.training.firststep.schedule import Schedule
-from tfos_magic.training.firststep.step_trial import STRETCHES, Trial, TrialStep, layers_in_float64
+from tfos_magic.training.firststep.step_runs import Laws, mixed
+from tfos_magic.training.firststep.step_trial import STRETCHES, StepTrial, TrialStep, layers_in_float64
 from tfos_magic.training.firststep.words import KINDS, Words, of_assumed, of_metric, of_untried
 from tfos_magic.training.gathered.losses import GatheredLosses
 from tfos_magic.training.inputs.digests import without_digest
@@ -107,13 +107,13 @@ class FirstStep:
         return again
 
     @contextmanager
-    def _trial(self, model: Any, kind: str) -> Iterator[Trial]:
+    def _trial(self, model: Any, kind: str) -> Iterator[StepTrial]:
         with ExitStack() as stack:
             eager = tf.config.functions_run_eagerly()
             stack.callback(tf.config.run_functions_eagerly, eager)
             tf.config.run_functions_eagerly(True)
             stack.enter_context(drawing_apart())
-            trial = Trial(self._session, model, kind, stack)
+            trial = StepTrial(self._session, model, kind, stack)
             stack.enter_context(trial.state.perturbed(1))
             yield trial
 
@@ -143,10 +143,10 @@ class FirstStep:
                     self._early.add(model)
             self.schedule.note_found(model, trial.state.settings(), self._may_change(trial, laws))
             if again is not None and laws and (is_traced or again.step):
-                laws = runs.held_to(before, laws)
+                laws = step_runs.held_to(before, laws)
             self._settle(model, trial, laws, again)
             if laws and (self._may_change(trial, laws) or any(layer._metrics for layer in model.layers)):
-                runs.refuse_metrics(trial, rows, self._any)
+                step_runs.refuse_metrics(trial, rows, self._any)
             if (
                 laws
                 and self._any(self._session.looks.looked)
@@ -154,14 +154,14 @@ class FirstStep:
             ):
                 self._refuse_apart(model, names)
 
-    def _laws_with_gathered(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+    def _laws_with_gathered(self, trial: StepTrial, rows: Tried, laws: Laws) -> Laws:
         """The laws where losses by which rows mix are gathered, or none is: one may read more than it is given."""
         for change in (self.gathered.gather_all, self.gathered.gather_none):
             if mixed(laws) and self._any(change()):
                 laws = self._laws_on(trial, rows)
         return laws
 
-    def _may_change(self, trial: Trial, laws: Laws) -> bool:
+    def _may_change(self, trial: StepTrial, laws: Laws) -> bool:
         """Whether other rows may show a step to be another one: one that is made of losses for each row does not."""
         own_loss = type(trial.model).compute_loss is not keras.Model.compute_loss
         return trial.own_step or own_loss or bool(self.gathered.assumed) or any(name[0] == "added" for name in laws)
@@ -174,40 +174,40 @@ class FirstStep:
                 trial.own_step = False  # its later steps were tried with the padding that there is
                 wider = widened(rows.whole[0], padded), rows.whole[1]
                 both = Tried(rows.whole, (wider, wider))
-                exact = self._tried(trial, batches.in_float64(both), runs.IN_FLOAT64)
+                exact = self._tried(trial, batches.in_float64(both), step_runs.IN_FLOAT64)
                 laws = exact or self._tried(trial, both, TOLERANCE)
         refuse_padding(model, laws, self._session.reporter)
 
-    def _laws_on(self, trial: Trial, rows: Tried) -> Laws:
+    def _laws_on(self, trial: StepTrial, rows: Tried) -> Laws:
         """The laws that ``rows`` show; where one is mixed, which rounding may have made, those found in float64."""
         laws = self._tried(trial, rows, TOLERANCE)
         if not mixed(laws):
             return laws
-        return self._tried(trial, batches.in_float64(rows), runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
+        return self._tried(trial, batches.in_float64(rows), step_runs.IN_FLOAT64) or self._tried(trial, rows, CERTAIN)
 
-    def _filled_in(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+    def _filled_in(self, trial: StepTrial, rows: Tried, laws: Laws) -> Laws:
         """The laws, with those of numbers that were zero as other rows show them, or as other gradients have them."""
-        unknown = runs.unknown_in(laws, of_all_kinds=bool(laws) and self._any(batches.has_zeros_alone(rows)))
+        unknown = step_runs.unknown_in(laws, of_all_kinds=bool(laws) and self._any(batches.has_zeros_alone(rows)))
         if not unknown:
             return laws
         others = batches.filled(rows)
-        shown = self._any(others is not rows and runs.shows(trial, others, unknown, TOLERANCE))
+        shown = self._any(others is not rows and step_runs.shows(trial, others, unknown, TOLERANCE))
         other_laws = self._laws_on(trial, others) if shown else {}
-        laws = runs.completed(laws, other_laws)
+        laws = step_runs.completed(laws, other_laws)
         known = {law for name, law in laws.items() if name[0] == "gradient" and law is not Law.UNKNOWN}
         common = known.pop() if len(known) == 1 else Law.UNKNOWN
         return {n: common if law is Law.UNKNOWN and n[0] == "gradient" else law for n, law in laws.items()}
 
-    def _with_statistics(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+    def _with_statistics(self, trial: StepTrial, rows: Tried, laws: Laws) -> Laws:
         """The laws, as larger rows show them for statistics that do not change, which may go by a threshold."""
-        if not self._any(bool(still := trial.collected(runs.still(laws)))):
+        if not self._any(bool(still := trial.collected(step_runs.still(laws)))):
             return laws
         before = dict(self._laws)
         large = self._laws_on(trial, batches.contrasted(rows, *batches.LARGE))
         self._laws = before
-        return runs.completed(laws, large, still)
+        return step_runs.completed(laws, large, still)
 
-    def _laws_of_changed(self, trial: Trial, rows: Tried, laws: Laws) -> Laws:
+    def _laws_of_changed(self, trial: StepTrial, rows: Tried, laws: Laws) -> Laws:
         """The laws of a step that changes its gradients before the optimizer has them, as by clipping.
 
         It gets those of all ranks, if it does with them the same on every rank. Else what it does must be linear.
@@ -223,7 +223,7 @@ class FirstStep:
         """Whether something is so on any rank."""
         return bool(self._session.collectives.gather([int(mine)]).any())
 
-    def _tried(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
+    def _tried(self, trial: StepTrial, rows: Tried, tolerance: float) -> Laws:
         """The laws that all ranks agree on, with those that scale applied; empty where a rank cannot try the step."""
         laws = self._common(self._compared(trial, rows, tolerance))
         if self._any(self._adopts()):
@@ -241,14 +241,14 @@ class FirstStep:
         counts = collectives.gather([len(found)])[:, 0]
         return bool(found) and not (counts != counts[0]).any() and self.gathered.adopt(collectives.gather(found))
 
-    def _compared(self, trial: Trial, rows: Tried, tolerance: float) -> Laws:
+    def _compared(self, trial: StepTrial, rows: Tried, tolerance: float) -> Laws:
         try:
-            with layers_in_float64(trial.model) if tolerance == runs.IN_FLOAT64 else nullcontext():
-                laws_of_runs = [runs.run(trial, each, tolerance) for each in (rows, rows.wide) if each is not None]
+            with layers_in_float64(trial.model) if tolerance == step_runs.IN_FLOAT64 else nullcontext():
+                laws_of_runs = [step_runs.run(trial, each, tolerance) for each in (rows, rows.wide) if each is not None]
                 for ahead in trial.state.ahead(trial.own_step):
-                    laws_of_runs += runs.run_later(trial, rows, tolerance, ahead)
+                    laws_of_runs += step_runs.run_later(trial, rows, tolerance, ahead)
                 if trial.united_early:  # what limits gradients may treat all of some length alike
-                    laws_of_runs += [runs.run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
+                    laws_of_runs += [step_runs.run(trial, rows, tolerance, stretch) for stretch in STRETCHES]
                 names = dict.fromkeys(name for laws in laws_of_runs for name in laws)
                 return {name: agreed([laws.get(name, Law.UNKNOWN) for laws in laws_of_runs]) for name in names}
         except (TrainingError, ClusterError):
@@ -272,7 +272,7 @@ class FirstStep:
         what = next((text for name in names if (text := Words(model, self._owners).of(name))), "What the step computes")
         raise TrainingError(f"{what} differs between workers for the same rows. {REMEDY}")
 
-    def _settle(self, model: Any, trial: Trial, laws: Laws, again: Loop | None) -> None:
+    def _settle(self, model: Any, trial: StepTrial, laws: Laws, again: Loop | None) -> None:
         notice = self._session.reporter.notice
         if not laws:
             if again is None:

@@ -64,7 +64,7 @@ class TrialStep(Step):
         """Nobody votes in a trial."""
 
 
-class Trial:
+class StepTrial:
     """Steps of ``model`` on some rows, by ``run``: ``kind`` is ``fit`` or ``evaluate``."""
 
     def __init__(self, session: TrainingState, model: Any, kind: str, stack: ExitStack) -> None:

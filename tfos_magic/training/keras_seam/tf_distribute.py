@@ -17,7 +17,7 @@ from tfos_magic.training.keras_seam.seams import replace
 from tfos_magic.training.logs.progress import Reporter
 
 _MIRRORED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
-_REFUSED = ("ParameterServerStrategy", "TPUStrategy")
+REFUSED = ("ParameterServerStrategy", "TPUStrategy")
 
 
 def install(stack: ExitStack, reporter: Reporter) -> None:
@@ -38,7 +38,7 @@ def install(stack: ExitStack, reporter: Reporter) -> None:
         )
 
     for module in (tf.distribute, tf.distribute.experimental):
-        for names, make in ((_MIRRORED, one_replica), (_REFUSED, refused)):
+        for names, make in ((_MIRRORED, one_replica), (REFUSED, refused)):
             for name in names:
                 if hasattr(module, name):
                     replace(stack, module, name, strategy_class(name, make))

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_magic.errors import ProtocolError
-from tfos_magic.transport.frames import cut, joined
+from tfos_magic.transport.multipart import cut, joined
 
 Array = np.ndarray[Any, Any]
 

@@ -91,7 +91,7 @@ class Target:
         rate = self.optimizer._learning_rate
         return tf.cast(rate.value if hasattr(rate, "value") else np.nan, tf.float64)
 
-    def _plan(self, share: Sequence[int], by_place: Mapping[int, Any], inputs: list[tf.Tensor]) -> Plan:
+    def _plan(self, share: Sequence[int], by_place: Mapping[int, Any], inputs: list[tf.Tensor]) -> TargetPlan:
         """Add what goes to one server to ``inputs``; gives what that is."""
         gradients = [by_place.get(i) for i in share]
         sparse = tuple(i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices))
@@ -101,7 +101,7 @@ class Target:
         for i in sparse:
             slices: Any = gradients[i]
             inputs += [slices.values, tf.cast(slices.indices, tf.int64)]
-        return Plan(dense, sparse, len(inputs) - before)
+        return TargetPlan(dense, sparse, len(inputs) - before)
 
     def _assign(self, share: Sequence[int], flats: Sequence[Any]) -> None:
         variables = [self._variables[i] for i in share]
@@ -119,7 +119,7 @@ class Target:
         return [*(self._variables[i] for i in share), *optimizers.state(self.optimizer, share)]
 
 
-class Plan:
+class TargetPlan:
     """What a push brings one server: places of dense and of sparse gradients, in how many arrays."""
 
     def __init__(self, dense: tuple[int, ...], sparse: tuple[int, ...], arrays: int) -> None:
@@ -129,7 +129,7 @@ class Plan:
 class ServerExchange:
     """The round trip of a step, as a graph calls it: one for each place of the cell where gradients are applied."""
 
-    def __init__(self, target: Target, group: ServerGroup, run_id: str, plans: Sequence[Plan]) -> None:
+    def __init__(self, target: Target, group: ServerGroup, run_id: str, plans: Sequence[TargetPlan]) -> None:
         self._target = target
         self._group = group
         self._run_id = run_id

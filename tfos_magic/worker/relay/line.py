@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from tfos_magic.transport.curve import secure_client, unbounded
-from tfos_magic.transport.frames import cut, joined
+from tfos_magic.transport.multipart import cut, joined
 
 ANSWER_SECONDS, SEND_SECONDS, BATCH_SECONDS = 6.0, 1.0, 0.02
 PIECE_BYTES, MOST_BYTES = 1 << 16, 4 << 20

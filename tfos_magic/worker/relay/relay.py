@@ -20,9 +20,9 @@ from tfos_magic.errors import ClusterError
 from tfos_magic.processes.child_process import name_process
 from tfos_magic.spark.liveness import ExecutorLiveness
 from tfos_magic.transport.curve import KnownKeys, let_in, secure_server, unbounded
-from tfos_magic.transport.frames import cut, joined
 from tfos_magic.transport.half_open import HalfOpen
 from tfos_magic.transport.log_once import LogOnce
+from tfos_magic.transport.multipart import cut, joined
 from tfos_magic.worker.host import find_place
 from tfos_magic.worker.relay.line import END, Connections, pack, unpack
 

@@ -10,7 +10,7 @@ import re
 from tfos_magic.cluster.runs.metric_series import POINTS as TRACE_POINTS
 from tfos_magic.cluster.runs.metric_series import MetricSeries, Stopwatch
 from tfos_magic.cluster.runs.state import RunPhase, RunState, rewind
-from tfos_magic.notebook.views.charts import POINTS, Chart, Line, take_charts
+from tfos_magic.notebook.views.charts import POINTS, Chart, ChartLine, take_charts
 from tfos_magic.notebook.views.line_chart import draw_chart
 from tfos_magic.transport.messages import EpochEnd
 
@@ -125,11 +125,11 @@ def test_values_that_are_not_finite_are_gaps() -> None:
 
 def test_less_than_two_finite_values_are_no_chart() -> None:
     assert take_charts(new_state()) == []
-    assert draw_chart(Chart("loss", "epoch", [Line("loss", "solid", [1, 2], [1.0, None])])) == ""
+    assert draw_chart(Chart("loss", "epoch", [ChartLine("loss", "solid", [1, 2], [1.0, None])])) == ""
 
 
 def test_equal_values_are_a_line_in_the_middle() -> None:
-    (path,) = paths(draw_chart(Chart("loss", "epoch", [Line("loss", "solid", [1, 2], [1.0, 1.0])])))
+    (path,) = paths(draw_chart(Chart("loss", "epoch", [ChartLine("loss", "solid", [1, 2], [1.0, 1.0])])))
     assert {y for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path)} == {"41.0"}
 
 

@@ -23,16 +23,15 @@ from tfos_magic.training.inputs.own_rows import (
     of_unknown_length,
 )
 from tfos_magic.training.inputs.sharding import own_batches, shard_batches
-from tfos_magic.training.keras_seam.as_written.replica_context import Replicas
+from tfos_magic.training.keras_seam.as_written.replica_context import ReplicaStrategy
 from tfos_magic.training.keras_seam.as_written.replica_context import install as install_replicas
 from tfos_magic.training.keras_seam.seams import replace as replace_seam
 from tfos_magic.training.keras_seam.seams import wrap
-from tfos_magic.training.keras_seam.tf_distribute import strategy_class
+from tfos_magic.training.keras_seam.tf_distribute import REFUSED, strategy_class
 from tfos_magic.training.rank_session import Session
 from tfos_magic.values import random_state
 
 _TOGETHER = ("MultiWorkerMirroredStrategy",)
-_REFUSED = ("ParameterServerStrategy", "TPUStrategy")
 
 
 @contextmanager
@@ -95,7 +94,7 @@ class _Synchronous:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._replicas = session, Replicas(session.collectives, lambda: session.applying)
+        self._session, self._replicas = session, ReplicaStrategy(session.collectives, lambda: session.applying)
         self._scope = tf.distribute.get_strategy().scope
         self.num_replicas_in_sync = session.collectives.size
 
@@ -162,7 +161,7 @@ class _Synchronous:
 
 def _install(stack: ExitStack, together: Callable[[str], Any]) -> None:
     for module in (tf.distribute, tf.distribute.experimental):
-        for names, make in ((_TOGETHER, together), (_REFUSED, _refused)):
+        for names, make in ((_TOGETHER, together), (REFUSED, _refused)):
             for name in names:
                 if hasattr(module, name):
                     replace_seam(stack, module, name, strategy_class(name, make))

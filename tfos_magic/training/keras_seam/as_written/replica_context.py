@@ -15,7 +15,7 @@ from tfos_magic.training.keras_seam.seams import replace
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
-class Replicas(tf.distribute.Strategy):
+class ReplicaStrategy(tf.distribute.Strategy):
     """The strategy that a program finds in force within ``strategy.run``, with variables that are plain ones.
 
     While ``applying()``, an optimizer has sums of all replicas, and what it adds up by itself stays as it is.
@@ -41,11 +41,11 @@ def _update(
 class _Extended(distribute_lib._DefaultDistributionExtended):
     """TensorFlow's default, one replica that has all to itself, but for what goes from replica to replica."""
 
-    def __init__(self, strategy: Replicas, collectives: Collectives, applying: Callable[[], bool]) -> None:
+    def __init__(self, strategy: ReplicaStrategy, collectives: Collectives, applying: Callable[[], bool]) -> None:
         super().__init__(strategy)
         self._collectives, self._applying = collectives, applying
 
-    def _scope(self, strategy: Replicas) -> Any:
+    def _scope(self, strategy: ReplicaStrategy) -> Any:
         return distribute_lib.StrategyExtendedV2._scope(self, strategy)
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_magic.errors import DataError
-from tfos_magic.files.sources import Piece, Unit, naming
+from tfos_magic.files.file_source import Piece, Unit, naming
 from tfos_magic.storage import is_local, open_system
 from tfos_magic.tfrecord.decode import RECORD_TYPES, refuse_types
 from tfos_magic.tfrecord.framing import FOOTER, HEADER

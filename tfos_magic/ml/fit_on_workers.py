@@ -10,8 +10,8 @@ from typing import Any
 from tfos_magic.errors import UsageError
 from tfos_magic.ml.logits import gives_logits
 
-FIT = "import tfos_magic.ml.training as t_\nmodel, history, facts = t_.fit(item, train, {validation})"
-EVALUATE = "import tfos_magic.ml.training as t_\nmetrics = t_.evaluate(model, facts, data)"
+FIT = "import tfos_magic.ml.fit_on_workers as t_\nmodel, history, facts = t_.fit(item, train, {validation})"
+EVALUATE = "import tfos_magic.ml.fit_on_workers as t_\nmetrics = t_.evaluate(model, facts, data)"
 """What the workers run, with the names that it needs and those that it leaves."""
 
 CLASSIFY, REGRESS = "classify", "regress"
@@ -20,7 +20,7 @@ _OF_CLASSES = ("sparse", "categoricalgeneralized", "circle", "ctc")
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitJob:
     """One training, as its workers are told: a ``kind``, a model or what makes it, and what ``fit`` takes.
 
     ``labels`` are the classes that the data have, in their order, in the column ``label``.
@@ -55,7 +55,7 @@ class Facts:
         return self.classes or range(_classes_of(self.shape))
 
 
-def fit(asked: Fit, train: Any, validation: Any = None) -> tuple[Any, dict[str, list[float]], Facts]:
+def fit(asked: FitJob, train: Any, validation: Any = None) -> tuple[Any, dict[str, list[float]], Facts]:
     """Train as asked, and give the model, the history of its metrics by name, and the facts.
 
     Raises :class:`UsageError` where model and labels do not fit.
@@ -149,7 +149,7 @@ def _shape_of(model: Any, data: Any) -> tuple[int | None, ...]:
     return tuple(made[0].shape[1:])
 
 
-def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
+def _check(asked: FitJob, model: Any, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
     """The class of each output; none where the classes are the places of the outputs."""
     if asked.kind == REGRESS and shape is not None and math.prod(length or 0 for length in shape) != 1:
         raise UsageError(
@@ -163,7 +163,7 @@ def _check(asked: Fit, model: Any, shape: tuple[int | None, ...] | None) -> tupl
     return _classes(asked.labels, shape)
 
 
-def _check_labels(asked: Fit, loss: Any, given: Any, shape: tuple[int | None, ...]) -> None:
+def _check_labels(asked: FitJob, loss: Any, given: Any, shape: tuple[int | None, ...]) -> None:
     """Raise :class:`UsageError` where a loss of Keras's own would compare labels with outputs of another shape, which
     TensorFlow spreads over each other."""
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", None) or type(loss).__name__

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.notebook.views.simulated import RUN, new_state, progress, run_through, tell
 from tfos_magic.transport.messages import Output, RunStarted
 from tfos_magic.widgets.live_view import ENDED_KEPT, WidgetView
 from tfos_magic.widgets.panel import Panel, last_lines
-
-from .simulated import RUN, new_state, progress, run_through, tell
 
 
 def test_a_tick_is_one_message_however_many_workers(sent: list[tuple[str, Any]]) -> None:

@@ -12,10 +12,10 @@ from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.errors import UsageError
+from tfos_magic.ml.fit_on_workers import FIT, FitJob
 from tfos_magic.ml.models import KerasModel, TrainingSummary
 from tfos_magic.ml.params import KerasParams
 from tfos_magic.ml.sharing import shared_cluster
-from tfos_magic.ml.training import FIT, Fit
 from tfos_magic.notebook.views.choice import choose_view
 from tfos_magic.values.model_archives import ModelWeights
 
@@ -28,7 +28,7 @@ class Training:
 
     estimator: KerasParams
     model_class: type[KerasModel]
-    asked: Fit
+    asked: FitJob
     frames: dict[str, Any]
     folder: str = ""
 

@@ -11,7 +11,7 @@ import numpy as np
 from tfos_magic.errors import ClusterError, TrainingError
 from tfos_magic.training.firststep.batches import Tried, contrasted
 from tfos_magic.training.firststep.laws import Law, StepValues, agreed, laws_of
-from tfos_magic.training.firststep.step_trial import Trial
+from tfos_magic.training.firststep.step_trial import StepTrial
 from tfos_magic.training.firststep.words import KINDS, of_gradients_by_metrics
 
 FLOOR = 1e-3
@@ -64,7 +64,7 @@ def completed(laws: Laws, others: Laws, names: Sequence[Any] | None = None) -> L
     return laws | found
 
 
-def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
+def run(trial: StepTrial, rows: Tried, tolerance: float, stretch: float = 1.0) -> Laws:
     """The laws of what a step computes of ``rows``; its gradients are ``stretch`` times as long."""
     batch, total = rows.whole
     trial.stretch = stretch
@@ -75,7 +75,7 @@ def run(trial: Trial, rows: Tried, tolerance: float, stretch: float = 1.0) -> La
     return {name: Law.MIXED if name[0] == "applied" and law not in _SAME else law for name, law in laws.items()}
 
 
-def run_later(trial: Trial, rows: Tried, tolerance: float, ahead: float) -> list[Laws]:
+def run_later(trial: StepTrial, rows: Tried, tolerance: float, ahead: float) -> list[Laws]:
     """What a step does later on, if that can be told: a program need not admit the numbers that it is tried with."""
     try:
         with trial.state.later(ahead):
@@ -92,7 +92,7 @@ def unknown_in(laws: Laws, of_all_kinds: bool) -> list[Any]:
     return [name for name, law in laws.items() if law is Law.UNKNOWN and (of_all_kinds or name[0] in kinds)]
 
 
-def shows(trial: Trial, rows: Tried, names: Sequence[Any], tolerance: float) -> bool:
+def shows(trial: StepTrial, rows: Tried, names: Sequence[Any], tolerance: float) -> bool:
     """Whether any of the numbers by these ``names`` is not zero for ``rows``, now or later on."""
 
     def now() -> bool:
@@ -112,13 +112,13 @@ def shows(trial: Trial, rows: Tried, names: Sequence[Any], tolerance: float) -> 
     return False
 
 
-def refuse_metrics(trial: Trial, rows: Tried, on_any: Callable[[bool], bool]) -> None:
+def refuse_metrics(trial: StepTrial, rows: Tried, on_any: Callable[[bool], bool]) -> None:
     """Refuse a step that goes by what its metrics hold, ``on_any`` rank."""
     if on_any(_goes_by_metrics(trial, rows)):
         raise TrainingError(of_gradients_by_metrics(trial.model))
 
 
-def _goes_by_metrics(trial: Trial, rows: Tried) -> bool:
+def _goes_by_metrics(trial: StepTrial, rows: Tried) -> bool:
     """Whether what weights are made of follows from what metrics hold, which within an epoch is each rank's own."""
     batch, total = rows.whole
     now = trial.run(batch, total, total).values
@@ -139,7 +139,7 @@ def _floors(whole: StepValues) -> dict[Any, float]:
     return dict.fromkeys(sizes, floor)
 
 
-def _without_rounding(trial: Trial, rows: Tried, laws: Laws) -> Laws:
+def _without_rounding(trial: StepTrial, rows: Tried, laws: Laws) -> Laws:
     """The laws, unknown for gradients that seem to mix rows and are nothing but rounding.
 
     So are those of a weight that is used in several places where they cancel, as of a bias before distances. The rest

@@ -16,6 +16,7 @@ from typing import Any
 import ipywidgets
 import pytest
 
+from tests.unit.notebook.views.simulated import ToldFeeds, ToldRun, finish
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import FeedState
@@ -38,8 +39,6 @@ from tfos_magic.widgets.dashboard import Dashboard
 from tfos_magic.widgets.launcher import _controls, _exact
 from tfos_magic.widgets.module import MODULE
 from tfos_magic.widgets.panel import PANELS
-
-from .simulated import ToldFeeds, ToldRun, finish
 
 OF_A_RUN = (Progress, Curves, WorkerTable, LogView, StopButton, FeedTable, RunPanel)
 Sent = list[tuple[str, Any]]
