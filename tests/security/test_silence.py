@@ -142,7 +142,7 @@ def test_many_silent_peers_are_not_all_held_and_a_rank_comes_through(
 
 
 def test_a_silent_process_at_the_socket_of_a_host_delays_no_mesh() -> None:
-    invitation = unix_peers.Invitation.derive(os.urandom(16), "here")
+    invitation = unix_peers.GroupInvitation.derive(os.urandom(16), "here")
     file = unix_peers.nameless_file(4096)
     begun = time.monotonic()
     with unix_peers.listen(invitation) as listening, ExitStack() as opened:

@@ -336,13 +336,13 @@ weights = model.get_weights()
 def test_a_stranger_at_the_socket_is_refused_and_the_mesh_forms_all_the_same() -> None:
     from tfos_magic.training.allreduce import unix_peers
 
-    invitation = unix_peers.Invitation.derive(os.urandom(16), "here")
+    invitation = unix_peers.GroupInvitation.derive(os.urandom(16), "here")
     listener = unix_peers.listen(invitation)
     file = unix_peers.nameless_file(4096)
     joined: list[str] = []
 
     def stranger_then_peer() -> None:
-        forged = unix_peers.Invitation(invitation.name, b"?" * unix_peers.TOKEN_BYTES)
+        forged = unix_peers.GroupInvitation(invitation.name, b"?" * unix_peers.TOKEN_BYTES)
         for offered in (forged, invitation):
             try:
                 connection, descriptor = unix_peers.join(offered, 1, [0, 1], 5.0)

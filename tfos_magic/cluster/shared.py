@@ -105,5 +105,7 @@ SHARED = SharedCluster()
 def current_cluster() -> TFCluster:
     """The cluster of magics, of decorated functions and of estimators. Raises :class:`ClusterError` without one."""
     if SHARED.cluster is None or not SHARED.running:
+        for run in SHARED.queue.runs[:1]:
+            raise ClusterError(f"There is no cluster yet: {run.name} is starting it. Ask again once that run trains.")
         raise ClusterError("There is no cluster: %tfos start starts one, and so does every cell that trains.")
     return SHARED.cluster

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pandas as pd
 import pytest
 
 from tfos_magic import distributed
-from tfos_magic.errors import UsageError
+from tfos_magic.cluster import shared
+from tfos_magic.cluster.runs.run import Run
+from tfos_magic.errors import ClusterError, UsageError
 
 
 def fit(data: object, rate: float = 0.1) -> None:
@@ -29,3 +34,12 @@ def test_it_shows_its_name_and_parameters() -> None:
 
 def test_runs_are_told_apart_by_defaults_too() -> None:
     assert distributed(fit)._options_of((1,), {})["names"] == {"data": 1, "rate": 0.1}
+
+
+def test_a_run_that_starts_the_cluster_is_named_to_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "SHARED", shared.SharedCluster())
+    with pytest.raises(ClusterError, match="There is no cluster: %tfos start starts one"):
+        shared.current_cluster()
+    shared.SHARED.queue.join(cast(Run, SimpleNamespace(name="run 1")))
+    with pytest.raises(ClusterError, match="no cluster yet: run 1 is starting it"):
+        shared.current_cluster()

@@ -70,7 +70,7 @@ def test_no_dataclass_shows_a_secret_that_it_holds() -> None:
         "StreamHandle",
         "FeedAccess",
         "Identity",
-        "Invitation",
+        "GroupInvitation",
         "Started",
     }
 

@@ -21,7 +21,7 @@ from tfos_magic.cluster.runs.request import Observer, RunRequest, await_written,
 from tfos_magic.cluster.runs.results import RunResults, kernels_keras
 from tfos_magic.cluster.runs.run_feeds import feed_all, setting_of, uses_of
 from tfos_magic.cluster.runs.state import RunPhase, apply, lose, rewind
-from tfos_magic.cluster.startup import shown_by
+from tfos_magic.cluster.startup import SAY_SECONDS, shown_by
 from tfos_magic.cluster.trainer_group import TrainerGroup
 from tfos_magic.disk.module_states import changed_states
 from tfos_magic.disk.module_texts import local_sources
@@ -263,7 +263,7 @@ class Execution:
         if message is None or time.monotonic() >= self._draw_at:
             assert self._cluster.feeds is not None
             self.state.notices += self._cluster.feeds.streams.check()
-            self.state.wait_for(self._cluster.membership.silence())
+            self.state.wait_for(self._cluster.membership.silence(), ago=SAY_SECONDS)
             self._draw()
 
     def _shown(self, rank: int) -> bool:

@@ -113,7 +113,7 @@ def _await_first_rows(
     while not query.wait_known(TICK):
         cluster.membership.check()
         cluster.membership.check_agents()
-        state.wait_for(cluster.membership.silence())
+        state.wait_for(cluster.membership.silence(), ago=SAY_SECONDS)
         draw()
     feed = SpooledFeed(f"query-{name}", 0, 0, 0.0, columns_of(query.schema), query.schema)
     state.feeds[name] = FeedState(name, done=True, columns=tuple(map(str, feed.columns)), streamed=True)
@@ -177,7 +177,8 @@ def _follow(
             now = time.monotonic()
             moved = moved if rows == before else now
             state.feeds[name] = FeedState(name, rows, 0, now - started)
-            state.wait_for(cluster.membership.silence() or (_ROWS if now - moved > SAY_SECONDS else ""))
+            said = cluster.membership.silence() or (_ROWS if now - moved > SAY_SECONDS else "")
+            state.wait_for(said, ago=SAY_SECONDS)
             draw()
     except BaseException:
         job.cancel()

@@ -123,9 +123,9 @@ class RunState:
         """The run waits for its turn."""
         self.phase, self.begun = RunPhase.QUEUED, False
 
-    def wait_for(self, what: str, until: float = math.inf) -> None:
-        """The run waits for ``what``, until ``until`` at most; it waits for nothing where that is empty."""
-        self.awaited = Awaited(what, self.clock(), until).after(self.awaited) if what else None
+    def wait_for(self, what: str, until: float = math.inf, ago: float = 0.0) -> None:
+        """The run waits for ``what``, since ``ago`` seconds, until ``until`` at most; for nothing where it is empty."""
+        self.awaited = Awaited(what, self.clock() - ago, until).after(self.awaited) if what else None
 
     def resize(self, workers: int) -> None:
         """So many workers have the run."""

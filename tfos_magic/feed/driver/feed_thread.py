@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from uuid import uuid4
 
+from tfos_magic.background import begun
 from tfos_magic.errors import FeedError
 from tfos_magic.feed.driver.sources.fed_frame import SpooledFeed
 
@@ -57,5 +59,8 @@ class FeedJobThread:
     def cancel(self, timeout: float = 5.0) -> None:
         """Cancel the feed's Spark job and wait for its end, ``timeout`` seconds at most."""
         self._cancelled = True
-        if self._cancel_jobs(self.tag):
+        # In a thread of its own: PySpark prints a traceback for a call that is interrupted.
+        asked = begun(lambda: self._cancel_jobs(self.tag), f"{self.tag}-cancel")
+        wait([asked], timeout)
+        if asked.done() and asked.result():
             self._thread.join(timeout)

@@ -40,8 +40,9 @@ def test_a_run_says_what_its_workers_wait_for_before_it_trains() -> None:
     pass_time(state, 4)
     assert take_picture(state).position == "waiting for rows that Spark has yet to compute (4.0 s)"
     tell(state, RunStarted(RUN, 0), progress(0, 0, 3))
-    state.wait_for("worker 1 on alpha, silent, and lost after 20 s of that")
-    assert take_picture(state).position == "waiting for worker 1 on alpha, silent, and lost after 20 s of that"
+    state.wait_for("worker 1 on alpha, silent, and lost after 20 s of that", ago=3)
+    said = "waiting for worker 1 on alpha, silent, and lost after 20 s of that (3.0 s)"
+    assert take_picture(state).position == said
     state.wait_for("")
     assert take_picture(state).position == "epoch 1 of 3 · step 3 of 10"
 
