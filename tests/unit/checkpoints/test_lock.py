@@ -21,6 +21,7 @@ from tfos_magic.checkpoints.directory import CheckpointFiles
 from tfos_magic.checkpoints.lock import Mark, own_mark
 from tfos_magic.checkpoints.store import CheckpointStore
 from tfos_magic.errors import UsageError
+from tfos_magic.this_host import _begun
 
 HOLDER = """
 import sys, time
@@ -82,6 +83,21 @@ def test_a_process_that_holds_a_run_is_named_and_once_killed_blocks_nothing(tmp_
     assert list(tmp_path.glob("*.alive"))
     with CheckpointStore(str(tmp_path), resume=True) as store:
         assert labels(store) == ["fit0-epoch1-step0"]
+
+
+def test_a_process_that_has_ended_and_that_nobody_has_reaped_blocks_nothing(tmp_path: Path) -> None:
+    with CheckpointStore(str(tmp_path)) as store:
+        put(store, checkpoint(0, 1))
+    files = files_of(store)
+    with subprocess.Popen(["sleep", "600"]) as holder:
+        left = replace(own_mark(files.run), pid=holder.pid, begun=_begun(holder.pid))
+        files.write_mark(files.run, json.dumps(asdict(left)).encode())
+        with pytest.raises(UsageError, match=f"process {holder.pid} on"):
+            CheckpointStore(str(tmp_path), resume=True)
+        holder.kill()
+        os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+        with CheckpointStore(str(tmp_path), resume=True) as store:
+            assert labels(store) == ["fit0-epoch1-step0"]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,13 @@ def test_a_checkpoint_comes_back_as_it_was() -> None:
         np.testing.assert_array_equal(back.arrays[name], array)
 
 
+def test_arrays_come_back_equal_in_whichever_order_their_memory_has_them() -> None:
+    arrays = {"columns": np.asfortranarray(ARRAYS["v0"]), "transposed": ARRAYS["v0"].T, "strided": ARRAYS["v0"][:, ::2]}
+    back = decode(encode(Checkpoint(Position(0, 1, 0, False, 1), {}, arrays))).arrays
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+
+
 def flipped(data: bytes, bit: int) -> bytes:
     place = bit // 8
     return data[:place] + bytes([data[place] ^ 1 << bit % 8]) + data[place + 1 :]

@@ -140,6 +140,16 @@ def test_what_is_settled_holds_for_later_batches() -> None:
         later.convert(lists([1.0] * 3))
 
 
+def test_later_lists_may_be_shorter_than_padding_has_made_the_first_but_not_longer() -> None:
+    padded = plan(dataclasses.replace(X, pad="0"))
+    first = WireConverter(padded)
+    first.convert(lists([1.0, 2.0]))
+    later = WireConverter(padded, settle(first.schema, first.widths))
+    assert later.convert(lists([3.0, 4.0], [])).num_rows == 2
+    with pytest.raises(DataError, match="'x' has an array of 3 values, and --pad makes them 2 long"):
+        later.convert(lists([1.0] * 3))
+
+
 def test_structs_give_their_fields_one_after_another() -> None:
     column = Column(
         "s",

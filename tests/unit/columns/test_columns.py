@@ -192,6 +192,12 @@ def test_a_value_with_a_name_comes_first_and_a_label_takes_no_other() -> None:
     assert treated(Missing.of(fill={"label": 3}), label="label")["label"].fill == "3"
 
 
+def test_of_several_values_for_one_column_the_last_holds() -> None:
+    columns = treated(Missing.of(fill=["age=1", "age=7", "0", "9"], pad=["pixels=0:3", "pixels=2:5"]))
+    assert [columns[name].fill for name in ("age", "label")] == ["7", "9"]
+    assert (columns["pixels"].pad, columns["pixels"].pad_to) == ("2", (5,))
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

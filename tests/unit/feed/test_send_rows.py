@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.feed_access import TOKEN, feed_access
@@ -15,7 +17,7 @@ from tfos_magic.errors import FeedError
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.row_channels import RowChannels
 from tfos_magic.feed.agent.spool import Spool
-from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_rows
+from tfos_magic.feed.task.send_rows import RowsJob, ask_rows, deal_batches, deal_rows
 from tfos_magic.feed.trainer.row_feed import RowFeed, leave
 from tfos_magic.transport.messages import RowsHandle
 
@@ -79,6 +81,21 @@ def test_rows_of_a_partition_are_dealt_out_evenly_and_in_their_order(nodes: Node
     assert [len(rows) for rows in got] == [501, 501]
     assert got[0] == [(number, str(number)) for number in range(0, 1001, 2)]
     assert got[1][:500] == [(number, str(number)) for number in range(1, 1001, 2)]
+
+
+def test_batches_of_a_partition_are_dealt_out_as_if_they_were_one(nodes: Nodes) -> None:
+    got: list[list[Any]] = [[], []]
+    programs = [taken(handle, rows) for handle, rows in zip(nodes.handles, got, strict=True)]
+    numbers = iter(range(12))
+    batches = [pa.record_batch({"x": [next(numbers) for _ in range(size)]}) for size in (1, 2, 1, 4, 1, 2, 1)]
+    job = replace(nodes.job(), ranks=(0, 1, 1))  # three have a turn, the second program two of them
+    (told,) = deal_batches(job, batches)
+    assert told.num_rows == 0
+    for channels in nodes.channels:
+        channels.end("run")
+    for program in programs:
+        program.join(10)
+    assert [sorted(number for (number,) in rows) for rows in got] == [[0, 3, 6, 9], [1, 2, 4, 5, 7, 8, 10, 11]]
 
 
 def test_answers_come_back_in_the_order_of_the_rows(nodes: Nodes) -> None:

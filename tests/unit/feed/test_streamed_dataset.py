@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tests.feed_access import TOKEN, feed_access
 from tests.soak import every
+from tfos_magic.columns.arrow import WireConverter
 from tfos_magic.columns.columns import Column, FeedPlan, decode_schema, encode_schema
 from tfos_magic.columns.list_lengths import ListLengths, settle
 from tfos_magic.columns.selection import Selection
@@ -22,6 +23,7 @@ from tfos_magic.errors import DataError
 from tfos_magic.feed.agent.flight_server import FeedFlightServer
 from tfos_magic.feed.agent.spool import Spool
 from tfos_magic.feed.agent.stream_buffers import StreamBuffers, stream_id
+from tfos_magic.feed.agent.stream_parts import Superseded
 from tfos_magic.feed.task.feed_partition import FeedJob, send_partition
 from tfos_magic.feed.trainer.spooled_dataset import feed_dataset
 from tfos_magic.feed.trainer.streamed_dataset import stream_dataset
@@ -202,6 +204,16 @@ def test_bad_rows_reach_the_reader_by_their_own_name(ranks: Ranks, pool: ThreadP
     ranks.streams[0].get(job.feed_id).fail(sent.error)  # type: ignore[union-attr]
     with pytest.raises(tf.errors.OpError, match=r"DataError: column 'id' has nulls"):
         reading.result(30)
+
+
+def test_an_attempt_that_another_has_replaced_ends_and_the_feed_does_not(ranks: Ranks) -> None:
+    ranks.lease("l")
+    job = ranks.open("l", 0)
+    second = WireConverter(PLAN, decode_schema(SCHEMA)).convert(spark_rows(0, 1))
+    ranks.streams[0].get(job.feed_id).append(0, 2, second, lambda: False)  # type: ignore[union-attr]
+    with pytest.raises(Superseded):
+        send_partition(job, 0, 1, [spark_rows(0, 1)])
+    assert send_partition(job, 0, 3, [spark_rows(0, 1)]).error is None
 
 
 def test_a_reader_of_a_run_that_ends_is_let_go(ranks: Ranks, pool: ThreadPoolExecutor) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from tfos_magic.errors import ProtocolError
 from tfos_magic.training.allreduce import PeerLost
@@ -16,6 +18,8 @@ from tfos_magic.training.parameter_server.client import ServerGroup
 from tfos_magic.training.parameter_server.coordinator import EPOCH_BEGINS, CellPosition, Coordinator, Ticket
 from tfos_magic.training.parameter_server.placement import split_by_size
 from tfos_magic.training.parameter_server.server import ParameterServer
+from tfos_magic.training.parameter_server.trainer_keys import keys_of
+from tfos_magic.transport.curve import secure_client
 
 
 class Frame:
@@ -141,6 +145,21 @@ def test_a_server_hears_only_those_who_know_the_secret(address: str) -> None:
             ServerGroup(0, 2, [address], "another secret", start_seconds=2.0)
         group = ServerGroup(0, 2, [address], "the secret of this generation", start_seconds=20.0)
         group.close()
+    finally:
+        server.close()
+
+
+def test_whoever_knows_the_servers_key_but_has_one_of_their_own_is_not_let_in(address: str) -> None:
+    server = ParameterServer(address, "s")
+    try:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.linger = 0
+            secure_client(stranger, keys_of("s", "server")[0], *zmq.curve_keypair())
+            monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            stranger.connect(f"tcp://{address}")
+            assert monitor.poll(5000)
+            assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            stranger.disable_monitor()
     finally:
         server.close()
 

@@ -89,6 +89,22 @@ def test_what_an_agent_missed_comes_when_it_reconnects_and_nothing_comes_twice(
     assert inbox.empty()
 
 
+def test_what_was_kept_for_an_agent_that_is_forgotten_is_gone_and_it_is_counted_anew(
+    server: ControlServer, inbox: Inbox
+) -> None:
+    with zmq.Context() as context, _dial(context, server.endpoint, server.issue("agent")) as agent:
+        agent.send_multipart(Redelivery().passing(encode(Heartbeat(5))))
+        peer, _ = inbox.get(timeout=5)
+        server.send(peer, StopRun("first"))
+        server.forget([peer])
+        server.send(peer, StopRun("second"))
+        for messages in ([Heard(), StopRun("first")], [StopRun("second")]):
+            delivery = Redelivery()  # of an agent that has taken nothing yet
+            assert [_receive(agent, delivery) for _ in messages] == messages
+        agent.send_multipart(Redelivery().passing(encode(Reconnected())))
+        assert _receive(agent, Redelivery()) == StopRun("second")
+
+
 def test_nothing_is_heard_with_another_key(server: ControlServer, inbox: Inbox) -> None:
     public, secret = zmq.curve_keypair()
     stranger_keys = AgentKeys(server.public, public, secret)

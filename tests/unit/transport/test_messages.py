@@ -17,6 +17,7 @@ from tfos_magic.transport.messages import (
     RunCell,
     RunFinished,
     SpoolHandle,
+    StopRun,
     StrategyOptions,
     StreamHandle,
     decode,
@@ -86,6 +87,14 @@ BAD_FRAMES = {
 def test_what_is_no_message_is_refused(case: str) -> None:
     with pytest.raises(ProtocolError):
         decode(BAD_FRAMES[case])
+
+
+def test_a_header_that_is_longer_than_anybody_may_send_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, payload = encode(StopRun("r"))
+    monkeypatch.setattr("tfos_magic.transport.messages.message.MAX_HEADER_BYTES", len(header))
+    assert decode([header, payload]) == StopRun("r")
+    with pytest.raises(ProtocolError, match="too long"):
+        decode([header + b" ", payload])
 
 
 def test_numbers_of_numpy_are_sent_as_numbers() -> None:
