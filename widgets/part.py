@@ -50,9 +50,9 @@ class Part(anywidget.AnyWidget):
 
     It fills what it is put in, and all parts of a run together cost what one does. ``phase``, ``epoch`` (from 0),
     ``fraction`` (0 to 1) and ``metrics`` (values by name) are those of the run, for ``observe`` and ``jslink``; they
-    change at most four times a second, in the run's thread. In a saved notebook a part that was displayed by itself
-    becomes a picture when the kernel ends, and is one from the first where there is no page; pictures of those in boxes
-    stand beside the box.
+    change at most four times a second, in a thread of their own. In a saved notebook a part that was displayed by
+    itself becomes a picture when the kernel ends, and is one from the first where there is no page; pictures of those
+    in boxes stand beside the box.
     """
 
     kind: ClassVar[str]

@@ -69,6 +69,7 @@ LOADERS = {"import_module", "__import__", "resolve_name"}
 NAMED_AT_RUN_TIME = {
     "tfos_magic.cluster.runs.results",  # Keras, half-loaded by another thread
     "tfos_magic.lean",  # Keras, late
+    "tfos_magic.ml",  # its own modules, late
     "tfos_magic.notebook.sweeping.views",  # the views, by name, those of widgets too
     "tfos_magic.notebook.views.choice",
     "tfos_magic.spark.worker_daemon",  # what tasks are known to need

@@ -21,6 +21,10 @@ def test_importing_the_widgets_loads_neither_spark_nor_tensorflow() -> None:
     assert _modules_after("import tfos_magic.widgets") & {"tensorflow", "keras", "pyspark", "py4j"} == set()
 
 
+def test_what_a_trainer_fits_an_estimator_with_loads_neither_spark_nor_ipython() -> None:
+    assert _modules_after("import tfos_magic.ml.fit_on_workers") & {"pyspark", "py4j", "IPython"} == set()
+
+
 def test_the_probe_would_see_a_heavy_module() -> None:
     assert "numpy" in _modules_after("import tfos_magic, numpy")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,3 +149,46 @@ def test_a_call_that_fails_leaves_no_run_of_mlflow_going_on(
     assert "no credentials" in made.problem
     assert mlflow.get_run(made.run_id).info.status == "FINISHED"
     assert bool(steps(made.run_id, "loss")) == logged
+
+
+def test_no_password_of_the_address_is_shown_and_a_server_that_asks_for_one_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        mlflow.set_tracking_uri(f"http://alice:secret@127.0.0.1:{port}")
+        heard: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                heard.append(connection.recv(4096))
+                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        mlflow_log._refuse_deaf(mlflow.get_tracking_uri())
+        thread.join(10)
+        assert b"GET /health" in heard[0]
+        assert b"Authorization: Basic" in heard[0]
+    run = Told()
+    log(run)
+    deadline = time.monotonic() + 30
+    while not run.state.notices and time.monotonic() < deadline:
+        run.told(epoch_end(0))
+        time.sleep(0.05)
+    (notice,) = run.state.notices
+    assert "http://alice:…@127.0.0.1" in notice
+    assert "secret" not in notice
+    run.end()
+
+
+def test_an_error_without_a_text_is_told_by_its_name() -> None:
+    def fail() -> None:
+        raise ValueError("  ")
+
+    run = Told()
+    logged = log(run)
+    run.end()
+    assert logged._fails(fail)
+    assert logged.problem == "ValueError: "

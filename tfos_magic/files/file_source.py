@@ -84,7 +84,8 @@ class FileSource(Protocol):
         """The units of ``file``, in order, of which the columns ``names`` are to be read.
 
         A file with rows whose head shows that these are not there, or of other types, is refused already; so is one
-        with other columns, where ``whole`` says that ``names`` are to be all there are.
+        with other columns, where ``whole`` says that ``names`` are to be all there are. TFRecord files have no head:
+        what a record of theirs lacks shows when it is read.
         """
         ...
 

@@ -1,8 +1,9 @@
-"""Finding the files of a format, and reading the head of one."""
+"""Finding the files of a format, and reading enough of them to know their columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,16 @@ from tfos_magic.files.tfrecord_units import TFRecordFiles
 from tfos_magic.tfrecord.hive_partitions import folder_schema
 from tfos_magic.tfrecord.record_files import DataFile, list_files
 
+SOURCES: dict[str, Callable[..., FileSource]] = {
+    "parquet": ParquetSource,
+    "tfrecord": TFRecordFiles,
+    "csv": CSVSource,
+}
 _TYPES = "bool, int32, int64, float, double, string, binary, date32, and others of Arrow"
 
 
 def open_source(path: str | Sequence[str], kind: str | None = None, schema: Any = None, **options: Any) -> FileSource:
-    """Find the files that a path, folder or glob (or several) names, sorted by name, and read the head of one.
+    """Find the files that a path, folder or glob (or several) names, sorted by name, and learn their columns.
 
     Without a ``kind`` it is what :func:`format_of` says.
     ``schema`` (an Arrow schema, or a mapping from names to Arrow types or their names) takes the place of what a
@@ -55,19 +61,16 @@ def _field(given: pa.Schema, field: pa.Field) -> pa.Field:
 
 
 def _source(files: Sequence[DataFile], kind: str, given: pa.Schema | None, options: Mapping[str, Any]) -> FileSource:
-    if kind == "parquet":
-        if given is not None:
-            raise DataError("Parquet files contain their schema: leave out schema= and choose columns with features=")
-        return ParquetSource(files, **_none(kind, options))
-    if kind == "tfrecord":
-        return TFRecordFiles(files, given, **options)
-    return CSVSource(files, given, **options)
-
-
-def _none(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    if options:
-        raise DataError(f"format {kind!r} has no option {next(iter(options))!r}")
-    return {}
+    source = SOURCES[kind]
+    known = [name for name in inspect.signature(source).parameters if name not in ("files", "schema")]
+    for name in options:
+        if name not in known:
+            raise DataError(f"format {kind!r} has no option {name!r}: it has {', '.join(known) or 'none'}")
+    if kind != "parquet":
+        return source(files, given, **options)
+    if given is not None:
+        raise DataError("Parquet files contain their schema: leave out schema= and choose columns with features=")
+    return source(files)
 
 
 def _schema(given: Any) -> pa.Schema | None:

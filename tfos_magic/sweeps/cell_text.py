@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from types import CodeType
 
 from tfos_magic.errors import UsageError
 
 BEST, STUDY = "best", "study"
 """Names by which a sweep gives its results; a cell may define the first by itself."""
 
+_WITHIN = ("STORE_GLOBAL",)
+_AT_TOP = ("STORE_NAME", *_WITHIN)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -41,9 +45,15 @@ def model_of(source: str) -> str:
 
 
 def sets(source: str, name: str) -> bool:
-    """Whether a cell gives a global name a value."""
-    stored = (node for node in _nodes(source) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    return any(node.id == name for node in stored)
+    """Whether a cell gives a global name a value, as Python scopes it: by ``import`` and ``def`` too."""
+    return name in _stored(compile(source, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), _AT_TOP)
+
+
+def _stored(code: CodeType, operations: Collection[str]) -> set[str]:
+    """The global names that a code object sets, and those within it."""
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in operations}
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return found.union(*(_stored(each, _WITHIN) for each in inner))
 
 
 def outputs_of(source: str, metric: str, asked: Sequence[str], model: str) -> list[str]:

@@ -16,10 +16,15 @@ def run_folder(base: str | Path, name: str) -> str:
     return str(local_path(str(base)) / folder)
 
 
+def is_elsewhere(log_dir: str) -> bool:
+    """Whether it is a URL such as ``gs://``, of what is not on this machine."""
+    return "://" in log_dir.removeprefix("file://")
+
+
 def local_path(log_dir: str) -> Path:
     """The folder that a path or ``file:`` URL names. Raises :class:`~tfos_magic.errors.UsageError` for other URLs."""
     path = log_dir.removeprefix("file://").removeprefix("file:")
-    if "://" in path:
+    if is_elsewhere(log_dir):
         raise UsageError(f"log directory {log_dir!r} is not on this machine: give a local path, such as ./logs/run1")
     return Path(path).expanduser().absolute()
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tfos_magic.tensorboard.guard import FewConnections, Guarded
+from tfos_magic.tensorboard.log_folders import is_elsewhere
 
 PARENT_CHECK_SECONDS = 1.0
 RELOAD_SECONDS = 2
@@ -66,7 +67,7 @@ def _reserve_stdout() -> int:
 
 
 def _serve(logdir: str, secret: str) -> int:
-    if "://" not in logdir:
+    if not is_elsewhere(logdir):
         # By the presence of this module TensorBoard knows that it is to do without.
         sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program

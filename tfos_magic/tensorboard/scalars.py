@@ -25,7 +25,7 @@ from tfos_magic.transport.messages import EpochEnd
 
 
 class ScalarWriter:
-    """Writes a run's metrics under ``log_dir``, a local path; call :meth:`epoch` once per epoch, then :meth:`close`.
+    """Writes a run's metrics under ``log_dir``, a local path; give :meth:`take` each epoch's end, then :meth:`close`.
 
     Raises :class:`~tfos_magic.errors.UsageError` for a ``log_dir`` that is not on this machine.
     """

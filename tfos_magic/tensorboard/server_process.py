@@ -26,6 +26,7 @@ from string import Template
 from typing import IO
 
 from tfos_magic.processes.child_process import PARENT_VARIABLE
+from tfos_magic.tensorboard.log_folders import is_elsewhere, local_path
 from tfos_magic.transport.secret import Secret
 
 START_TIMEOUT = 30.0
@@ -220,7 +221,7 @@ def link_html(serving: Serving) -> str:
 
 def _normal(logdir: str) -> str:
     """One spelling per directory; URLs such as ``gs://`` stay as they are."""
-    return logdir if "://" in logdir else os.path.abspath(os.path.expanduser(logdir))
+    return logdir if is_elsewhere(logdir) else str(local_path(logdir))
 
 
 def _spawn(logdir: str, printed: IO[bytes]) -> subprocess.Popen[bytes]:

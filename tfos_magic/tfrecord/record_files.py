@@ -59,8 +59,8 @@ class Corrupt(Exception):
 def list_files(paths: Sequence[str], pattern: str = "") -> list[DataFile]:
     """The files that paths, folders (with all folders in them) and globs name, in order; each once.
 
-    Names, and folders below those given, that begin with ``_`` or ``.`` are left out, and so are names that do not
-    fit ``pattern``. Raises :class:`DataError` for a path that is not there.
+    Names, and folders below those given, that begin with ``_`` or ``.`` are left out, found by a glob or not, and so
+    are names that do not fit ``pattern``. Raises :class:`DataError` for a path that is not there.
     """
     files_by_url: dict[str, DataFile] = {}
     for path in paths:
@@ -74,7 +74,8 @@ def _files_of(path: str) -> Iterator[DataFile]:
     with _explained(path):
         system, root = open_system(path)
         system.invalidate_cache()
-        tops = sorted(system.glob(root)) if _MAGIC & set(root) and not system.exists(root) else [root]
+        is_glob = bool(_MAGIC & set(root)) and not system.exists(root)
+        tops = [top for top in sorted(system.glob(root)) if not _hidden(top[_fixed(root) :])] if is_glob else [root]
         if not tops:
             raise FileNotFoundError(path)
         for top in tops:
@@ -85,6 +86,12 @@ def _files_of(path: str) -> Iterator[DataFile]:
             for name, below in sorted(system.find(top, detail=True).items()):
                 if not _hidden(name[len(str(top)) :]):
                     yield replace(_data_file(system, name, below), below=name[len(str(top)) :].lstrip("/"))
+
+
+def _fixed(glob: str) -> int:
+    """How long the folder is that a glob begins with, which is as it is written."""
+    first = min(place for place, letter in enumerate(glob) if letter in _MAGIC)
+    return glob.rfind("/", 0, first) + 1
 
 
 def _data_file(system: Any, name: str, info: dict[str, Any]) -> DataFile:

@@ -11,8 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.state import RunPhase, RunState
 from tfos_magic.errors import UsageError
+from tfos_magic.storage import without_password
 
 ANSWER_SECONDS = 5.0
 END_SECONDS, QUICK_SECONDS = 15.0, 2.0
@@ -74,7 +73,7 @@ class MlflowLog:
         threading.Thread(target=self._go_on, name="tfos-mlflow", daemon=True).start()
 
     def __call__(self, run: Run) -> None:
-        """Send what is new; called in the run's thread, whenever it has gone on."""
+        """Send what is new; called in a thread, whenever the run has gone on."""
         if rows := self._news(run.state):
             self._work.put((self._log_epochs, rows, _now()))
         if run.done:
@@ -84,7 +83,7 @@ class MlflowLog:
                 self.problem = f"has not answered for {END_SECONDS:g} s; what is left is logged when it does"
         if self.problem and not self._told:
             self._told = True
-            text = f"Not logged in MLflow ({self._mlflow.get_tracking_uri()}): {self.problem}."
+            text = without_password(f"Not logged in MLflow ({self._mlflow.get_tracking_uri()}): {self.problem}.")
             if run.done:
                 print(text, file=sys.stderr)
             else:
@@ -116,7 +115,7 @@ class MlflowLog:
         try:
             call()
         except Exception as error:
-            text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             self.problem = self.problem or text
             return True
         return False
@@ -179,11 +178,8 @@ def _now() -> int:
 
 
 def _refuse_deaf(uri: str) -> None:
-    """Raise for a server that is not there: MLflow itself would try for minutes."""
-    if not uri.startswith("http"):
-        return
-    try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except urllib.error.HTTPError:
-        pass  # it answers
+    """Raise for a server that is not there: MLflow itself would try for minutes. Whatever is answered is an answer."""
+    if uri.startswith("http"):
+        import requests  # MLflow's own way, which takes a user and a password in the address
+
+        requests.get(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS)

@@ -150,6 +150,16 @@ def test_later_lists_may_be_shorter_than_padding_has_made_the_first_but_not_long
         later.convert(lists([1.0] * 3))
 
 
+def test_a_later_list_that_is_shorter_is_refused_where_nothing_fills_it_up() -> None:
+    """The longest being as long as the first is not enough: the short one would get zeros."""
+    first = WireConverter(plan(X))
+    first.convert(lists([1.0, 2.0]))
+    later = WireConverter(plan(X), settle(first.schema, first.widths))
+    assert later.convert(lists([3.0, 4.0])).num_rows == 1
+    with pytest.raises(DataError, match=r"'x' has arrays of 1 values, and the first rows had 2: .* --pad x=0:LENGTH"):
+        later.convert(lists([5.0], [6.0, 7.0]))
+
+
 def test_structs_give_their_fields_one_after_another() -> None:
     column = Column(
         "s",

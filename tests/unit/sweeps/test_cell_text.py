@@ -17,6 +17,9 @@ from tfos_magic.sweeps.cell_text import model_of, outputs_of, refuse_without_mod
         ("history = a.fit(x).history", "a"),
         ("best = make()\nother.fit(x)", "best"),
         ("make().fit(x)", ""),
+        ("net.fit(x)\nscore = max(best for best in net.history)", "net"),
+        ("import best\nnet.fit(x)", "best"),
+        ("def tune():\n    global best\n    best = 3\nnet.fit(x)", "best"),
         ("score = 3", ""),
     ],
 )

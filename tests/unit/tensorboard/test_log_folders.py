@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tfos_magic.errors import UsageError
+from tfos_magic.tensorboard import server_process
 from tfos_magic.tensorboard.log_folders import PrivateLogs, run_folder
 
 pytestmark = pytest.mark.slow
@@ -68,3 +69,6 @@ def test_a_folder_that_is_not_on_this_machine_is_refused_and_a_url_of_one_that_i
     assert Path(run_folder(f"file://{tmp_path}", "run")).parent == tmp_path
     with pytest.raises(UsageError, match="'s3://bucket/logs' is not on this machine"):
         run_folder("s3://bucket/logs", "run")
+    for url in (f"file:{tmp_path}", f"file://{tmp_path}", str(tmp_path)):
+        assert server_process._normal(url) == str(tmp_path)
+    assert server_process._normal("gs://bucket/logs") == "gs://bucket/logs"

@@ -317,6 +317,8 @@ def test_files_are_found_in_folders_and_by_globs_and_hidden_ones_are_not(tmp_pat
     assert names(top) == ["a.tfrecord", "b.txt", "day=1/d.tfrecord"]
     assert names(f"file://{top}", f"{top}/a.tfrecord", pattern="*.tfrecord") == ["a.tfrecord", "day=1/d.tfrecord"]
     assert names(f"{top}/*.tfrecord") == ["a.tfrecord"]
+    assert names(f"{top}/*") == ["a.tfrecord", "b.txt", "day=1/d.tfrecord"]
+    assert names(f"{top}/*/*.tfrecord") == ["day=1/d.tfrecord"]
     assert [file.bytes for file in list_files([top])] == [4, 4, 4]
     with pytest.raises(DataError, match="nothing at"):
         list_files([f"{top}/missing"])

@@ -46,7 +46,7 @@ def install(stack: ExitStack, session: Session, own_loop: OwnLoop) -> None:
 
     def update_of_function(original: Any, metric: Any, *args: Any, **kwargs: Any) -> Any:
         step = session.exact_step
-        if step is None or not callable(getattr(metric, "_fn", None)):
+        if step is None or not callable(metric._fn):
             return original(metric, *args, **kwargs)
         with session.first_step.gathered.metric(metric, step):
             return original(metric, *args, **kwargs)
