@@ -96,7 +96,6 @@ def test_a_killed_agent_is_replaced_its_share_fed_again_and_the_run_goes_on(
     assert furthest(run(fresh, "pass", tmp_path / "mark", **data), undisturbed) <= 1e-5
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_rows_that_spark_computes_otherwise_after_a_loss_are_told_of_and_their_epoch_begins_anew(
     fresh: TFCluster, spark: SparkSession, train: DataFrame, tmp_path: Path

@@ -193,7 +193,6 @@ def test_what_tutorials_make_in_cells_before_travels(kernel: Kernel) -> None:
     assert kernel.run(BY_HAND).text.strip() == "(1, 1) 9.0 [0.5, 0.5] True"
 
 
-@pytest.mark.soak
 def test_an_object_that_cannot_travel_is_named_with_the_function_that_reads_it(kernel: Kernel) -> None:
     assert not kernel.run("""
 import tempfile, tensorflow as tf
@@ -206,7 +205,6 @@ def log(step):
     assert "The name 'log', which reads 'writer', cannot be sent" in result.traceback
 
 
-@pytest.mark.soak
 def test_keras_settings_go_on_from_the_kernel_into_a_cell_and_back(kernel: Kernel) -> None:
     seen = """%%tfos_train -o seen
 import keras
@@ -289,7 +287,6 @@ tf.config.run_functions_eagerly({eagerly})
         kernel.run(f"{libraries}{usual}os.chdir({begun!r}); warnings.simplefilter('ignore', ResourceWarning)")
 
 
-@pytest.mark.soak
 def test_columns_of_every_kind_come_as_the_options_say_and_the_status_shows_them(kernel: Kernel) -> None:
     kernel.run("""odd = spark.range(12).selectExpr(
     "id", "array_repeat(id, int(id % 3)) bag", "nullif(id, 5) n", "named_struct('day', date'1970-01-03') at")""")
@@ -339,7 +336,6 @@ os.chdir(here)
     ]
 
 
-@pytest.mark.soak
 def test_scalars_of_every_epoch_are_in_the_log_directory(kernel: Kernel) -> None:
     result = kernel.run(train_cell("--label y -o history --log-dir scalars", epochs=4))
     assert not result.error, result.traceback
@@ -588,7 +584,6 @@ def count(epoch, logs):
 """
 
 
-@pytest.mark.soak
 def test_functions_of_earlier_cells_and_the_cell_share_their_names_both_ways(kernel: Kernel) -> None:
     assert not kernel.run(HELPERS).error
     result = kernel.run("""%%tfos_train -o ends,seen,final
@@ -672,7 +667,6 @@ def test_a_session_of_ones_own_keeps_its_progress_bar_out_of_cells_and_its_frame
     assert "DataFrame 'rows' belongs to a stopped Spark session: create it again" in late.traceback
 
 
-@pytest.mark.soak
 def test_options_that_the_running_cluster_ignores_are_said_with_the_remedy(kernel: Kernel) -> None:
     assert not kernel.run("%tfos start -n 2").error
     told = kernel.run(train_cell("--label y --cores 2 --spool-gb 1", epochs=1))

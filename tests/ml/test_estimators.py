@@ -149,8 +149,7 @@ def test_a_class_is_not_made_up_where_the_model_gives_no_number() -> None:
     np.testing.assert_array_equal(made["prediction"].numpy(), [np.nan, 5.0])
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(("label", "params", "names"), CLASSES)
+@pytest.mark.parametrize(("label", "params", "names"), every(len(CLASSES), CLASSES))
 def test_classes_are_told_apart(cluster: TFCluster, df: Any, label: str, params: dict[str, Any], names: Any) -> None:
     options = {"labelCol": label, "epochs": 50, "batchSize": 8, "seed": 1, "verbose": 0}
     asked = KerasClassifier(modelFn=classes, modelParams=params, **options)

@@ -20,6 +20,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 
 from tests.ml import model_kinds
 from tests.ml.model_kinds import classes, linear
+from tests.soak import every
 from tfos_magic import TFCluster
 from tfos_magic.cluster.runs.known_runs import KnownRuns
 from tfos_magic.cluster.shared import SHARED
@@ -96,8 +97,7 @@ def unlucky(params: Any) -> Any:
     return linear({})
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("parallelism", [2, 1])
+@pytest.mark.parametrize("parallelism", every(2, [2, 1]))
 def test_the_error_of_one_point_is_that_of_the_search(cluster: TFCluster, df: Any, parallelism: int) -> None:
     asked = KerasRegressor(modelFn=unlucky, epochs=40, seed=2, verbose=0)
     search = CrossValidator(estimator=asked, evaluator=RegressionEvaluator(), numFolds=2, parallelism=parallelism)

@@ -68,7 +68,6 @@ def test_a_running_cluster_is_not_probed(local_session: SparkSession) -> None:
     assert "slots" not in found
 
 
-@pytest.mark.soak
 def test_slots_of_tasks_that_have_just_begun_are_held(local_session: SparkSession, tmp_path: Path) -> None:
     folder = str(tmp_path)
 

@@ -72,7 +72,6 @@ def test_every_item_has_all_rows_and_fresh_processes_and_a_run_to_be_watched(clu
         assert same(weights, alone)
 
 
-@pytest.mark.soak
 def test_an_item_that_fails_is_named_and_costs_no_other(cluster: TFCluster, local_session: SparkSession) -> None:
     mapped = cluster.map("import tfos_magic\nhalf = 1 / item, tfos_magic.rank()", [1, 0, 4], outputs=["half"])
     assert list(mapped.result(2)["half"]) == [0.25, 0]

@@ -97,7 +97,6 @@ def test_digits_are_known_as_well_as_with_sync(
     assert learn(strategy, **options)["accuracy"] >= expected - 0.02
 
 
-@pytest.mark.soak
 def test_status_lists_the_servers_after_the_workers(cluster: TFCluster) -> None:
     assert [line.role for line in cluster.status().workers] == ["worker", "worker", "ps"]
     assert [worker.rank for worker in cluster.workers] == [0, 1]

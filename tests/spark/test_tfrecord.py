@@ -88,7 +88,6 @@ def test_tensorflow_reads_every_row_and_value_that_spark_wrote(written: Path) ->
     assert tf.RaggedTensor.from_sparse(batch["tags"]).to_list() == [[b"%d" % i] * (i % 3) for i in range(ROWS)]
 
 
-@pytest.mark.soak
 def test_spark_reads_back_what_it_wrote_with_an_inferred_schema(spark: SparkSession, written: Path) -> None:
     found = read(spark, written)
     assert dict(found.dtypes) == dict(field.split() for field in SCHEMA.split(", "))

@@ -241,7 +241,6 @@ model.fit(x, y, batch_size=40, verbose=0)
     assert "Input layer" in outcomes[0].error
 
 
-@pytest.mark.soak
 def test_sparse_gradients_and_moving_averages_come_home(groups: Groups, run: Run) -> None:
     cell = DATA + (
         """

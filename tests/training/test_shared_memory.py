@@ -309,7 +309,6 @@ def test_the_ring_is_refused_where_a_rank_has_no_gpu() -> None:
         Group(2, nccl=True)
 
 
-@pytest.mark.soak
 def test_the_ring_gives_the_weights_of_one_process_too(groups) -> None:
     cell = (
         DATA

@@ -59,7 +59,6 @@ CASES = {
 }
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("case", every(6, CASES))
 def test_what_all_workers_read_alike_counts_once(same_as_plain, case: str) -> None:
     loss, optimizer, decorator, size = CASES[case]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,8 @@ from tfos_magic.tfrecord.record_files import DataFile
 
 BLOCK_BYTES = 4 << 20
 _REMEDY = (
-    ". The file must be text in UTF-8 with a line of names, which ends in a line break. If a column's type was taken "
-    "for another, give it with schema={'name': 'double'}"
+    ". The file must be text, in UTF-8 unless encoding= says another, with a line of names, which ends in a line "
+    "break. If a column's type was taken for another, give it with schema={'name': 'double'}"
 )
 _COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -28,8 +29,9 @@ class CSVSource:
     A column whose name is empty, as pandas writes its index, is called ``_c0`` by its place, as Spark calls it.
 
     Types are those that the first block of the first file shows, where ``schema`` does not give them; of a column that
-    has no value there, those of the next file that has one. ``compression`` is a name of Arrow's, such as ``"gzip"``,
-    or goes by the file's name.
+    has no value there, those of the next file that has one. What is empty and not quoted is a null, also among strings,
+    and nothing else is, as Spark has it. ``compression`` is a name of Arrow's, such as ``"gzip"``, or goes by the
+    file's name; ``encoding`` is one of Python's.
     """
 
     def __init__(
@@ -39,8 +41,13 @@ class CSVSource:
         delimiter: str = ",",
         column_names: Sequence[str] | None = None,
         compression: str = "AUTO",
+        encoding: str = "utf-8",
     ) -> None:
         self.files = files
+        try:
+            self._encoding = codecs.lookup(encoding).name
+        except LookupError:
+            raise DataError(f"encoding={encoding!r} is unknown: give one of Python's, such as 'latin-1'") from None
         if len(delimiter) != 1:
             raise DataError(f"delimiter={delimiter!r}: values of a CSV file are parted by one character")
         self._parse = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -56,8 +63,14 @@ class CSVSource:
     def _schema(self) -> pa.Schema:
         schema: pa.Schema | None = None
         for file in self.files:
-            with self._opened(file, pc.ConvertOptions(column_types=self._types)) as reader:
+            with self._opened(file, _convert(self._types)) as reader:
                 shown = {field.name: field for field in self._named(file, reader.schema)}
+            for name in shown.keys() - self._types.keys():
+                if pa.types.is_binary(shown[name].type):
+                    raise DataError(
+                        f"column {name!r} of {file.url} holds what is no {self._encoding} text: say encoding=, as "
+                        f"encoding='latin-1', or take it as bytes by schema={{{name!r}: 'binary'}}"
+                    )
             fields = list(shown.values()) if schema is None else schema
             schema = pa.schema([shown.get(f.name, f) if pa.types.is_null(f.type) else f for f in fields])
             if not any(pa.types.is_null(field.type) for field in schema):
@@ -82,7 +95,7 @@ class CSVSource:
         self._check(file, names, whole)
         # One column, as text, is all that has to be converted to count the rows.
         name = self._in_file((names or self.schema.names)[0])
-        options = pc.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
+        options = _convert({name: pa.binary()}, alone=True)
         with self._opened(file, options) as reader:
             return [(0, 0, sum(batch.num_rows for batch in reader))]
 
@@ -90,10 +103,10 @@ class CSVSource:
         """Look whether the first block of a file has ``names``, in values of their types."""
         typed = self._types_of(names)
         try:
-            with self._opened(file, pc.ConvertOptions(column_types=typed)) as reader:
+            with self._opened(file, _convert(typed)) as reader:
                 found, fits = reader.schema, True
         except DataError:
-            with self._opened(file, pc.ConvertOptions()) as reader:
+            with self._opened(file, _convert({})) as reader:
                 found, fits = reader.schema, False
         found = self._named(file, found)
         refuse_missing(file, found.names, names, self.files[0])
@@ -120,8 +133,7 @@ class CSVSource:
         return {self._in_file(name): self.schema.field(name).type for name in names}
 
     def _typed(self, names: Sequence[str]) -> pc.ConvertOptions:
-        types = self._types_of(names)
-        return pc.ConvertOptions(include_columns=list(types), column_types=types)
+        return _convert(self._types_of(names), alone=True)
 
     def read(self, unit: Unit, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         with self._opened(unit.file, self._typed(names)) as reader:
@@ -131,7 +143,9 @@ class CSVSource:
     @contextmanager
     def _opened(self, file: DataFile, convert: pc.ConvertOptions) -> Iterator[Any]:
         """Open a file; what Arrow finds wrong becomes a :class:`DataError` that names it."""
-        read = pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=self._names)
+        read = pc.ReadOptions(
+            use_threads=False, block_size=BLOCK_BYTES, column_names=self._names, encoding=self._encoding
+        )
         with naming(file, "CSV", _REMEDY):
             system, path = open_system(file.url)
             with pa.OSFile(path) if is_local(system) else system.open(path, "rb") as raw:
@@ -146,3 +160,9 @@ class CSVSource:
         if self._compression == "AUTO":
             return next((kind for end, kind in _COMPRESSIONS.items() if file.url.lower().endswith(end)), None)
         return None if self._compression.upper() == "NONE" else self._compression.lower()
+
+
+def _convert(types: dict[str, pa.DataType], alone: bool = False) -> pc.ConvertOptions:
+    """How values of these types become columns, ``alone`` or beside the others of a file."""
+    nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+    return pc.ConvertOptions(include_columns=list(types) if alone else None, column_types=types, **nulls)

@@ -75,7 +75,7 @@ def _of_file(url: str, options: ReadOptions, sample: int) -> dict[str, FeatureSe
             return _merged(parts)
         where = f" at byte {error.offset}" if isinstance(error, Corrupt) else ""
         raise DataError(
-            f"{url} is corrupt{where}: {error}. Skip such files with option('mode', 'PERMISSIVE')"
+            f"{url} is corrupt{where}: {error}. Spark skips such files with option('mode', 'PERMISSIVE')"
         ) from None
     except DataError as error:
         raise DataError(f"{url}: {error}") from None

@@ -348,6 +348,34 @@ def test_what_a_csv_file_must_be_is_told(tmp_path: Path) -> None:
         tfos.dataset(str(tmp_path), batch_size=2, schema={"x": "int"})
 
 
+def test_nulls_of_a_csv_file_are_those_that_spark_reads(tmp_path: Path) -> None:
+    """An empty string that is quoted is a string; ``NA`` and ``null`` are words, ``NaN`` is a number."""
+    path = tmp_path / "rows.csv"
+    path.write_text('name,x,word\nann,1.5,NA\n,,null\n"",NaN,none\n')
+    with pytest.raises(DataError, match=r"column 'name' has nulls"):
+        list(tfos.dataset(str(path), batch_size=3, shuffle=False, features=["name"]))
+    fill = {"name": "nobody", "x": -1.0}
+    filled = tfos.dataset(str(path), batch_size=3, shuffle=False, fill=fill, null_mask=["name"])
+    (batch,) = filled.as_numpy_iterator()
+    assert batch["name"].tolist() == [b"ann", b"nobody", b""]
+    assert batch["name_mask"].tolist() == [True, False, True]
+    np.testing.assert_array_equal(batch["x"], [1.5, -1.0, np.nan])
+    assert batch["word"].tolist() == [b"NA", b"null", b"none"]
+
+
+def test_text_in_another_encoding_is_asked_for_and_read_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes("city,n\nKöln,1\nZürich,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"column 'city' of .*rows.csv holds what is no utf-8 text: say encoding="):
+        tfos.dataset(str(path), batch_size=2)
+    (batch,) = tfos.dataset(str(path), batch_size=2, shuffle=False, encoding="latin-1").as_numpy_iterator()
+    assert [city.decode() for city in batch["city"]] == ["Köln", "Zürich"]
+    (batch,) = tfos.dataset(str(path), batch_size=2, shuffle=False, schema={"city": "binary"}).as_numpy_iterator()
+    assert batch["city"].tolist() == ["Köln".encode("latin-1"), "Zürich".encode("latin-1")]
+    with pytest.raises(DataError, match="encoding='klingon' is unknown"):
+        tfos.dataset(str(path), batch_size=2, encoding="klingon")
+
+
 @pytest.mark.parametrize(("value", "remedy"), [("1.5", "double"), ("one", "string")])
 def test_csv_files_of_two_types_are_told_which_holds_both(tmp_path: Path, value: str, remedy: str) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")

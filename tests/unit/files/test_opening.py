@@ -21,7 +21,7 @@ def test_a_path_that_is_named_twice_is_refused_as_files_are_read_once(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "has"),
     [
-        ("rows.csv", "delimiter, column_names, compression"),
+        ("rows.csv", "delimiter, column_names, compression, encoding"),
         ("rows.tfrecord", "compression, record_type"),
         ("rows.parquet", "none"),
     ],

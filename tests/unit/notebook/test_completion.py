@@ -111,6 +111,16 @@ def test_unloading_says_that_a_cluster_has_ended(
         shell.history_manager.end_session()
 
 
+def test_the_status_names_the_run_that_starts_the_cluster(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = shell.magics_manager.registry["TFOSMagics"].runtime.shared.queue
+    for runs, said in (([SimpleNamespace(name="run 1")], "no cluster yet: run 1 is starting it."), ([], "%tfos start")):
+        monkeypatch.setattr(queue, "_runs", runs)
+        shell.run_line_magic("tfos", "status")
+        assert said in capsys.readouterr().out
+
+
 def test_prediction_offers_models_then_dataframes_then_their_columns(shell: InteractiveShell) -> None:
     assert offered(shell, "%tfos_predict n|") == ["net"]
     assert offered(shell, "%tfos_predict --batch-size 9 net |")[:2] == ["train", "houses"]
