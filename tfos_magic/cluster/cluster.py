@@ -223,12 +223,16 @@ class TFCluster(WorkerGroup):
         return together(found, plan, hosts, self.encrypted, model)
 
     def stop(self, force: bool = False, timeout: float = STOP_TIMEOUT) -> None:
-        """End the runs that go on or wait, unless by ``force``, and the cluster, as the ``with`` block's end does.
+        """End the runs that go on or wait, and the cluster, as the ``with`` block's end does; by ``force`` nothing is
+        waited for, and the run under way fails.
 
         Waits for Spark to have its slots back. The session and its other jobs are not touched. Stopping twice is
         harmless.
         """
-        if not force:
+        if force:
+            for run in self.queue.runs[1:]:
+                run.ask_to_stop()  # else the next one would start another cluster
+        else:
             end_runs(self.queue, timeout)
         super().stop(force, timeout)
 

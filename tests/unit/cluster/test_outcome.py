@@ -97,16 +97,17 @@ def test_want_of_memory_is_the_cells_error_and_says_what_to_do() -> None:
 
 
 def test_an_error_says_why_no_name_came_back() -> None:
-    def told(end: RunFinished, asked: bool = True, worker: str = "running") -> str:
-        state = RunState("r", "run 1", "sync", [WorkerState(0, state=worker)])
+    def told(end: RunFinished | None, asked: bool = True, worker: str = "running", restarts: int = 0) -> str:
+        state = RunState("r", "run 1", "sync", [WorkerState(0, state=worker)], restarts=restarts)
         results = RunResults(state, RunRequest("", outputs=["model"] if asked else []))
-        results.note({0: end})
+        results.note({0: end} if end is not None else {})
         return results.rescue()[1]
 
     torn = RunFinished("r", 0, "error", clean=False)
     assert "the workers lost each other" in told(torn)
     assert told(torn, asked=False) == ""
     assert told(torn, worker="waiting") == ""
+    assert "Nothing came back with -o: the first worker was ended" in told(None, worker="waiting", restarts=1)
     assert told(RunFinished("r", 0, "error", missing=["w: the cell did not define it"])).endswith("define it.")
 
 

@@ -7,18 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.notebook.views.simulated import RUN, epoch_end, new_state, progress, tell
+from tfos_magic.cluster.cluster import TFCluster
 from tfos_magic.cluster.map_run import MapRun
 from tfos_magic.cluster.runs.request import Observer
 from tfos_magic.cluster.runs.run import Run
 from tfos_magic.cluster.runs.run_queue import RunQueue
 from tfos_magic.cluster.runs.state import RunPhase
 from tfos_magic.cluster.runs.submit_options import call_of, request_of
+from tfos_magic.cluster.worker_group import WorkerGroup
 from tfos_magic.cluster.workers import LINE_CHARACTERS
 from tfos_magic.errors import CaptureError, DataError, ItemError, RunInterrupted, RunStopped, UsageError, WorkerError
 from tfos_magic.spark.local_tables import all_to_spark
@@ -432,3 +436,16 @@ def test_what_tells_runs_apart_is_short_and_no_secret() -> None:
     request = request_of("pass", names={**names, "AWS_SECRET_ACCESS_KEY": "k"}, name="run", detached=False)
     assert {"rate", "layers", "city"} < request.settings.keys()
     assert not {"text", "api_token", "db_password", "AWS_SECRET_ACCESS_KEY"} & request.settings.keys()
+
+
+def test_a_forced_stop_lets_no_run_that_waits_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would start another cluster, after the user has ended this one."""
+    asked: list[str] = []
+    queue: RunQueue[Any] = RunQueue()
+    for name in ("under way", "next", "last"):
+        queue.join(SimpleNamespace(ask_to_stop=partial(asked.append, name)))
+    monkeypatch.setattr(WorkerGroup, "stop", lambda cluster, force, timeout: asked.append("cluster"))
+    made = TFCluster.__new__(TFCluster)
+    made.queue = queue
+    made.stop(force=True)
+    assert asked == ["next", "last", "cluster"]

@@ -90,7 +90,8 @@ class RunResults:
 
     def _why_none(self, missing: list[str]) -> str:
         """A sentence where no name came; empty where nothing was to come, or where no cell has begun."""
-        if self._alone or all(worker.state == "waiting" for worker in self._state.workers):
+        begun = self._state.restarts or any(worker.state != "waiting" for worker in self._state.workers)
+        if self._alone or not begun:
             return ""
         if 0 not in self._ends:
             nothing = "Nothing came back with -o: the" if self._asked else "The"
