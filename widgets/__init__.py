@@ -1,6 +1,7 @@
 """Widgets of runs and clusters: the live panel of a cell, and the parts of which dashboards are made.
 
-Importing this loads neither IPython nor a widget library; using it does.
+Runs and clusters come in; widgets go out for pages, and cards for saved notebooks. Importing this loads neither IPython
+nor a widget library; using it does.
 """
 
 from __future__ import annotations

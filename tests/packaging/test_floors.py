@@ -65,6 +65,9 @@ PROCESSES = {"agent", "trainer"}
 SEAM = "tfos_magic.training.keras_seam"
 """The room whose modules alone change Keras and TensorFlow."""
 
+KERAS = ("keras", "tensorflow", "tf_keras")
+SETTERS = {"setattr", "delattr", "object", "replaced"}
+"""Functions that set what they are given, ``mock.patch.object`` among them."""
 LOADERS = {"import_module", "__import__", "resolve_name"}
 NAMED_AT_RUN_TIME = {
     "tfos_magic.cluster.runs.results",  # Keras, half-loaded by another thread
@@ -118,6 +121,17 @@ def test_no_import_climbs(imports: list[Import]) -> None:
     assert {(found.module, found.target) for found in climbing} == SHOWING
 
 
+def test_the_package_itself_is_asked_for_its_place_and_version_alone(project: Path) -> None:
+    """Whatever else it hands out stands on higher floors."""
+    asked = {
+        (module, node.attr)
+        for module, path in _modules(project)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tfos_magic"
+    }
+    assert {attribute for _, attribute in asked} <= {"__file__", "__version__", "__path__"}
+
+
 def test_what_is_imported_by_a_computed_name_is_known(project: Path) -> None:
     computing = {
         module
@@ -156,6 +170,7 @@ def test_a_name_is_one_module_or_one_role_within_a_room(project: Path) -> None:
         *outer, name = module.split(".")
         if name not in outer[-1:] and outer:  # a room's main module has its name
             rooms.setdefault(name, []).append(module.split(".")[1])
+    assert all(set(rooms[name]) <= {"worker", "feed"} for name in PROCESSES)
     twice = {name: found for name, found in rooms.items() if len(found) > 1 and name not in PROCESSES}
     assert {name: found for name, found in twice.items() if name not in ROLES | SAME} == {}
     assert all(len(set(twice[name])) == 1 for name in ROLES)
@@ -183,10 +198,17 @@ def test_keras_and_tensorflow_are_changed_in_one_room(project: Path, imports: li
         "import tensorflow as tf\nsetattr(tf.nn, 'relu', None)",
         "def f():\n    from keras.src import losses as made\n    made.loss.ALL += (1,)",
         "import tf_keras\ndel tf_keras.Model.fit",
+        "import keras\nlayer = keras.layers.Layer\nlayer.add_loss = None",
+        "import keras\nfor kind in (keras.layers.Dense, keras.Model):\n    kind.call = None",
+        "from keras.src import losses\nlosses.ALL['x'] = None",
+        "import keras\nfrom unittest import mock\nmock.patch.object(keras.Model, 'fit', None)",
+        "import keras\nwith replaced(keras.Model, 'fit', None):\n    pass",
+        "from importlib import import_module\nimport_module('keras.src.x').Trainer.fit = None",
     ],
 )
 def test_a_change_of_keras_is_seen_however_it_is_written(source: str) -> None:
-    assert _set_in_keras(source) == [len(source.splitlines())]
+    line = len(source.splitlines()) - source.endswith("    pass")
+    assert _set_in_keras(source) == [line]
     assert not _set_in_keras("import keras\nmodel = keras.Model()\nmodel.fit = None")
 
 
@@ -296,24 +318,44 @@ def _texts(call: ast.Call) -> list[str]:
 
 
 def _set_in_keras(source: str) -> list[int]:
-    """The lines at which a module sets or deletes what is Keras's or TensorFlow's."""
+    """The lines at which a module sets or deletes what is Keras's or TensorFlow's, by whatever name it has that."""
     tree, lines = ast.parse(source), []
     theirs = {
         alias.asname or alias.name.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] in ("keras", "tensorflow", "tf_keras")
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] in KERAS
     }
+    known = -1
+    while known != len(theirs):
+        known = len(theirs)
+        theirs |= {name for node in ast.walk(tree) for name in _called_by(node, theirs)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            lines += [node.lineno] if _root(node) in theirs else []
-        if isinstance(node, ast.Call) and _name_of(node.func) in ("setattr", "delattr") and node.args:
-            lines += [node.lineno] if _root(node.args[0]) in theirs else []
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            lines += [node.lineno] if _is_of(node.value, theirs) else []
+        if isinstance(node, ast.Call) and _name_of(node.func) in SETTERS and node.args:
+            lines += [node.lineno] if any(_is_of(given, theirs) for given in node.args[:2]) else []
     return lines
 
 
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+def _called_by(node: ast.AST, theirs: set[str]) -> set[str]:
+    """The names that an assignment or a loop gives to attributes of what is theirs."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    if isinstance(node, ast.Assign):
+        pairs = [(target, node.value) for target in node.targets]
+    elif isinstance(node, ast.NamedExpr):
+        pairs = [(node.target, node.value)]
+    elif isinstance(node, ast.For) and isinstance(node.iter, (ast.Tuple, ast.List)):
+        pairs = [(node.target, each) for each in node.iter.elts]
+    return {t.id for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, ast.Attribute) and _is_of(v, theirs)}
+
+
+def _is_of(node: ast.expr, theirs: set[str]) -> bool:
+    """Whether it is one of ``theirs``, or an attribute of one; or of a module that is imported by a text."""
+    root: ast.expr = node
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    if isinstance(root, ast.Call) and _name_of(root.func) in LOADERS:
+        return any(text.partition(".")[0] in KERAS for text in _texts(root))
+    return isinstance(root, ast.Name) and root.id in theirs

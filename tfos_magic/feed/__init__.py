@@ -1,5 +1,6 @@
-"""The way of a row from a Spark partition to the ``tf.data`` of the worker it belongs to, a folder for each process.
+"""The way of a row: a Spark partition comes in, the ``tf.data`` of the worker it belongs to goes out.
 
-``driver`` starts the jobs that feed, ``task`` sends a partition's rows in them, ``agent`` keeps what arrives on the
-worker's host, ``trainer`` reads it. Which row goes to which worker is said once, in ``row_assignment``.
+There is a folder for each process: ``driver`` starts the jobs that feed, ``task`` sends a partition's rows in them,
+``agent`` keeps what arrives on the worker's host, ``trainer`` reads it. Which row goes to which worker is said once, in
+``row_assignment``.
 """

@@ -1,7 +1,8 @@
-"""TensorFrames on Arrow: tensor functions over the columns of Spark and pandas DataFrames.
+"""TensorFrames on Arrow: tensor functions over the columns of DataFrames (``import tfos_magic.frames as tfs``).
 
-``import tfos_magic.frames as tfs``. The operations are those of TensorFrames (Databricks, 2016); functions are plain
-Python, traced as ``tf.function``, and data go between Spark and TensorFlow as Arrow batches, never row by row.
+A DataFrame of Spark or pandas and a Python function, traced as ``tf.function``, or a model come in; a DataFrame with
+what they computed goes out, as Arrow batches, never row by row. The operations are those of TensorFrames (Databricks,
+2016).
 """
 
 from tfos_magic.frames.grouping import aggregate

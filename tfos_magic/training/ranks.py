@@ -18,6 +18,7 @@ from tfos_magic.training.collectives import Collectives
 from tfos_magic.training.context import Calls, RunContext
 from tfos_magic.training.inputs.marks import is_sharded, mark_sharded
 from tfos_magic.training.inputs.sharding import shard_batches
+from tfos_magic.transport.messages import TOGETHER
 
 _runs: list[RunContext] = []
 _alone = Collectives()
@@ -69,7 +70,7 @@ def seed() -> int:
 
 def peers() -> Collectives | None:
     """Give what the workers meet in; None where there is one, and in runs whose workers do not wait for each other."""
-    together = bool(_runs) and _runs[-1].strategy in ("sync", "local") and size() > 1
+    together = bool(_runs) and _runs[-1].strategy in TOGETHER and size() > 1
     return _collectives() if together else None
 
 

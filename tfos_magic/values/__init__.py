@@ -1,7 +1,7 @@
 """Values on their way to a cell and back, by value: with the classes and functions that a notebook or a cell defines.
 
-Those are in no file, so they travel themselves, and with them the text that they were made from: elsewhere AutoGraph
-could not convert such functions, nor a traceback show their lines.
+Names and what they hold come in, pickles and their buffers go out, and the other way. Classes and functions are in no
+file, so their text travels with them: elsewhere AutoGraph could not convert them, nor a traceback show their lines.
 """
 
 from __future__ import annotations

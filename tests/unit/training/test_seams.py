@@ -88,7 +88,14 @@ def test_a_place_that_is_not_in_the_table_is_not_changed() -> None:
 
 def test_what_every_class_has_is_not_taken_for_keras_s_own() -> None:
     """``hasattr(Loss, "__call__")`` is true of any class, for a class can be called."""
-    here = f"{__name__}:Child"
-    assert Seam(here, ("value", "greet"), "why").missing == []
+    child, base = f"{__name__}:Child", f"{__name__}:Base"
+    assert Seam(base, ("value", "greet"), "why").missing == []
+    assert Seam(child, ("value", "greet"), "why", inherited=True).missing == []
     for name in ("__call__", "__init__", "__getattribute__"):
-        assert Seam(here, (name,), "why").missing == [f"{here}.{name}"]
+        assert Seam(child, (name,), "why", inherited=True).missing == [f"{child}.{name}"]
+
+
+def test_what_a_base_has_in_its_stead_is_not_taken_for_what_a_run_replaces() -> None:
+    """``TensorFlowTrainer.fit`` that is gone leaves ``Trainer.fit``, which raises ``NotImplementedError``."""
+    child = f"{__name__}:Child"
+    assert Seam(child, ("greet",), "why").missing == [f"{child}.greet"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfos_magic.errors import TrainingError, UsageError
-from tfos_magic.transport.messages import RESIZABLE, STRATEGIES, StrategyOptions
+from tfos_magic.transport.messages import STRATEGIES, TOGETHER, StrategyOptions
 
 
 def test_a_strategy_takes_its_own_options_alone() -> None:
@@ -39,5 +39,5 @@ def test_what_is_offered_is_what_trainers_know() -> None:
     from tfos_magic.training import distributed_cell
 
     assert set(STRATEGIES) == set(distributed_cell.STRATEGIES)
-    assert set(RESIZABLE) <= set(STRATEGIES)
+    assert set(TOGETHER) <= set(STRATEGIES)
     assert {name for field in fields(StrategyOptions) for name in field.metadata["strategies"]} <= set(STRATEGIES)

@@ -24,7 +24,7 @@ from tfos_magic.errors import DataError, UsageError
 from tfos_magic.feed.driver.streaming_query import as_streaming
 from tfos_magic.spark.connect.reachability import check_server
 from tfos_magic.spark.session import is_dataframe, is_stopped
-from tfos_magic.transport.messages import APART, RESIZABLE, Answer, Question, StrategyOptions
+from tfos_magic.transport.messages import APART, TOGETHER, Answer, Question, StrategyOptions
 
 RETURNED = "returned_"
 """The name of what a function returns that is run as a cell."""
@@ -277,7 +277,7 @@ class RunRequest:
     @property
     def boundary(self) -> str:
         """Where the run may leave, to go on with other workers: after a ``step``, an ``epoch``, or nowhere (empty)."""
-        if self.strategy not in RESIZABLE or any(as_streaming(use.frame) for use in self.frames.values()):
+        if self.strategy not in TOGETHER or any(as_streaming(use.frame) for use in self.frames.values()):
             return ""
         return "epoch" if self.strategy == "local" or (self.frames and self.shuffle) else "step"
 

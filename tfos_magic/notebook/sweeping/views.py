@@ -71,4 +71,4 @@ class CardView:
 
 def view_of(requested: str) -> Any:
     """The view that was asked for, or that suits what runs the cell. Raises as ``choose_view`` does."""
-    return pkgutil.resolve_name(_VIEWS[chosen(requested)])()
+    return pkgutil.resolve_name(_VIEWS.get(chosen(requested), _VIEWS["html"]))()

@@ -14,7 +14,6 @@ from tfos_magic.notebook.views.view import View
 
 VIEW_VARIABLE = "TFOS_VIEW"
 TEXT_LINES = 200
-CHOICES = ("auto", "widget", "html", "text")
 
 # By name, so that nothing is imported that is not used, and that the widgets room plugs in from above.
 _VIEWS = {
@@ -23,6 +22,8 @@ _VIEWS = {
     "text": "tfos_magic.notebook.views.text:TextView",
     "silent": "tfos_magic.notebook.views.view:View",
 }
+CHOICES = ("auto", *(name for name in _VIEWS if name != "silent"))
+"""What can be asked for."""
 
 
 def choose_view(requested: str = "auto", *, detached: bool = False) -> View:

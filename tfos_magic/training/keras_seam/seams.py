@@ -24,12 +24,13 @@ TESTED = "Keras 3.12 to 3.15 and TensorFlow 2.21"
 @dataclass(frozen=True)
 class Seam:
     """Names of ``owner``, which is ``module`` or ``module:Class``, or one of several, as versions call it. Those
-    ``optional`` are changed where they are."""
+    ``optional`` are changed where they are, those ``inherited`` are in what the class inherits from."""
 
     owner: str | tuple[str, ...]
     names: tuple[str, ...]
     why: str
     optional: bool = False
+    inherited: bool = False
 
     @property
     def missing(self) -> list[str]:
@@ -39,18 +40,17 @@ class Seam:
         except ImportError:
             return [self.addresses[0]]
         names = () if self.optional else self.names
-        return [f"{self.addresses[0]}.{name}" for name in names if not _has(owner, name)]
+        if isinstance(owner, type):  # what Python gives to each class is not meant, nor what a base has in its stead
+            kinds = owner.__mro__[:-1] if self.inherited else (owner,)
+            names = tuple(name for name in names if not any(name in vars(kind) for kind in kinds))
+        else:
+            names = tuple(name for name in names if not hasattr(owner, name))
+        return [f"{self.addresses[0]}.{name}" for name in names]
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the owner may be."""
         return (self.owner,) if isinstance(self.owner, str) else self.owner
-
-
-def _has(owner: Any, name: str) -> bool:
-    """Whether a class has it, or one that it inherits from: what Python gives to each class is not meant."""
-    kinds = owner.__mro__[:-1] if isinstance(owner, type) else ()
-    return any(name in vars(kind) for kind in kinds) if kinds else hasattr(owner, name)
 
 
 def found(addresses: tuple[str, ...]) -> Any:
@@ -101,8 +101,8 @@ SEAMS = (
     Seam(f"{_KERAS}.trainers.compile_utils:CompileLoss", ("__call__",), "a loss has the weight of its rows"),
     Seam(f"{_KERAS}.losses.loss:Loss", ("__call__",), "a loss has the weight of its rows"),
     Seam(f"{_KERAS}.losses.loss", ("reduce_weighted_values",), "a mean over rows is one of all rows"),
-    Seam(f"{_KERAS}.losses.losses:Dice", ("call",), "an overlap of all rows"),
-    Seam(f"{_KERAS}.losses.losses:Tversky", ("call",), "an overlap of all rows"),
+    Seam(f"{_KERAS}.losses.losses:Dice", ("call",), "an overlap of all rows", inherited=True),
+    Seam(f"{_KERAS}.losses.losses:Tversky", ("call",), "an overlap of all rows", inherited=True),
     Seam(f"{_KERAS}.layers.layer:Layer", ("add_loss",), "additional losses of all rows"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("__call__",), "batches without rows"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("__init__",), "a step that is tried makes no layers"),
@@ -117,15 +117,15 @@ SEAMS = (
     Seam(f"{_KERAS}.optimizers.loss_scale_optimizer:LossScaleOptimizer", ("scale_loss",), "trials do not overflow"),
     Seam(f"{_KERAS}.optimizers.adam:Adam", ("update_step",), "one kernel for an update"),
     Seam(f"{_KERAS}.optimizers.sgd:SGD", ("update_step",), "one kernel for an update"),
-    Seam(f"{_KERAS}.models.model:Model", ("__call__",), "XLA compiles the forward pass alone"),
+    Seam(f"{_KERAS}.models.model:Model", ("__call__",), "XLA compiles the forward pass", inherited=True),
     Seam(f"{_KERAS}.models.model:Model", ("save", "save_weights", "export"), "all ranks save after the same steps"),
     Seam(f"{_KERAS}.layers.layer:Layer", ("get_weights",), "all ranks save after the same steps"),
     Seam(f"{_TF}.saved_model.save", ("save_and_return_nodes",), "what is saved computes on whole batches"),
     Seam(f"{_TF}.checkpoint.checkpoint:Checkpoint", ("write", "save"), "all ranks save after the same steps"),
     Seam(f"{_TF}.checkpoint.checkpoint_management:CheckpointManager", ("save",), "all ranks save after the same steps"),
-    Seam(f"{_KERAS}.backend:Variable", ("_initialize_with_initializer",), "initial values are drawn alike"),
-    Seam(f"{_KERAS}.backend:Variable", ("__init__",), "a step that is tried makes no variables"),
-    Seam(VARIABLE, ("_initialize_with_initializer",), "values there and then"),
+    Seam(f"{_KERAS}.backend:Variable", ("_initialize_with_initializer",), "initial values", inherited=True),
+    Seam(f"{_KERAS}.backend:Variable", ("__init__",), "a trial makes no variables", inherited=True),
+    Seam(VARIABLE, ("_initialize_with_initializer",), "values there and then", inherited=True),
     Seam(f"{_LAYERS}.normalization:Normalization", ("adapt",), "the state of all rows"),
     Seam(
         f"{_LAYERS}.discretization:Discretization", ("adapt", "update_state", "finalize_state"), "the state of all rows"
@@ -145,7 +145,7 @@ SEAMS = (
     Seam(f"{_KERAS}.trainers.data_adapters.array_slicing", ("pandas", "ARRAY_TYPES"), "loaded late, by lean.py"),
     Seam("tensorflow._api.v2.nn", ("compute_average_loss",), "a mean over the global batch"),
     Seam(f"{_TF}.eager.polymorphic_function.polymorphic_function:Function", ("__call__",), "exchanges without XLA"),
-    Seam(f"{_TF}.ops.resource_variable_ops:ResourceVariable", _ASSIGN, "weights that a loop of its own sets"),
+    Seam(f"{_TF}.ops.resource_variable_ops:ResourceVariable", _ASSIGN, "weights that a loop sets", inherited=True),
     Seam(
         f"{_TF}.ops.resource_variable_ops:ResourceVariable", ("_handle",), "what a step reads, on trial", optional=True
     ),
@@ -179,12 +179,13 @@ SEAMS = (
     Seam(f"{_KERAS}.optimizers.base_optimizer:BaseOptimizer", ("lr",), "rates of programs for Keras 2", optional=True),
     Seam("keras._tf_keras.keras.backend", ("set_value",), "rates that programs for Keras 2 set", optional=True),
     Seam("numpy", ("int", "float", "bool", "object", "str", "complex"), "types as NumPy 1 had them", optional=True),
-    Seam(f"{_KERAS}.models.model:Model", ("fit", "evaluate", "predict"), "what programs for Keras 2 ask for"),
+    Seam(f"{_KERAS}.models.model:Model", ("fit", "evaluate", "predict"), "as Keras 2 has them", inherited=True),
     Seam(f"{_TF}.data.ops.dataset_ops:DatasetV2", ("from_generator", "with_options"), "rows of each worker's own"),
     Seam(
         f"{_TF}.distribute.distribute_lib:_DefaultDistributionExtended",
         ("colocate_vars_with", "update"),
         "optimizers within strategy.run",
+        inherited=True,
     ),
     Seam(
         f"{_TF}.framework.random_seed", ("get_seed",), "seeds of operations and datasets, where nothing else is seeded"

@@ -63,14 +63,14 @@ from tfos_magic.transport.messages.feeds import (
 from tfos_magic.transport.messages.fitting import encode_fitting, failed, refusal
 from tfos_magic.transport.messages.message import MAX_HEADER_BYTES, Message, decode, encode
 from tfos_magic.transport.messages.questions import Answer, Question, Questions
-from tfos_magic.transport.messages.strategy_options import APART, AS_WRITTEN, RESIZABLE, STRATEGIES, StrategyOptions
+from tfos_magic.transport.messages.strategy_options import APART, AS_WRITTEN, STRATEGIES, TOGETHER, StrategyOptions
 
 __all__ = [
     "APART",
     "AS_WRITTEN",
     "MAX_HEADER_BYTES",
-    "RESIZABLE",
     "STRATEGIES",
+    "TOGETHER",
     "AgentEnded",
     "AgentFailed",
     "Alive",

@@ -11,8 +11,8 @@ from tfos_magic.errors import TrainingError, UsageError
 from tfos_magic.limits import above_zero, counting, momentum, positive
 
 STRATEGIES = ("sync", "async", "local")
-RESIZABLE = ("sync", "local")
-"""Those whose runs may go on with other workers."""
+TOGETHER = ("sync", "local")
+"""Those whose workers wait for each other, so that a run can go on with others."""
 AS_WRITTEN = "as written"
 """Of programs that say by ``tf.distribute`` how they are distributed, and that may be fed rows."""
 APART = ("none", AS_WRITTEN)

@@ -1,6 +1,7 @@
 """``tf_keras``, which is Keras 2: its models train under ``sync`` as those of Keras 3 do.
 
-It is looked for when the cell imports it, for to import it costs seconds that few cells need.
+Its models and their data come in, steps of the whole batch go out. It is looked for when the cell imports it, for to
+import it costs seconds that few cells need.
 """
 
 from __future__ import annotations
