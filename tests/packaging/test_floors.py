@@ -123,13 +123,17 @@ def test_no_import_climbs(imports: list[Import]) -> None:
 
 def test_the_package_itself_is_asked_for_its_place_and_version_alone(project: Path) -> None:
     """Whatever else it hands out stands on higher floors."""
-    asked = {
-        (module, node.attr)
-        for module, path in _modules(project)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tfos_magic"
-    }
-    assert {attribute for _, attribute in asked} <= {"__file__", "__version__", "__path__"}
+    asked: set[str] = set()
+    for _, path in _modules(project):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        names = {a.asname or a.name for node in imported for a in node.names if a.name == "tfos_magic"}
+        asked |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names
+        }
+    assert asked <= {"__file__", "__version__", "__path__"}
 
 
 def test_what_is_imported_by_a_computed_name_is_known(project: Path) -> None:
@@ -201,6 +205,9 @@ def test_keras_and_tensorflow_are_changed_in_one_room(project: Path, imports: li
         "import keras\nlayer = keras.layers.Layer\nlayer.add_loss = None",
         "import keras\nfor kind in (keras.layers.Dense, keras.Model):\n    kind.call = None",
         "from keras.src import losses\nlosses.ALL['x'] = None",
+        "import keras\nowner: object = keras.Model\nowner.compile = None",
+        "import keras\nmodel, layer = keras.Model, keras.layers.Layer\nmodel.compile = None",
+        "from keras import Model\nother = Model\nother.fit = None",
         "import keras\nfrom unittest import mock\nmock.patch.object(keras.Model, 'fit', None)",
         "import keras\nwith replaced(keras.Model, 'fit', None):\n    pass",
         "from importlib import import_module\nimport_module('keras.src.x').Trainer.fit = None",
@@ -344,11 +351,15 @@ def _called_by(node: ast.AST, theirs: set[str]) -> set[str]:
     pairs: list[tuple[ast.expr, ast.expr]] = []
     if isinstance(node, ast.Assign):
         pairs = [(target, node.value) for target in node.targets]
-    elif isinstance(node, ast.NamedExpr):
+    elif isinstance(node, (ast.NamedExpr, ast.AnnAssign)) and node.value is not None:
         pairs = [(node.target, node.value)]
     elif isinstance(node, ast.For) and isinstance(node.iter, (ast.Tuple, ast.List)):
         pairs = [(node.target, each) for each in node.iter.elts]
-    return {t.id for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, ast.Attribute) and _is_of(v, theirs)}
+    for target, value in list(pairs):
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs += zip(target.elts, value.elts, strict=False)
+    kinds = (ast.Attribute, ast.Name)
+    return {t.id for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, kinds) and _is_of(v, theirs)}
 
 
 def _is_of(node: ast.expr, theirs: set[str]) -> bool:

@@ -62,15 +62,18 @@ def _field(given: pa.Schema, field: pa.Field) -> pa.Field:
 
 def _source(files: Sequence[DataFile], kind: str, given: pa.Schema | None, options: Mapping[str, Any]) -> FileSource:
     source = SOURCES[kind]
-    known = [name for name in inspect.signature(source).parameters if name not in ("files", "schema")]
+    taken = inspect.signature(source).parameters
+    known = [name for name in taken if name not in ("files", "schema")]
     for name in options:
         if name not in known:
             raise DataError(f"format {kind!r} has no option {name!r}: it has {', '.join(known) or 'none'}")
-    if kind != "parquet":
+    if "schema" in taken:
         return source(files, given, **options)
     if given is not None:
-        raise DataError("Parquet files contain their schema: leave out schema= and choose columns with features=")
-    return source(files)
+        raise DataError(
+            f"{kind.capitalize()} files contain their schema: leave out schema= and choose columns with features="
+        )
+    return source(files, **options)
 
 
 def _schema(given: Any) -> pa.Schema | None:

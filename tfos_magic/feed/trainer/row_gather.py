@@ -27,7 +27,7 @@ class RowGather:
         self._columns: dict[str, _Addresses | None] = {}
 
     def take(self, numbers: Numbers) -> list[npt.NDArray[Any]]:
-        """Give rows as :func:`~tfos_magic.feed.trainer.spooled_rows.tensor_arrays` gives a batch of them, in the order
+        """Give rows as :func:`~tfos_magic.columns.numpy_arrays.tensor_arrays` gives a batch of them, in the order
         of numbers."""
         blocks = np.searchsorted(self._rows.starts, numbers, side="right") - 1
         inside = numbers - self._rows.starts[blocks]

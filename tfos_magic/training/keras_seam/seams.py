@@ -1,8 +1,8 @@
 """Every place of Keras, TensorFlow and ``tf_keras`` that a run changes while it is under way, and why; of NumPy and
-Python those that go with them, while the view of a worker's disk has places of its own in ``disk/``.
+Python those that go with them (the view of a worker's disk has its own, in ``disk/``).
 
-:func:`replace` changes no other of Keras or TensorFlow, and puts back exactly what was there. A trainer looks at its
-start whether all of them are there, so that another version of Keras is one error and not a run that goes wrong.
+:func:`replace` changes no other, and puts back exactly what was there. A trainer looks at its start whether all are
+there (those of ``tf_keras`` when a cell imports it): another version of Keras is one error, not a run that goes wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
-TESTED = "Keras 3.12 to 3.15 and TensorFlow 2.21"
+TESTED = "Keras 3.12 to 3.15, tf_keras 2.21 and TensorFlow 2.21"
 
 
 @dataclass(frozen=True)
