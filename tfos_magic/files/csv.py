@@ -29,7 +29,7 @@ class CSVSource:
     A column whose name is empty, as pandas writes its index, is called ``_c0`` by its place, as Spark calls it.
 
     Types are those that the first block of the first file shows, where ``schema`` does not give them; of a column that
-    has no value there, those of the next file that has one. What is empty and not quoted is a null, also among strings,
+    has no value there, those of the next file that has one. What is empty is a null, quoted or not, also among strings,
     and nothing else is, as Spark has it. ``compression`` is a name of Arrow's, such as ``"gzip"``, or goes by the
     file's name; ``encoding`` is one of Python's.
     """
@@ -164,5 +164,5 @@ class CSVSource:
 
 def _convert(types: dict[str, pa.DataType], alone: bool = False) -> pc.ConvertOptions:
     """How values of these types become columns, ``alone`` or beside the others of a file."""
-    nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
-    return pc.ConvertOptions(include_columns=list(types) if alone else None, column_types=types, **nulls)
+    columns = list(types) if alone else None
+    return pc.ConvertOptions(include_columns=columns, column_types=types, null_values=[""], strings_can_be_null=True)

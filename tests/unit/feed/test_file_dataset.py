@@ -349,16 +349,17 @@ def test_what_a_csv_file_must_be_is_told(tmp_path: Path) -> None:
 
 
 def test_nulls_of_a_csv_file_are_those_that_spark_reads(tmp_path: Path) -> None:
-    """An empty string that is quoted is a string; ``NA`` and ``null`` are words, ``NaN`` is a number."""
+    """Empty values are, quoted or not; ``NA`` and ``null`` are words, ``NaN`` is a number."""
     path = tmp_path / "rows.csv"
-    path.write_text('name,x,word\nann,1.5,NA\n,,null\n"",NaN,none\n')
+    path.write_text('name,x,word,n\nann,1.5,NA,"7"\n,,null,""\n"",NaN,none,8\n')
     with pytest.raises(DataError, match=r"column 'name' has nulls"):
         list(tfos.dataset(str(path), batch_size=3, shuffle=False, features=["name"]))
-    fill = {"name": "nobody", "x": -1.0}
+    fill = {"name": "nobody", "x": -1.0, "n": 0}
     filled = tfos.dataset(str(path), batch_size=3, shuffle=False, fill=fill, null_mask=["name"])
     (batch,) = filled.as_numpy_iterator()
-    assert batch["name"].tolist() == [b"ann", b"nobody", b""]
-    assert batch["name_mask"].tolist() == [True, False, True]
+    assert batch["name"].tolist() == [b"ann", b"nobody", b"nobody"]
+    assert batch["name_mask"].tolist() == [True, False, False]
+    assert batch["n"].tolist() == [7, 0, 8]
     np.testing.assert_array_equal(batch["x"], [1.5, -1.0, np.nan])
     assert batch["word"].tolist() == [b"NA", b"null", b"none"]
 
