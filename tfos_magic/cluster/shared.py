@@ -34,6 +34,12 @@ class SharedCluster:
             return False
         return not is_stopped(self.cluster.spark)
 
+    @property
+    def starting(self) -> str:
+        """Why there is no cluster yet, where a run is starting it; else empty."""
+        runs = self.queue.runs
+        return f"There is no cluster yet: {runs[0].name} is starting it." if runs else ""
+
     def size_for(self, workers: int | None, default: int) -> int:
         """How many workers a run will have that asks for so many; None is any number."""
         self.settle()
@@ -105,7 +111,7 @@ SHARED = SharedCluster()
 def current_cluster() -> TFCluster:
     """The cluster of magics, of decorated functions and of estimators. Raises :class:`ClusterError` without one."""
     if SHARED.cluster is None or not SHARED.running:
-        for run in SHARED.queue.runs[:1]:
-            raise ClusterError(f"There is no cluster yet: {run.name} is starting it. Ask again once that run trains.")
+        if said := SHARED.starting:
+            raise ClusterError(f"{said} Ask again once that run trains.")
         raise ClusterError("There is no cluster: %tfos start starts one, and so does every cell that trains.")
     return SHARED.cluster

@@ -149,8 +149,8 @@ class Commands:
                 self.shell.push({args.output: known})
             else:
                 print(json_of(known))
-        elif cluster is None and (runs := self.runtime.shared.queue.runs):
-            print(f"There is no cluster yet: {runs[0].name} is starting it.")
+        elif cluster is None and (said := self.runtime.shared.starting):
+            print(said)
         elif cluster is None:
             print("There is no cluster. %tfos start makes one; so does %%tfos_train.")
         else:

@@ -115,8 +115,8 @@ class MlflowLog:
         try:
             call()
         except Exception as error:
-            text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            self.problem = self.problem or text
+            line = str(error).strip().partition("\n")[0]
+            self.problem = self.problem or f"{type(error).__name__}: {line}"
             return True
         return False
 

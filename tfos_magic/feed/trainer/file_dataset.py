@@ -55,7 +55,8 @@ def dataset(
 
     ``path`` is a file, a folder (with what lies below it), a glob, or several; :func:`absolute_path` says what a path
     without a scheme means. Every worker must find the same files there. ``format`` is ``"parquet"``, ``"tfrecord"``
-    (options ``compression``, ``record_type``) or ``"csv"`` (``delimiter``, ``column_names``, ``encoding``, too);
+    (options ``compression``, ``record_type``), or ``"csv"`` (``compression``, ``delimiter``, ``column_names``,
+    ``encoding``);
     without it the names of the files tell (``.csv``, ``.tfrecords.gz``), and Parquet is known by how it begins too.
     ``schema`` gives the types of TFRecord and CSV columns, which are inferred otherwise. Elements are those of a fed
     DataFrame: ``(features, label, weight)`` as far as these are named, one tensor for one feature and a dict for
